@@ -1,0 +1,1 @@
+"""Decodes leased units into slots of the arena."""

@@ -1,0 +1,1 @@
+"""Readers: source files to ragged columns, one module a layout."""

@@ -1,0 +1,1 @@
+"""Stages source files, plans units, and hosts the dispatcher."""

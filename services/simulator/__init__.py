@@ -1,0 +1,1 @@
+"""Toy physics with known truth, written in the production schema."""

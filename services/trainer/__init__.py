@@ -1,0 +1,1 @@
+"""Trains a model on the stream of microbatches."""

@@ -1,0 +1,45 @@
+"""What a model's step gets: microbatches on the device, and the batch that they make.
+
+Shape suffixes: E events, P particles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Consecutive events of one unit, with at most ``max_particles`` particles, on the training device."""
+
+    epoch: int
+    unit: int
+    index: int
+    """Number of this microbatch inside its unit."""
+    offsets_E1: Tensor
+    """(E + 1,) int64, starts at 0: event e owns particles offsets[e] to offsets[e + 1]."""
+    event_columns: dict[str, Tensor]
+    """Name of the column in ``common.schema`` -> (E, fields)."""
+    particle_columns: dict[str, Tensor]
+    """Name of the column in ``common.schema`` -> (P, fields)."""
+    num_events: int
+    num_particles: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive microbatches of at least ``batch_events`` events: one optimiser step."""
+
+    microbatches: tuple[Microbatch, ...]
+
+    @property
+    def num_events(self) -> int:
+        """Events in all microbatches."""
+        return sum(microbatch.num_events for microbatch in self.microbatches)
+
+    @property
+    def num_particles(self) -> int:
+        """Particles in all microbatches."""
+        return sum(microbatch.num_particles for microbatch in self.microbatches)

@@ -1,0 +1,1 @@
+"""Conditional WGAN-GP that generates muon bundles."""
