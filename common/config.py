@@ -1,0 +1,72 @@
+"""Settings that two services must agree on: how the stream is cut, and how processes meet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MIB = 1 << 20
+
+
+class ConfigBranch(BaseModel):
+    """One branch of the configuration tree: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class StreamConfig(ConfigBranch):
+    """How source files become units, microbatches and batches. Every field is part of the plan hash."""
+
+    block_files: int = Field(8, ge=1)
+    """Files staged and shuffled together."""
+    unit_events: int = Field(16_384, ge=1)
+    """A unit is closed once it has this many events; it is closed earlier where the next row group would not fit the slot."""
+    batch_events: int = Field(256, ge=1)
+    """Events of one optimiser step."""
+    max_particles: int = Field(65_536, ge=1)
+    """Most particles in one microbatch: bounds the device's memory."""
+    max_particles_per_event: int = Field(0, ge=0)
+    """An event with more particles is an outlier and is set aside in `outliers/`. 0: `max_particles`."""
+    drop_empty: bool = False
+    """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
+    shuffle: bool = True
+    """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
+    slots: int = Field(8, ge=1)
+    """Slots of the arena: units that may be in decoding, ready or in use at a time."""
+    slot_mib: float = Field(8.0, gt=0)
+    """Size of one slot. The arena takes slots × slot_mib of memory."""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot, rounded down to whole pages."""
+        return int(self.slot_mib * MIB) // 4096 * 4096
+
+    @property
+    def outlier_above(self) -> int:
+        """Most particles of an event that is not an outlier."""
+        return self.max_particles_per_event or self.max_particles
+
+    @model_validator(mode="after")
+    def _an_event_fits_a_microbatch(self) -> StreamConfig:
+        if self.max_particles_per_event > self.max_particles:
+            raise ValueError(
+                f"stream.max_particles_per_event = {self.max_particles_per_event} is larger than "
+                f"stream.max_particles = {self.max_particles}: such an event fits no microbatch; "
+                "lower the first or raise the second"
+            )
+        if self.slot_bytes < 4096:
+            raise ValueError(
+                f"stream.slot_mib = {self.slot_mib} is smaller than one page of 4096 bytes; raise it"
+            )
+        return self
+
+
+class TransportConfig(ConfigBranch):
+    """How processes of a run find each other."""
+
+    sockets: Literal["abstract", "folder"] = "abstract"
+    """`abstract`: names without files, for one host. `folder`: socket files in the run directory, for containers
+    that share it as a volume."""
+    connect_timeout_s: float = Field(600.0, gt=0)
+    """How long a decoder or a trainer waits for the run's fetcher before it gives up."""

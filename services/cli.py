@@ -1,0 +1,83 @@
+"""The `icestream` command: a table of verbs, each imported only when it is called."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+from typing import NamedTuple
+
+import click
+
+from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
+
+
+class Verb(NamedTuple):
+    """Where a command lives, and its line in the list of commands."""
+
+    target: str
+    summary: str
+
+
+VERBS = {
+    "run": Verb("services.local_command:run", "Start every service on this machine and show progress."),
+    "simulate": Verb("services.simulator.command:simulate", "Write muon bundles with known truth (a toy)."),
+    "fetcher": Verb(
+        "services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."
+    ),
+    "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
+    "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "config": Verb(
+        "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module when the command is called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, attribute = VERBS[cmd_name].target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: icestream simulate demo --events 20000 && icestream run -i demo --run-dir runs/demo",
+)
+@click.version_option(package_name="icestream")
+def cli() -> None:
+    """Stream ragged particle-physics data into training: fetcher, decoders and trainer as separate processes."""
+
+
+def main() -> None:
+    """Run the command; an expected error is one line on standard error and exit code 2."""
+    try:
+        cli(prog_name="icestream")
+    except IcestreamError as error:
+        fail(str(error))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" while writing {error.filename}" if error.filename else ""
+        fail(
+            f"the disk is full{where}: free some space and give the same command again; it goes on from the last checkpoint"
+        )
+
+
+def fail(text: str) -> None:
+    """Print one line and exit with the user's error code."""
+    click.echo(f"Error: {' '.join(text.split())}", err=True)
+    sys.exit(USER_ERROR_EXIT_CODE)

@@ -1,0 +1,192 @@
+"""Root of the configuration tree, and how it is read: defaults, the run's own file, TOML, environment, flags."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from common.config import ConfigBranch, StreamConfig, TransportConfig
+from common.errors import BadInputError
+from services.decoder.config import DecoderConfig
+from services.fetcher.config import FetcherConfig
+from services.trainer.config import TrainerConfig
+
+ENVIRONMENT_PREFIX = "ICESTREAM_"
+CONFIG_FILE = "config.json"
+
+
+class LocalConfig(ConfigBranch):
+    """Read by services/local.py, which starts all services on one machine."""
+
+    decoders: int = Field(2, ge=1)
+    """Decoder processes."""
+    restart_min_s: float = Field(5.0, ge=0)
+    """Pause before a process that died is started again; it doubles with each death in a row."""
+    restart_max_s: float = Field(300.0, ge=0)
+    """Longest such pause."""
+    stop_timeout_s: float = Field(60.0, gt=0)
+    """How long a process may take to stop cleanly before it is killed."""
+
+
+class Config(ConfigBranch):
+    """A complete run."""
+
+    input: tuple[str, ...] = ()
+    """Files, directories, globs or URLs, in any number."""
+    workload: Literal["muons"] = "muons"
+    """Which ragged columns the run streams."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of the plan, the shuffle and the weights."""
+    epochs: int = Field(1, ge=0)
+    """Times the inventory is read. 0: without end (then set trainer.max_steps)."""
+    stream: StreamConfig = StreamConfig()
+    transport: TransportConfig = TransportConfig()
+    fetcher: FetcherConfig = FetcherConfig()
+    decoder: DecoderConfig = DecoderConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    local: LocalConfig = LocalConfig()
+
+
+def load_config(
+    run_dir: Path,
+    *,
+    toml: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """Resolve the tree. Later wins: defaults, the run directory's config.json, TOML, environment, --set, flags.
+
+    ``assignments`` are ``key=value`` texts, ``flags`` maps dotted keys to values (None: not given).
+    Raises BadInputError that names the key, its source and, for an unknown one, the nearest known key.
+    """
+    tree: dict[str, Any] = {}
+    _merge(tree, _read_stored(run_dir))
+    if toml is not None:
+        _merge(tree, _read_toml(toml))
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            _assign(tree, _known_key(key, f"environment variable {name}"), _parse_value(text))
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise BadInputError(
+                f"--set {assignment}: expected key=value, for example --set stream.batch_events=512"
+            )
+        _assign(tree, _known_key(key.strip(), "--set"), _parse_value(text))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _assign(tree, key, value)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise BadInputError(_explain(error)) from None
+
+
+def store_config(run_dir: Path, config: Config) -> None:
+    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
+    path = run_dir / CONFIG_FILE
+    part = path.with_suffix(".part")
+    part.write_text(config.model_dump_json(indent=2) + "\n")
+    part.replace(path)
+
+
+def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of the tree that holds a value."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from known_keys(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _known_key(key: str, source: str) -> str:
+    """The full key; a last part that only one key has is enough."""
+    keys = list(known_keys())
+    if key in keys:
+        return key
+    same_name = [known for known in keys if known.rpartition(".")[2] == key]
+    if len(same_name) == 1:
+        return same_name[0]
+    if same_name:
+        raise BadInputError(f"{source}: {key!r} could be any of {', '.join(same_name)}; write it in full")
+    raise BadInputError(f"{source}: unknown configuration key {key!r}{_nearest(key, keys)}")
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    leaves = {known.rpartition(".")[2]: known for known in keys}
+    match = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    match = match or [
+        leaves[m] for m in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1, cutoff=0.5)
+    ]
+    return f"; did you mean {match[0]!r}?" if match else "; `icestream config` lists all keys"
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    keys = list(known_keys())
+    for detail in error.errors():
+        key = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            lines.append(f"unknown configuration key {key!r}{_nearest(key, keys)}")
+        elif detail["type"] == "value_error":
+            lines.append(str(detail["ctx"]["error"]))
+        else:
+            lines.append(f"{key} = {detail['input']!r}: {detail['msg']}")
+    return "; ".join(lines)
+
+
+def _read_stored(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / CONFIG_FILE
+    try:
+        stored = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise BadInputError(f"{path}: not a configuration ({error}); restore it, or use --fresh") from None
+    if not isinstance(stored, dict):
+        raise BadInputError(f"{path}: not a configuration (expected an object); restore it, or use --fresh")
+    return stored
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInputError(f"{path}: no such configuration file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not TOML ({error})") from None
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            branch = tree.setdefault(key, {})
+            if isinstance(branch, dict):
+                _merge(branch, value)
+                continue
+        tree[key] = value
+
+
+def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
+    *branches, leaf = dotted.split(".")
+    for branch in branches:
+        tree = tree.setdefault(branch, {})
+    tree[leaf] = value
+
+
+def _parse_value(text: str) -> object:
+    """A TOML value (number, true, [list], "text"); anything else is taken as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

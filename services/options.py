@@ -1,0 +1,51 @@
+"""Command-line options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def run_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--run-dir."""
+    return click.option(
+        "--run-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("run"),
+        show_default=True,
+        help="Everything of one run: configuration, ledger, checkpoints, logs. An existing one is resumed.",
+    )(function)
+
+
+def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--config and --set."""
+    function = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one configuration key, e.g. --set stream.batch_events=512. Repeatable.",
+    )(function)
+    return click.option(
+        "-c",
+        "--config",
+        "toml",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="TOML file with any part of the configuration.",
+    )(function)
+
+
+def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """-i/--input."""
+    return click.option(
+        "-i",
+        "--input",
+        "inputs",
+        multiple=True,
+        help="File, directory, glob (quoted) or URL. Repeatable.",
+    )(function)

@@ -1,0 +1,34 @@
+"""Settings of the trainer's loop; each model has its own branch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.config import ConfigBranch
+from services.trainer.wgan.config import WganConfig
+
+
+class TrainerConfig(ConfigBranch):
+    """Read by services/trainer."""
+
+    model: Literal["wgan"] = "wgan"
+    """Which model is trained."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
+    threads: int = Field(0, ge=0)
+    """CPU threads of torch. 0: torch's own choice."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
+    checkpoint_every: int = Field(200, ge=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(3, ge=1)
+    """Newest checkpoints kept."""
+    log_every: int = Field(10, ge=1)
+    """Steps between scalars on TensorBoard; the only times when the host waits for the device."""
+    prefetch_units: int = Field(2, ge=1)
+    """Units asked for ahead of the one in use."""
+    audit: bool = False
+    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
+    wgan: WganConfig = WganConfig()
