@@ -1,0 +1,126 @@
+"""What a service tells about itself while it runs: small JSON files in the run directory, replaced atomically.
+
+Whoever wants to watch a run (the progress view, a person, a monitor) reads them; no service waits for a reader.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+STATUS_FOLDER = "status"
+STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
+"""Why the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
+
+
+class Status(BaseModel):
+    """Base of the status files."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class FetcherStatus(Status):
+    """The fetcher and its dispatcher; times are seconds since the fetcher started."""
+
+    state: Literal["listing", "waiting for a trainer", "streaming", "finished"] = "listing"
+    pid: int = 0
+    uptime_s: float = 0.0
+    files_total: int = 0
+    """Files of the inventory, times the epochs (0 epochs: of one)."""
+    files_planned: int = 0
+    """Files whose units are known, over all epochs so far."""
+    files_bad: int = 0
+    """Distinct files that are quarantined, whole or in part."""
+    bytes_staged: int = 0
+    """Remote files on local disk now."""
+    events_planned: int = 0
+    """Events of the planned files."""
+    units_planned: int = 0
+    units_leased: int = 0
+    units_ready: int = 0
+    units_delivered: int = 0
+    """Delivered and not yet released."""
+    slots: int = 0
+    slots_free: int = 0
+    arena_bytes: int = 0
+    decoders: int = 0
+    decoders_lost: int = 0
+    """Decoders that died or were fenced."""
+    events_decoded: int = 0
+    """Events in finished units, decoded again ones included."""
+    events_decoded_per_s: float = 0.0
+    """Over the last seconds."""
+    stalled_s: dict[str, float] = {}
+    """Seconds in which the dispatcher could not lease, by reason (STALL_REASONS)."""
+    bottleneck: Literal["none", "trainer", "decoders", "staging"] = "none"
+    """Read off the stalls of the last seconds."""
+
+
+class Counters(Status):
+    """Events by their fate, over all restarts of a run: `read` is the sum of the other four (promise 3)."""
+
+    events_read: int = 0
+    events_trained: int = 0
+    events_outlier: int = 0
+    events_empty: int = 0
+    events_quarantined: int = 0
+    particles_trained: int = 0
+    particles_dropped: int = 0
+    """Particles of zero energy, which a converter writes for an event without any."""
+    units: int = 0
+    microbatches: int = 0
+
+    def adds_up(self) -> bool:
+        """True if every event that was read has exactly one fate."""
+        return self.events_read == (
+            self.events_trained + self.events_outlier + self.events_empty + self.events_quarantined
+        )
+
+
+class TrainerStatus(Status):
+    """The trainer; counters and seconds cover all restarts."""
+
+    state: Literal["starting", "training", "finished", "stopped"] = "starting"
+    pid: int = 0
+    device: str = ""
+    step: int = 0
+    max_steps: int = 0
+    epoch: int = 0
+    """Counted from 0."""
+    epochs: int = 0
+    seconds: float = 0.0
+    counters: Counters = Counters()
+    events_per_s: float = 0.0
+    """Over the last seconds."""
+    particles_per_s: float = 0.0
+    wait_fraction: float = 0.0
+    """Part of the last seconds that the trainer waited for data."""
+    losses: dict[str, float] = {}
+    """Newest values of c_loss, g_loss, m_loss, w_gap, w_gap_ma_500."""
+    checkpoint: str = ""
+    """Newest checkpoint, relative to the run directory."""
+    checkpoint_step: int = 0
+    quarantined: list[str] = []
+    """One line for each quarantined file, row group or unit: which, and why."""
+
+
+StatusType = TypeVar("StatusType", bound=Status)
+
+
+def write_status(run_dir: Path, name: str, status: Status) -> None:
+    """Replace the status file of the service ``name``."""
+    path = run_dir / STATUS_FOLDER / f"{name}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(status.model_dump_json())
+    part.replace(path)
+
+
+def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:
+    """The newest status of the service ``name``; None before its first."""
+    try:
+        return kind.model_validate_json((run_dir / STATUS_FOLDER / f"{name}.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
