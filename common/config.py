@@ -56,9 +56,7 @@ class StreamConfig(ConfigBranch):
                 "lower the first or raise the second"
             )
         if self.slot_bytes < 4096:
-            raise ValueError(
-                f"stream.slot_mib = {self.slot_mib} is smaller than one page of 4096 bytes; raise it"
-            )
+            raise ValueError(f"stream.slot_mib = {self.slot_mib} is smaller than one page of 4096 bytes; raise it")
         return self
 
 

@@ -78,9 +78,7 @@ def load_config(
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            raise BadInputError(
-                f"--set {assignment}: expected key=value, for example --set stream.batch_events=512"
-            )
+            raise BadInputError(f"--set {assignment}: expected key=value, for example --set stream.batch_events=512")
         _assign(tree, _known_key(key.strip(), "--set"), _parse_value(text))
     for key, value in (flags or {}).items():
         if value is not None:
@@ -125,9 +123,7 @@ def _known_key(key: str, source: str) -> str:
 def _nearest(key: str, keys: Sequence[str]) -> str:
     leaves = {known.rpartition(".")[2]: known for known in keys}
     match = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    match = match or [
-        leaves[m] for m in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1, cutoff=0.5)
-    ]
+    match = match or [leaves[m] for m in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1, cutoff=0.5)]
     return f"; did you mean {match[0]!r}?" if match else "; `icestream config` lists all keys"
 
 

@@ -1,0 +1,303 @@
+"""Typed messages between the dispatcher and its peers: frozen dataclasses, msgpack on the wire.
+
+    decoder -> dispatcher   Hello Decoding Done Failed Beat Bye
+    dispatcher -> decoder   Lease Retire Stop
+    trainer -> dispatcher   Attach Want Release Committed Finished
+    dispatcher -> trainer   DeliveredUnit CommitRequest End Refuse
+
+A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).
+Everything that arrives is validated: wrong types, unknown fields and negative counts raise MalformedMessage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, TypeAlias, get_args
+
+import msgpack
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 64 * 1024
+"""A message is below 1 kB, but for a Lease that names many small row groups."""
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Text = Annotated[str, Field(strict=True, max_length=4096)]
+
+_checked = ConfigDict(extra="forbid")
+
+
+class MalformedMessage(Exception):
+    """What arrived is no message of this protocol."""
+
+
+# ------------------------------------------------------------------ what messages are made of
+
+
+@dataclass(frozen=True, config=_checked)
+class Part:
+    """Rows of one row group of one file: what a unit is cut from."""
+
+    file: Count
+    """Index in the inventory."""
+    path: Text
+    """Local path of the staged file."""
+    row_group: Count
+    first_row: Count
+    """Of this part, counted in the row group."""
+    rows: Count
+    particles: Count
+    """Upper bound, from the file's footer."""
+    file_row: Count
+    """Row of the file at which the row group starts."""
+
+
+@dataclass(frozen=True, config=_checked)
+class Quarantined:
+    """Something that was set aside because it is bad: a file (row_group -1) or one of its row groups."""
+
+    file: Count
+    row_group: Annotated[int, Field(strict=True, ge=-1)]
+    rows: Count
+    """Events that it held, as far as known."""
+    reason: Text
+
+
+@dataclass(frozen=True, config=_checked)
+class Unit:
+    """What one lease covers and one slot holds."""
+
+    k: Count
+    """Number in the plan, counted over all epochs."""
+    epoch: Count
+    block: Count
+    """Number of the block, counted over all epochs."""
+    block_first_unit: Count
+    """k of the first unit of the block."""
+    parts: tuple[Part, ...]
+    quarantined: tuple[Quarantined, ...] = ()
+    """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
+
+    @property
+    def rows(self) -> int:
+        """Events before any filter."""
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, config=_checked)
+class Layout:
+    """Counts from which the place of every array in a slot follows."""
+
+    events: Count
+    particles: Count
+    microbatches: Count
+
+
+@dataclass(frozen=True, config=_checked)
+class Tally:
+    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined."""
+
+    rows_read: Count = 0
+    outliers: Count = 0
+    empty: Count = 0
+    """Dropped because they have no particles."""
+    quarantined: Count = 0
+    particles_dropped: Count = 0
+    bad: tuple[Quarantined, ...] = ()
+    """What was quarantined while decoding."""
+
+
+@dataclass(frozen=True, config=_checked)
+class Cursor:
+    """The first data that the weights of a checkpoint have not seen."""
+
+    block: Count = 0
+    block_first_unit: Count = 0
+    unit: Count = 0
+    microbatch: Count = 0
+
+
+# ------------------------------------------------------------------ decoder -> dispatcher
+
+
+@dataclass(frozen=True, config=_checked)
+class Hello:
+    """A decoder is ready for ``credit`` leases."""
+
+    credit: Annotated[int, Field(strict=True, ge=1, le=1024)]
+
+
+@dataclass(frozen=True, config=_checked)
+class Decoding:
+    """The decoder begins unit k: if it dies now, this unit is blamed."""
+
+    k: Count
+    lease: Count
+
+
+@dataclass(frozen=True, config=_checked)
+class Done:
+    """The slot of unit k is filled; the decoder will not touch it again."""
+
+    k: Count
+    lease: Count
+    layout: Layout
+    tally: Tally
+
+
+@dataclass(frozen=True, config=_checked)
+class Failed:
+    """Unit k could not be decoded this time; the decoder will not touch its slot again."""
+
+    k: Count
+    lease: Count
+    reason: Text
+
+
+@dataclass(frozen=True, config=_checked)
+class Beat:
+    """The decoder makes progress inside a unit."""
+
+
+@dataclass(frozen=True, config=_checked)
+class Bye:
+    """The decoder leaves and has stopped writing; its leases go back."""
+
+
+# ------------------------------------------------------------------ dispatcher -> decoder
+
+
+@dataclass(frozen=True, config=_checked)
+class Lease:
+    """The right to fill ``slot`` with ``unit``."""
+
+    lease: Count
+    slot: Count
+    unit: Unit
+
+
+@dataclass(frozen=True, config=_checked)
+class Retire:
+    """Finish what you hold, then say Bye."""
+
+
+@dataclass(frozen=True, config=_checked)
+class Stop:
+    """The run is over."""
+
+
+# ------------------------------------------------------------------ trainer -> dispatcher
+
+
+@dataclass(frozen=True, config=_checked)
+class Attach:
+    """A trainer wants the stream from ``cursor`` on; it knows these units to be skipped."""
+
+    rank: Count
+    plan_hash: Text
+    cursor: Cursor
+    skipped_units: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, config=_checked)
+class Want:
+    """The trainer takes this many more units."""
+
+    units: Annotated[int, Field(strict=True, ge=1, le=1024)]
+
+
+@dataclass(frozen=True, config=_checked)
+class Release:
+    """The trainer has copied unit k out of its slot."""
+
+    k: Count
+
+
+@dataclass(frozen=True, config=_checked)
+class Committed:
+    """A checkpoint with this cursor is on disk: nothing before it will be asked for again."""
+
+    cursor: Cursor
+
+
+@dataclass(frozen=True, config=_checked)
+class Finished:
+    """The trainer needs no more units: the run is over."""
+
+
+# ------------------------------------------------------------------ dispatcher -> trainer
+
+
+@dataclass(frozen=True, config=_checked)
+class DeliveredUnit:
+    """Unit k stands in ``slot``; without a slot (-1) it was skipped, for the reason in ``tally.bad``."""
+
+    k: Count
+    epoch: Count
+    block: Count
+    block_first_unit: Count
+    slot: Annotated[int, Field(strict=True, ge=-1)]
+    lease: Count
+    layout: Layout
+    tally: Tally
+    block_quarantined: tuple[Quarantined, ...]
+    """Files of the block that gave no units (with the block's first unit)."""
+
+
+@dataclass(frozen=True, config=_checked)
+class CommitRequest:
+    """The disk budget is used up by data behind the trainer: write a checkpoint, so that it can be evicted."""
+
+
+@dataclass(frozen=True, config=_checked)
+class End:
+    """The plan has no more units."""
+
+
+@dataclass(frozen=True, config=_checked)
+class Refuse:
+    """The peer can't take part, and why."""
+
+    reason: Text
+
+
+DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye
+TrainerMessage: TypeAlias = Attach | Want | Release | Committed | Finished
+ToDecoder: TypeAlias = Lease | Retire | Stop | Refuse
+ToTrainer: TypeAlias = DeliveredUnit | CommitRequest | End | Refuse
+Message: TypeAlias = DecoderMessage | TrainerMessage | ToDecoder | ToTrainer
+
+MESSAGE_CLASSES: dict[str, type[Any]] = {cls.__name__: cls for cls in dict.fromkeys(get_args(Message))}
+_ADAPTERS = {name: TypeAdapter(cls) for name, cls in MESSAGE_CLASSES.items()}
+
+
+def encode(message: Message) -> bytes:
+    """The message as it goes over the wire."""
+    fields = dataclasses.asdict(message)
+    fields["op"] = type(message).__name__
+    fields["v"] = PROTOCOL_VERSION
+    packed = msgpack.packb(fields)
+    assert isinstance(packed, bytes)
+    return packed
+
+
+def decode(raw: bytes) -> Message:
+    """The message in ``raw``. Raises MalformedMessage for anything else."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise MalformedMessage(f"{len(raw)} bytes, at most {MAX_MESSAGE_BYTES}")
+    try:
+        fields = msgpack.unpackb(raw, use_list=False)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"not msgpack: {error}") from None
+    if not isinstance(fields, dict) or fields.pop("v", None) != PROTOCOL_VERSION:
+        raise MalformedMessage(f"not a message of protocol version {PROTOCOL_VERSION}")
+    name = fields.pop("op", None)
+    adapter = _ADAPTERS.get(name) if isinstance(name, str) else None
+    if adapter is None:
+        raise MalformedMessage(f"unknown message {name!r:.80}")
+    try:
+        message: Message = adapter.validate_python(fields)
+    except (ValidationError, TypeError) as error:
+        raise MalformedMessage(f"{name}: {str(error):.200}") from None
+    return message

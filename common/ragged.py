@@ -1,0 +1,120 @@
+"""How a unit lies in a slot: a header, then 64-byte aligned arrays whose places follow from three counts.
+
+    header | event offsets (E + 1) | microbatch bounds (M + 1) | particle columns (P, ·) | event columns (E, ·) | source
+
+Both sides compute the same places from (workload, counts), so that a descriptor carries counts and no addresses.
+E events, P particles, M microbatches.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.messages import Layout
+from common.schema import SOURCE_COLUMNS, Column, Workload
+
+_ALIGNMENT_BYTES = 64
+_HEADER = struct.Struct("<4sHH16sQQQQQ")  # magic, version, reserved, plan hash, k, lease, E, P, M
+_MAGIC = b"ICES"
+_VERSION = 1
+_OFFSET_DTYPE = np.dtype("<i8")
+
+OFFSETS = "offsets"
+BOUNDS = "microbatch_bounds"
+
+Array = npt.NDArray[np.generic]
+
+
+class SlotMismatch(Exception):
+    """A slot does not hold what was announced."""
+
+
+@dataclass(frozen=True)
+class SlotHeader:
+    """Who filled the slot, with what."""
+
+    plan_hash: str
+    """32 hexadecimal digits."""
+    k: int
+    lease: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class UnitArrays:
+    """Views of one unit's arrays, in a slot or anywhere else."""
+
+    offsets: npt.NDArray[np.int64]
+    """(E + 1,) event e owns particles offsets[e] to offsets[e + 1]."""
+    microbatch_bounds: npt.NDArray[np.int64]
+    """(M + 1,) microbatch m holds events bounds[m] to bounds[m + 1]."""
+    particle_columns: dict[str, Array]
+    """Name -> (P, fields)."""
+    event_columns: dict[str, Array]
+    """Name -> (E, fields); the source columns are among them."""
+
+
+def event_columns(workload: Workload) -> tuple[Column, ...]:
+    """Per-event columns in slot order, source columns last."""
+    return (*workload.columns_per("event"), *SOURCE_COLUMNS)
+
+
+def slot_bytes_needed(workload: Workload, layout: Layout) -> int:
+    """Bytes that a unit with these counts takes."""
+    end = _HEADER.size
+    for _, dtype, shape in _arrays(workload, layout):
+        end = _aligned(end) + dtype.itemsize * shape[0] * (shape[1] if len(shape) == 2 else 1)
+    return _aligned(end)
+
+
+def unit_arrays(slot: npt.NDArray[np.uint8], workload: Workload, layout: Layout) -> UnitArrays:
+    """Views of a unit's arrays in ``slot`` ((bytes,) uint8). Raises SlotMismatch if they don't fit."""
+    if slot_bytes_needed(workload, layout) > len(slot):
+        raise SlotMismatch(f"{layout} needs {slot_bytes_needed(workload, layout)} bytes, the slot has {len(slot)}")
+    views: dict[str, Array] = {}
+    end = _HEADER.size
+    for name, dtype, shape in _arrays(workload, layout):
+        start = _aligned(end)
+        end = start + dtype.itemsize * int(np.prod(shape))
+        views[name] = slot[start:end].view(dtype).reshape(shape)
+    return UnitArrays(
+        offsets=views[OFFSETS],  # type: ignore[arg-type]
+        microbatch_bounds=views[BOUNDS],  # type: ignore[arg-type]
+        particle_columns={column.name: views[column.name] for column in workload.columns_per("particle")},
+        event_columns={column.name: views[column.name] for column in event_columns(workload)},
+    )
+
+
+def write_header(slot: npt.NDArray[np.uint8], header: SlotHeader) -> None:
+    """Stamp the slot: the decoder's last write."""
+    layout = header.layout
+    counts = (header.k, header.lease, layout.events, layout.particles, layout.microbatches)
+    _HEADER.pack_into(slot.data, 0, _MAGIC, _VERSION, 0, bytes.fromhex(header.plan_hash), *counts)
+
+
+def check_header(slot: npt.NDArray[np.uint8], expected: SlotHeader) -> None:
+    """Raise SlotMismatch unless the slot holds exactly the unit that was announced."""
+    magic, version, _, plan_hash, k, lease, events, particles, microbatches = _HEADER.unpack_from(slot.data, 0)
+    if magic != _MAGIC or version != _VERSION:
+        raise SlotMismatch(f"the slot of unit {expected.k} has no header of version {_VERSION}")
+    found = SlotHeader(plan_hash.hex(), k, lease, Layout(events, particles, microbatches))
+    if found != expected:
+        raise SlotMismatch(f"the slot should hold {expected}, but holds {found}")
+
+
+def _arrays(workload: Workload, layout: Layout) -> Iterator[tuple[str, np.dtype[np.generic], tuple[int, ...]]]:
+    yield OFFSETS, _OFFSET_DTYPE, (layout.events + 1,)
+    yield BOUNDS, _OFFSET_DTYPE, (layout.microbatches + 1,)
+    for column in workload.columns_per("particle"):
+        yield column.name, np.dtype(column.dtype), (layout.particles, len(column.fields))
+    for column in event_columns(workload):
+        yield column.name, np.dtype(column.dtype), (layout.events, len(column.fields))
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

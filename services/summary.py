@@ -1,0 +1,144 @@
+"""How a run ended, and what became of every event it read (promise 3): `summary.json` and the table on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from common.errors import USER_ERROR_EXIT_CODE
+from common.status import TrainerStatus
+
+SUMMARY_FILE = "summary.json"
+SERVICES = ("fetcher", "decoder", "trainer")
+FAILED_EXIT_CODE = 1
+
+ExitStatus = Literal["finished", "interrupted", "failed"]
+
+
+class Summary(BaseModel):
+    """The content of `summary.json`. Counts cover the whole run, restarts and earlier sessions included."""
+
+    model_config = ConfigDict(frozen=True)
+
+    exit_status: ExitStatus
+    exit_code: int
+    events_read: int
+    events_trained: int
+    events_outlier: int
+    events_empty: int
+    events_quarantined: int
+    adds_up: bool
+    """`events_read` is the sum of the other four. False is a bug: the run counts as failed."""
+    particles_trained: int
+    particles_dropped: int
+    steps: int
+    epochs: int
+    """Epochs begun."""
+    seconds: float
+    """Of this session: from the start of the command to its end."""
+    seconds_total: float
+    """Of the trainer, over all sessions."""
+    events_per_s: float
+    """Events trained, over ``seconds_total``."""
+    particles_per_s: float
+    restarts: dict[str, int]
+    """Of this session, by service."""
+    checkpoint: str
+    """Newest checkpoint, relative to the run directory. Empty: none was written."""
+    quarantined: list[str]
+    """One line for each quarantined file, row group or unit."""
+    error: str | None
+
+
+def build_summary(
+    status: TrainerStatus | None,
+    *,
+    exit_status: ExitStatus,
+    exit_code: int,
+    seconds: float,
+    restarts: Mapping[str, int] | None = None,
+    error: str | None = None,
+) -> Summary:
+    """The summary of a run whose trainer reported ``status`` last (None: it never did, so all counts are 0).
+
+    Counts that do not add up make the run a failed one, whatever ``exit_status`` says.
+    """
+    status = status or TrainerStatus()
+    counters = status.counters
+    adds_up = counters.adds_up()
+    if not adds_up:
+        exit_status = "failed"
+        exit_code = USER_ERROR_EXIT_CODE if exit_code == USER_ERROR_EXIT_CODE else FAILED_EXIT_CODE
+        broken_sum = (
+            f"events do not add up: {counters.events_read} read, but {counters.events_trained} trained"
+            f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
+            f" + {counters.events_quarantined} quarantined; this is a bug in icestream, please report it"
+        )
+        error = f"{error}; {broken_sum}" if error else broken_sum
+    epochs_begun = status.epoch + 1 if status.step else 0
+    return Summary(
+        exit_status=exit_status,
+        exit_code=exit_code,
+        events_read=counters.events_read,
+        events_trained=counters.events_trained,
+        events_outlier=counters.events_outlier,
+        events_empty=counters.events_empty,
+        events_quarantined=counters.events_quarantined,
+        adds_up=adds_up,
+        particles_trained=counters.particles_trained,
+        particles_dropped=counters.particles_dropped,
+        steps=status.step,
+        epochs=min(epochs_begun, status.epochs) if status.epochs else epochs_begun,
+        seconds=round(seconds, 3),
+        seconds_total=round(status.seconds, 3),
+        events_per_s=_rate(counters.events_trained, status.seconds),
+        particles_per_s=_rate(counters.particles_trained, status.seconds),
+        restarts={service: (restarts or {}).get(service, 0) for service in SERVICES},
+        checkpoint=status.checkpoint,
+        quarantined=status.quarantined,
+        error=error,
+    )
+
+
+def write_summary(run_dir: Path, summary: Summary) -> None:
+    """Replace the run directory's summary, atomically."""
+    path = run_dir / SUMMARY_FILE
+    part = path.with_suffix(".part")
+    part.write_text(summary.model_dump_json(indent=2) + "\n")
+    part.replace(path)
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The summary for people: how it ended, then the sum."""
+    fates = {
+        "trained": summary.events_trained,
+        "outlier": summary.events_outlier,
+        "empty": summary.events_empty,
+        "quarantined": summary.events_quarantined,
+    }
+    equals = "=" if summary.adds_up else "≠"
+    restarts = ", ".join(f"{service} {count}" for service, count in summary.restarts.items() if count)
+    lines = [
+        f"{summary.exit_status} after {summary.seconds:,.1f} s"
+        + (f" (training, all sessions: {summary.seconds_total:,.1f} s)" if summary.seconds_total else ""),
+        *(f"  events {fate:<13}{count:>16,}" for fate, count in fates.items()),
+        f"  events {'read':<13}{summary.events_read:>16,}  {equals} the sum of these four",
+        f"  particles {'trained':<10}{summary.particles_trained:>16,}"
+        + (f"  ({summary.particles_dropped:,} of zero energy dropped)" if summary.particles_dropped else ""),
+        f"  {'steps':<20}{summary.steps:>16,}  (epochs begun: {summary.epochs})",
+        f"  {'events/s':<20}{summary.events_per_s:>16,.1f}",
+        f"  {'particles/s':<20}{summary.particles_per_s:>16,.1f}",
+        f"  restarts: {restarts or 'none'}",
+        f"  checkpoint: {summary.checkpoint or 'none'}",
+    ]
+    lines += [f"  quarantined: {line}" for line in summary.quarantined]
+    if not summary.adds_up:
+        lines.append(f"  SUM IS WRONG: {summary.events_read:,} read ≠ {sum(fates.values()):,} accounted for")
+    return lines
+
+
+def _rate(count: int, seconds: float) -> float:
+    return round(count / seconds, 3) if seconds > 0 else 0.0
