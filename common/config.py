@@ -21,7 +21,7 @@ class StreamConfig(ConfigBranch):
     block_files: int = Field(8, ge=1)
     """Files staged and shuffled together."""
     unit_events: int = Field(16_384, ge=1)
-    """A unit is closed once it has this many events; it is closed earlier where the next row group would not fit the slot."""
+    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot."""
     batch_events: int = Field(256, ge=1)
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)

@@ -51,6 +51,13 @@ class Part:
     """Upper bound, from the file's footer."""
     file_row: Count
     """Row of the file at which the row group starts."""
+    remote: Text = ""
+    """URL of a file that was staged from elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """The file as the user knows it."""
+        return self.remote or self.path
 
 
 @dataclass(frozen=True, config=_checked)
@@ -299,5 +306,5 @@ def decode(raw: bytes) -> Message:
     try:
         message: Message = adapter.validate_python(fields)
     except (ValidationError, TypeError) as error:
-        raise MalformedMessage(f"{name}: {str(error):.200}") from None
+        raise MalformedMessage(f"{name}: {error!s:.200}") from None
     return message

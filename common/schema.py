@@ -27,15 +27,44 @@ class Column:
 
 
 @dataclass(frozen=True)
+class SourceColumn:
+    """One column of a source file: numbers (nesting 0), lists of numbers (1), or lists of such lists (2)."""
+
+    name: str
+    nesting: Literal[0, 1, 2]
+    into: str
+    """Column of the unit that it fills."""
+    field: int | None = None
+    """Field of that column; None: all of them, so that each innermost list must have that many numbers."""
+
+
+@dataclass(frozen=True)
+class ValueRule:
+    """Values that a field may have: finite, and at least ``minimum``. Anything else is bad input."""
+
+    column: str
+    field: int
+    minimum: float
+    zero_is_filler: bool = False
+    """A particle with exactly 0 here is a converter's stand-in for none: it is dropped and counted."""
+
+
+@dataclass(frozen=True)
 class Workload:
-    """The ragged columns that a workload's reader fills and its model reads."""
+    """The ragged columns that a workload's reader fills and its model reads, and the file columns they come from."""
 
     name: str
     columns: tuple[Column, ...]
+    source_columns: tuple[SourceColumn, ...]
+    rules: tuple[ValueRule, ...]
 
     def columns_per(self, per: Literal["event", "particle"]) -> tuple[Column, ...]:
         """The columns with one row per event, or per particle, in slot order."""
         return tuple(column for column in self.columns if column.per == per)
+
+    def column(self, name: str) -> Column:
+        """The unit's column of that name."""
+        return next(column for column in self.columns if column.name == name)
 
 
 MUONS = Workload(
@@ -46,6 +75,21 @@ MUONS = Workload(
         # The primary: energy, zenith angle, mass number, depth at which the bundle was recorded.
         Column("primary", "event", "<f4", ("energy_gev", "zenith_rad", "mass_a", "depth_m")),
         Column("primary_id", "event", "<u8", ("major", "minor")),
+    ),
+    source_columns=(
+        SourceColumn("primary_major_id", 0, "primary_id", 0),
+        SourceColumn("primary_minor_id", 0, "primary_id", 1),
+        SourceColumn("primary", 1, "primary"),
+        SourceColumn("muons", 2, "muons"),
+    ),
+    rules=(
+        ValueRule("primary", 0, minimum=1e-9),
+        ValueRule("primary", 1, minimum=0.0),
+        ValueRule("primary", 2, minimum=1.0),
+        ValueRule("primary", 3, minimum=0.0),
+        ValueRule("muons", 0, minimum=0.0, zero_is_filler=True),
+        ValueRule("muons", 1, minimum=float("-inf")),
+        ValueRule("muons", 2, minimum=float("-inf")),
     ),
 )
 

@@ -140,8 +140,13 @@ class Dispatcher:
     # -------------------------------------------------------------- what others may ask
 
     @property
-    def num_decoders(self) -> int:
+    def decoders(self) -> list[str]:
         """Decoders that said Hello and are not lost."""
+        return list(self._decoders)
+
+    @property
+    def num_decoders(self) -> int:
+        """Their number."""
         return len(self._decoders)
 
     def num(self, state: State) -> int:

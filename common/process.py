@@ -1,0 +1,50 @@
+"""How a service process behaves: stops when asked, ends with its parent, logs one line an event."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+from types import FrameType
+
+PARENT_VARIABLE = "_ICESTREAM_PARENT"
+"""Set by whoever starts services as children and wants them to end with it: its process id."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class StopFlag:
+    """True once SIGTERM or SIGINT arrived; the service looks at it between two things that it does."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def __bool__(self) -> bool:
+        return self._stopped
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Have the kernel send us ``number`` when the parent dies, however it dies; nothing without a parent set."""
+    parent = os.environ.get(PARENT_VARIABLE)
+    if parent is None:
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != int(parent):  # it died before we asked
+        os.kill(os.getpid(), number)
+
+
+def start_logging(name: str) -> None:
+    """Log to standard error, each line with time and service."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s {name} %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+    )

@@ -1,0 +1,23 @@
+"""Random streams of the plan: one independent Philox generator for each purpose and key."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Stream(IntEnum):
+    """What the random numbers are for; equal keys of different streams are independent."""
+
+    FILES = 1
+    """Order of the files in an epoch: key (seed, epoch)."""
+    ROW_GROUPS = 2
+    """Order of the row groups in a block: key (seed, block)."""
+    EVENTS = 3
+    """Order of the events in a unit: key (seed, epoch, k)."""
+
+
+def generator(stream: Stream, *key: int) -> np.random.Generator:
+    """A generator that depends on nothing but its arguments (non-negative, any size)."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([int(stream), *key])))

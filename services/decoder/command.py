@@ -1,0 +1,26 @@
+"""`icestream decoder`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from common.process import StopFlag, end_with_parent, start_logging
+from services.decoder.service import serve
+from services.options import config_options, run_dir_option
+from services.wait import wait_for_config
+
+
+@click.command(epilog="Example: icestream decoder --run-dir runs/demo    (in another terminal, while the run goes on)")
+@run_dir_option
+@config_options
+def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> None:
+    """Start one decoder. It joins the run in RUN_DIR, waits for it if need be, and leaves it on Ctrl-C."""
+    start_logging("decoder")
+    end_with_parent(signal.SIGKILL)  # it has no state to save
+    stop = StopFlag()
+    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
+    if config is not None:
+        serve(run_dir, config, stop)

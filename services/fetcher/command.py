@@ -1,0 +1,37 @@
+"""`icestream fetcher`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from common.process import StopFlag, end_with_parent, start_logging
+from services.config import load_config, store_config
+from services.fetcher.service import FetcherService
+from services.options import config_options, input_option, run_dir_option
+
+
+@click.command(epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml")
+@run_dir_option
+@input_option
+@config_options
+def fetcher(run_dir: Path, inputs: tuple[str, ...], toml: Path | None, assignments: tuple[str, ...]) -> None:
+    """Start a run's fetcher: it expands the inputs, stages files, plans units and deals them out to decoders."""
+    start_logging("fetcher")
+    end_with_parent(signal.SIGTERM)
+    stop = StopFlag()
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config = load_config(run_dir, toml=toml, assignments=assignments, flags={"input": absolute(inputs) or None})
+    service = FetcherService(run_dir, config)
+    try:
+        store_config(run_dir, config)  # decoders and the trainer read it from there
+        service.run(stop)
+    finally:
+        service.close()
+
+
+def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
+    return tuple(text if "://" in text else str(Path(text).expanduser().absolute()) for text in inputs)

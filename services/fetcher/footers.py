@@ -1,0 +1,88 @@
+"""What a staged Parquet file holds, from its footer: row groups, rows, and a tight bound of their particles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.schema import SourceColumn, Workload
+from services.fetcher.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
+
+_SCAN_ROWS = 65_536
+
+
+class BadFileError(BadInputError):
+    """A file that can't be used, and how many events it holds, as far as that can be told."""
+
+    def __init__(self, reason: str, rows: int = 0) -> None:
+        super().__init__(reason)
+        self.rows = rows
+
+
+def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    """The file's row groups. Raises BadFileError that says what is wrong with the file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            problem = _schema_problem(file.schema_arrow, workload)
+            if problem:
+                raise BadFileError(problem, file.metadata.num_rows)
+            particles = next(column for column in workload.source_columns if column.nesting == 2)
+            width = len(workload.column(particles.into).fields)
+            groups = [
+                _row_group(file, index, particles, width, stream, capacity) for index in range(file.num_row_groups)
+            ]
+    except pa.ArrowInvalid as error:
+        raise BadFileError(f"truncated, or not Parquet: {_one_line(error)}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+    return Footer(tuple(groups))
+
+
+def _row_group(
+    file: pq.ParquetFile,
+    index: int,
+    particles: SourceColumn,
+    width: int,
+    stream: StreamConfig,
+    capacity: SlotCapacity,
+) -> RowGroup:
+    metadata = file.metadata.row_group(index)
+    columns = (metadata.column(j) for j in range(metadata.num_columns))
+    # A leaf of a nested column counts one value for every number, and one for every empty or null list.
+    values = next(c.num_values for c in columns if c.path_in_schema.split(".")[0] == particles.name)
+    bound = values // width
+    spans: tuple[Span, ...] = ()
+    if not capacity.fits(metadata.num_rows, bound):
+        # The footer can't say where in the row group the particles are: count them, a batch at a time.
+        counts: list[int] = []
+        for batch in file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False):
+            lengths = pa.compute.list_value_length(batch.column(0)).fill_null(0)
+            counts += lengths.to_pylist()
+        spans = cut_spans(counts, capacity, stream)
+    return RowGroup(metadata.num_rows, bound, spans)
+
+
+def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
+    """What the file's columns lack; None if nothing."""
+    for column in workload.source_columns:
+        if column.name not in schema.names:
+            return f"column {column.name!r} is missing; the file has {', '.join(schema.names) or 'none'}"
+        kind = found = schema.field(column.name).type
+        depth = 0
+        while pa.types.is_list(found) or pa.types.is_large_list(found):
+            found = found.value_type
+            depth += 1
+        is_number = pa.types.is_floating(found) if column.nesting else pa.types.is_integer(found)
+        if depth != column.nesting or not is_number:
+            expected = ("an integer", "list<float>", "list<list<float>>")[column.nesting]
+            return f"column {column.name!r} has type {kind}; expected {expected}"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,228 @@
+"""The plan: which rows make unit 0, 1, 2, … A pure function of (inventory, footers, seed, epoch, configuration).
+
+Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into units, each
+closed once it has ``unit_events`` events, and before it would not fit a slot. A row group that is too large for one
+unit is cut into spans. The permutation of events inside a unit is the decoder's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.messages import Layout, Part, Quarantined, Unit
+from common.ragged import slot_bytes_needed
+from common.schema import SCHEMA_VERSION, Workload
+from common.streams import Stream, generator
+
+PLAN_VERSION = 1
+"""Part of the plan hash: raise it when the same input gives other units."""
+
+MAX_PARTS = 64
+"""Most parts of one unit: bounds the message that carries it."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the inventory."""
+
+    url: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive rows of a row group, with an upper bound of their particles."""
+
+    first_row: int
+    rows: int
+    particles: int
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """What a footer says about a row group; ``spans`` cover it where one unit can't hold it."""
+
+    rows: int
+    particles: int
+    spans: tuple[Span, ...] = ()
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The row groups of one staged file."""
+
+    row_groups: tuple[RowGroup, ...]
+
+    @property
+    def rows(self) -> int:
+        """Events in the file."""
+        return sum(row_group.rows for row_group in self.row_groups)
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file of a block that is ready to be planned: a footer, or the reason why there is none."""
+
+    file: int
+    path: str
+    footer: Footer | None
+    remote: str = ""
+    """URL, if it was staged from elsewhere."""
+    reason: str = ""
+    bad_rows: int = 0
+    """Events of a file without footer, as far as they could be counted."""
+
+
+def plan_hash(inventory: Sequence[SourceFile], workload: Workload, stream: StreamConfig, seed: int) -> str:
+    """32 hexadecimal digits that name the plan: equal hashes give equal streams."""
+    digest = hashlib.blake2b(digest_size=16)
+    settings = {
+        "plan": PLAN_VERSION,
+        "schema": SCHEMA_VERSION,
+        "workload": workload.name,
+        "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
+        "seed": seed,
+    }
+    digest.update(json.dumps(settings, sort_keys=True).encode())
+    for file in inventory:
+        digest.update(f"{file.url}\0{file.size_bytes}\n".encode())
+    return digest.hexdigest()
+
+
+class Blocks:
+    """Which files make block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end."""
+
+    def __init__(self, num_files: int, stream: StreamConfig, seed: int, epochs: int) -> None:
+        self.num_files = num_files
+        self.per_epoch = math.ceil(num_files / stream.block_files)
+        self.epochs = epochs
+        self._stream = stream
+        self._seed = seed
+        self._order: tuple[int, list[int]] | None = None
+
+    @property
+    def end(self) -> int | None:
+        """Number of blocks; None without end."""
+        return self.epochs * self.per_epoch if self.epochs else None
+
+    def epoch_of(self, block: int) -> int:
+        """Epoch that the block belongs to."""
+        return block // self.per_epoch
+
+    def files(self, block: int) -> list[int]:
+        """Indices of the block's files, in order."""
+        epoch, index = divmod(block, self.per_epoch)
+        if self._order is None or self._order[0] != epoch:  # one epoch's order at a time: there may be millions
+            self._order = (epoch, self._permuted(epoch))
+        return self._order[1][index * self._stream.block_files : (index + 1) * self._stream.block_files]
+
+    def _permuted(self, epoch: int) -> list[int]:
+        if not self._stream.shuffle:
+            return list(range(self.num_files))
+        order: list[int] = generator(Stream.FILES, self._seed, epoch).permutation(self.num_files).tolist()
+        return order
+
+
+class SlotCapacity:
+    """Whether rows and particles surely fit one slot."""
+
+    def __init__(self, workload: Workload, stream: StreamConfig) -> None:
+        self._workload = workload
+        self._stream = stream
+        self._slot_bytes = stream.slot_bytes
+        one_event = self.bytes_needed(1, stream.outlier_above)
+        if one_event > self._slot_bytes:
+            raise BadInputError(
+                f"stream.slot_mib = {stream.slot_mib:g} holds {self._slot_bytes} bytes, but one event of "
+                f"{stream.outlier_above} particles needs {one_event}: set stream.slot_mib to "
+                f"{math.ceil(one_event / 2**20 * 4) / 4:g} or more, or lower stream.max_particles_per_event "
+                "(where that is 0, stream.max_particles)"
+            )
+
+    def bytes_needed(self, rows: int, particles: int) -> int:
+        """Upper bound of a unit's bytes."""
+        microbatches = min(rows, max_microbatches(rows, particles, self._stream))
+        return slot_bytes_needed(self._workload, Layout(rows, particles, microbatches))
+
+    def fits(self, rows: int, particles: int) -> bool:
+        """True if a unit of these counts fits a slot, whatever its events look like."""
+        return self.bytes_needed(rows, particles) <= self._slot_bytes
+
+
+def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
+    """Most microbatches that the decoder can make of so many events and particles."""
+    # In a greedy cut any two neighbours together exceed max_particles, so 2 P / max_particles bounds the extra cuts.
+    return math.ceil(events / stream.batch_events) + 2 * particles // stream.max_particles + 1
+
+
+def cut_spans(counts: Sequence[int], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
+    """Cut a row group, given the particles of every row, into spans that each fit a unit.
+
+    Outliers count as no particles: they are set aside before the slot is filled.
+    """
+    spans: list[Span] = []
+    first = rows = particles = 0
+    for row, count in enumerate(counts):
+        kept = count if count <= stream.outlier_above else 0
+        if rows and (rows >= stream.unit_events or not capacity.fits(rows + 1, particles + kept)):
+            spans.append(Span(first, rows, particles))
+            first, rows, particles = row, 0, 0
+        rows += 1
+        particles += kept
+    if rows:
+        spans.append(Span(first, rows, particles))
+    return tuple(spans)
+
+
+def plan_block(
+    block: int,
+    first_k: int,
+    epoch: int,
+    staged: Sequence[StagedFile],
+    *,
+    capacity: SlotCapacity,
+    stream: StreamConfig,
+    seed: int,
+) -> list[Unit]:
+    """The units of one block, numbered from ``first_k``: at least one, with which quarantined files are told."""
+    pieces = [piece for file in staged if file.footer is not None for piece in _pieces(file, file.footer)]
+    if stream.shuffle:
+        order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(pieces))
+        pieces = [pieces[i] for i in order]
+    quarantined = tuple(
+        Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None
+    )
+    packed = list(_pack(pieces, capacity, stream)) or [()]
+    return [Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined) for i, parts in enumerate(packed)]
+
+
+def _pieces(file: StagedFile, footer: Footer) -> Iterator[Part]:
+    file_row = 0
+    for index, group in enumerate(footer.row_groups):
+        for span in group.spans or (Span(0, group.rows, group.particles),):
+            if span.rows:
+                yield Part(
+                    file.file, file.path, index, span.first_row, span.rows, span.particles, file_row, file.remote
+                )
+        file_row += group.rows
+
+
+def _pack(pieces: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:
+    unit: list[Part] = []
+    rows = particles = 0
+    for piece in pieces:
+        full = rows >= stream.unit_events or len(unit) == MAX_PARTS
+        if unit and (full or not capacity.fits(rows + piece.rows, particles + piece.particles)):
+            yield tuple(unit)
+            unit, rows, particles = [], 0, 0
+        unit.append(piece)
+        rows += piece.rows
+        particles += piece.particles
+    if unit:
+        yield tuple(unit)

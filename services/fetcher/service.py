@@ -1,0 +1,294 @@
+"""The fetcher process: sockets, worker threads and the clock around the plan, the staging and the dispatcher."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from common import messages as m
+from common.arena import Arena
+from common.errors import BadInputError
+from common.metrics import Rate, Shares
+from common.process import StopFlag
+from common.schema import WORKLOADS
+from common.status import FetcherStatus, write_status
+from common.transport import Lost, Received, ServerTransport
+from services.config import Config
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+from services.fetcher.inputs import expand, local_path
+from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block, plan_hash
+from services.fetcher.stage import Stage
+from services.fetcher.stage_ahead import StageAhead
+from services.fetcher.transfer import remove_parts
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.2
+_STATUS_S = 0.5
+_LINGER_S = 5.0
+_BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
+
+
+def open_inventory(ledger: Ledger, inputs: Sequence[str]) -> list[SourceFile]:
+    """The frozen inventory; freezes it at the first start, and again when the user names other inputs."""
+    if inputs and list(inputs) != ledger.frozen_inputs():
+        ledger.freeze(inputs, expand(inputs))
+    return ledger.inventory()
+
+
+class FetcherService:
+    """One run's fetcher: see the module. Use run()."""
+
+    def __init__(self, run_dir: Path, config: Config) -> None:
+        self._run_dir = run_dir
+        self._config = config
+        self._started_s = time.monotonic()
+        write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
+        workload = WORKLOADS[config.workload]
+        stream = config.stream
+        capacity = SlotCapacity(workload, stream)
+        self._ledger = Ledger(run_dir / LEDGER_FILE)
+        self._inventory = open_inventory(self._ledger, config.input)
+        if not self._inventory:
+            raise BadInputError("no input: name files, directories, globs or URLs with -i")
+        cache_dir = config.fetcher.cache_dir or run_dir / "cache"
+        remove_parts(cache_dir)
+        self._capacity = capacity
+        self._stage = Stage(cache_dir, workload, stream, capacity)
+        self._blocks = Blocks(len(self._inventory), stream, config.seed, config.epochs)
+        self._ahead = StageAhead(
+            self._blocks,
+            [0 if local_path(file.url) else file.size_bytes for file in self._inventory],
+            budget_bytes=config.fetcher.disk_budget_bytes,
+            blocks_ahead=config.fetcher.blocks_ahead,
+        )
+        self._hash = plan_hash(self._inventory, workload, stream, config.seed)
+        self._dispatcher = Dispatcher(
+            slots=stream.slots,
+            plan_hash=self._hash,
+            max_unit_deaths=config.fetcher.max_unit_deaths,
+            stall_timeout_s=config.fetcher.stall_timeout_s,
+        )
+        self._arena = Arena.create(stream.slots, stream.slot_bytes)
+        self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
+        self._threads = ThreadPoolExecutor(config.fetcher.transfers, thread_name_prefix="stage")
+        self._staged: queue.SimpleQueue[Future[StagedFile]] = queue.SimpleQueue()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._transport.watch(self._wake_fd)
+        self._next_k = 0
+        self._commit_asked_at: m.Cursor | None = None
+        self._committed = m.Cursor()
+        self._files_planned = 0
+        self._events_planned = 0
+        self._ended = False
+        self._decoded = Rate()
+        self._stalls = Shares()
+
+    def run(self, stop: StopFlag) -> None:
+        """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""
+        logger.info(
+            "%d files, plan %.12s, arena of %d slots × %.1f MiB = %.1f MiB",
+            len(self._inventory),
+            self._hash,
+            self._arena.slots,
+            self._arena.slot_bytes / 2**20,
+            self._arena.size_bytes / 2**20,
+        )
+        status_s = 0.0
+        while not self._ended and not stop:
+            for event in self._transport.poll(_POLL_S):
+                match event:
+                    case Received(peer, message):
+                        self._note(message)
+                        self._act(self._dispatcher.handle(peer, message, time.monotonic()))
+                    case Lost(peer):
+                        self._act(self._dispatcher.lose(peer))
+            self._collect_staged()
+            self._stage_more()
+            now_s = time.monotonic()
+            self._act(self._dispatcher.tick(now_s))
+            if now_s - status_s > _STATUS_S:
+                status_s = now_s
+                self._write_status()
+        self._stop_peers()
+        self._write_status()
+
+    def close(self) -> None:
+        """Let go of everything; the kernel frees the arena with its last mapping."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._transport.close()
+        self._arena.close()
+        self._ledger.close()
+        os.close(self._wake_fd)
+
+    # -------------------------------------------------------------- actions
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(peer, message):
+                    self._transport.send(peer, message)
+                case Fence(peer):
+                    if not self._transport.fence(peer):
+                        logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
+                        self._act(self._dispatcher.fence_failed(peer))
+                case Replan(cursor):
+                    self._committed = cursor
+                    self._next_k = cursor.block_first_unit
+                    self._delete(self._ahead.restart(cursor.block))
+                case Evict(before_block):
+                    self._delete(self._ahead.evict(before_block))
+                case Quarantine(bad):
+                    for one in bad:
+                        self._quarantine(one)
+                case EndRun():
+                    self._ended = True
+
+    def _note(self, message: m.Message) -> None:
+        """Remember what the service itself needs to know of a message."""
+        match message:
+            case m.Committed(cursor):
+                self._committed = cursor
+            case m.Attach():
+                self._commit_asked_at = None
+
+    def _quarantine(self, bad: m.Quarantined) -> None:
+        logger.error("quarantined: %s", bad.reason)
+        self._ledger.quarantine(bad)
+        num_bad = self._ledger.num_bad_files()
+        allowed = self._config.fetcher.bad_files_allowed(len(self._inventory))
+        if self._config.fetcher.strict:
+            raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")
+        if num_bad > allowed:
+            raise BadInputError(
+                f"{num_bad} bad files, fetcher.max_bad_files = {self._config.fetcher.max_bad_files} allows {allowed}; "
+                f"the newest: {bad.reason}"
+            )
+        if num_bad == len(self._inventory) and bad.row_group == -1:
+            raise BadInputError(f"no file is usable: {bad.reason}")
+
+    # -------------------------------------------------------------- staging and planning
+
+    def _stage_more(self) -> None:
+        if not self._dispatcher.attached_once:
+            return  # where to begin is the trainer's cursor
+        units, k = self._dispatcher.units, self._dispatcher.deliver_k
+        current_block = units[k].block if k in units else self._ahead.next_to_plan
+        for file in self._ahead.begin(current_block):
+            reason = self._ledger.whole_file_reason(file)
+            source = self._inventory[file]
+            if reason is not None:
+                self._ahead.add(StagedFile(file, str(self._stage.path(source)), None, reason=reason))
+                continue
+            future = self._threads.submit(self._stage, file, source, self._ledger.footer(file))
+            future.add_done_callback(self._tell_staged)
+        self._plan_complete_blocks()
+        if self._ahead.out_of_budget and self._dispatcher.starved:
+            self._ask_for_commit()
+
+    def _tell_staged(self, future: Future[StagedFile]) -> None:
+        """Runs in a worker thread: hand the result to the main loop, and wake it."""
+        if not future.cancelled():
+            self._staged.put(future)
+            os.eventfd_write(self._wake_fd, 1)
+
+    def _collect_staged(self) -> None:
+        while True:
+            try:
+                staged = self._staged.get_nowait().result()
+            except queue.Empty:
+                break
+            if staged.footer is None:
+                self._quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
+            else:
+                self._ledger.keep_footer(staged.file, staged.footer)
+            if not self._ahead.add(staged):
+                self._delete([staged.file])
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            return
+
+    def _plan_complete_blocks(self) -> None:
+        while (taken := self._ahead.take_block()) is not None:
+            block, staged = taken
+            units = plan_block(
+                block,
+                self._next_k,
+                self._blocks.epoch_of(block),
+                staged,
+                capacity=self._capacity,
+                stream=self._config.stream,
+                seed=self._config.seed,
+            )
+            self._next_k += len(units)
+            self._files_planned += len(staged)
+            self._events_planned += sum(unit.rows for unit in units)
+            self._act(self._dispatcher.add_units(units))
+        if self._ahead.ended and not self._dispatcher.plan_ended:
+            self._act(self._dispatcher.end_plan())
+
+    def _ask_for_commit(self) -> None:
+        """The disk is full of files that the trainer has used but not committed: a checkpoint lets them go."""
+        if self._commit_asked_at is None or self._commit_asked_at != self._committed:
+            self._commit_asked_at = self._committed
+            assert self._dispatcher.trainer is not None
+            self._transport.send(self._dispatcher.trainer, m.CommitRequest())
+
+    def _delete(self, files: Sequence[int]) -> None:
+        for file in files:
+            if local_path(self._inventory[file].url) is None:
+                self._stage.path(self._inventory[file]).unlink(missing_ok=True)
+
+    # -------------------------------------------------------------- the end, and what is told
+
+    def _stop_peers(self) -> None:
+        """Tell the decoders that the run is over, and give them a moment to see it."""
+        if not self._ended:
+            return
+        for peer in self._dispatcher.decoders:
+            self._transport.send(peer, m.Stop())
+        deadline_s = time.monotonic() + _LINGER_S
+        while self._dispatcher.num_decoders and time.monotonic() < deadline_s:
+            for event in self._transport.poll(_POLL_S):
+                match event:
+                    case Received(peer, message):
+                        self._dispatcher.handle(peer, message, time.monotonic())
+                    case Lost(peer):
+                        self._dispatcher.lose(peer)
+
+    def _write_status(self) -> None:
+        dispatcher = self._dispatcher
+        now_s = time.monotonic()
+        stalls = self._stalls.update(now_s, dispatcher.stalled_s)
+        worst = max(stalls, key=lambda reason: stalls[reason], default=None)
+        status = FetcherStatus(
+            state="finished" if self._ended else "streaming" if dispatcher.trainer else "waiting for a trainer",
+            pid=os.getpid(),
+            uptime_s=now_s - self._started_s,
+            files_total=len(self._inventory) * (self._config.epochs or 1),
+            files_planned=self._files_planned,
+            files_bad=self._ledger.num_bad_files(),
+            bytes_staged=self._ahead.bytes_held,
+            events_planned=self._events_planned,
+            units_planned=dispatcher.next_k,
+            units_leased=dispatcher.num(State.LEASED),
+            units_ready=dispatcher.num(State.READY),
+            units_delivered=dispatcher.num(State.DELIVERED),
+            slots=dispatcher.slots,
+            slots_free=len(dispatcher.free),
+            arena_bytes=self._arena.size_bytes,
+            decoders=dispatcher.num_decoders,
+            decoders_lost=dispatcher.counts["decoders_lost"],
+            events_decoded=dispatcher.counts["events_decoded"],
+            events_decoded_per_s=self._decoded.update(now_s, dispatcher.counts["events_decoded"]),
+            stalled_s=dict(dispatcher.stalled_s),
+            bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
+        )
+        write_status(self._run_dir, "fetcher", status)

@@ -1,0 +1,52 @@
+"""Stages one file: brings it to local disk if it is remote, and reads its footer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.config import StreamConfig
+from common.errors import IcestreamError
+from common.schema import Workload
+from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.inputs import local_path
+from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
+from services.fetcher.transfer import cache_path, fetch
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that staging a file depends on. Called in the fetcher's worker threads."""
+
+    cache_dir: Path
+    workload: Workload
+    stream: StreamConfig
+    capacity: SlotCapacity
+
+    def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile:
+        """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason."""
+        path = self.path(source)
+        try:
+            self._bring(source, path)
+            footer = footer or read_footer(path, self.workload, self.stream, self.capacity)
+        except BadFileError as error:
+            return StagedFile(file, str(path), None, reason=f"{source.url}: {error}", bad_rows=error.rows)
+        except IcestreamError as error:
+            return StagedFile(file, str(path), None, reason=f"{source.url}: {error}")
+        remote = "" if local_path(source.url) else source.url
+        return StagedFile(file, str(path), footer, remote)
+
+    def path(self, source: SourceFile) -> Path:
+        """Where the file is, or will be, on local disk."""
+        return local_path(source.url) or cache_path(self.cache_dir, source)
+
+    def _bring(self, source: SourceFile, path: Path) -> None:
+        if local_path(source.url) is None:
+            fetch(source, path)
+            return
+        try:
+            size_bytes = path.stat().st_size
+        except OSError as error:
+            raise BadFileError(f"it can't be read any more: {error.strerror}") from None
+        if size_bytes != source.size_bytes:
+            raise BadFileError(f"it has {size_bytes} bytes, the frozen inventory says {source.size_bytes}")
