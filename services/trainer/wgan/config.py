@@ -1,0 +1,156 @@
+"""Settings of the muon WGAN, with the reason for each default in ``docs/model.md``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+# Below this, SGD was measured to learn nothing in 2000 steps (docs/model.md).
+MIN_USEFUL_SGD_LR = 1e-3
+
+
+class _Branch(BaseModel):
+    """A branch of the configuration tree: unknown keys are errors, docstrings describe the fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NetworkConfig(_Branch):
+    """Sizes and shapes of the three networks: a checkpoint fits only the network it was written with."""
+
+    azimuth: Literal["symmetric", "learned"] = "symmetric"
+    """``symmetric``: the radius is generated and the azimuth drawn flat. ``learned``: x and y are generated,
+    for data where a magnetic field or the detector breaks the symmetry."""
+
+    radius_offset_m: float = Field(default=0.1, gt=0)
+    """r0 in lg(r + r0), in metres: below it, distances to the shower axis are not told apart. Used when
+    ``azimuth`` is ``symmetric``."""
+
+    z_global: int = Field(default=16, ge=1)
+    """Random numbers that all muons of an event share: how events of one primary differ."""
+
+    z_local: int = Field(default=8, ge=1)
+    """Random numbers of each muon's own: how muons of one event differ."""
+
+    hidden: int = Field(default=128, ge=1)
+    """Width of every hidden layer of generator and critic."""
+
+    count_hidden: int = Field(default=64, ge=1)
+    """Width of both hidden layers of the count head."""
+
+    count_components: int = Field(default=2, ge=1, le=16)
+    """Negative binomials mixed in the count head."""
+
+    layer_norm: bool = True
+    """Layer normalisation in the critic. (The generator's event network always has it.)"""
+
+    xavier_gain: float = Field(default=0.5, ge=0)
+    """Gain of the Xavier-uniform start of generator and critic, biases 0. 0: torch's own start."""
+
+    score_limit: float = Field(default=100.0, ge=0)
+    """L in L·tanh(score / L), which bounds the critic's score smoothly. 0: unbounded."""
+
+
+class SamplingConfig(_Branch):
+    """Bounds on what is generated, so that a rare extreme costs one wrong event and not the memory."""
+
+    max_count: int = Field(default=100_000, ge=1)
+    """Most muons in a generated event. Events cut down to it are counted."""
+
+    max_deviation: float = Field(default=10.0, gt=0)
+    """Bound on a generated feature, in standard deviations of the training data from their mean."""
+
+
+class WganConfig(_Branch):
+    """Training of the muon WGAN."""
+
+    network: NetworkConfig = NetworkConfig()
+    """Sizes and shapes."""
+
+    sampling: SamplingConfig = SamplingConfig()
+    """Bounds on what is generated."""
+
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """Of generator and critic. The count head always has Adam."""
+
+    generator_lr: float = Field(default=2e-4, gt=0)
+    """Learning rate of the generator at the start of the schedule."""
+
+    critic_lr: float = Field(default=4e-4, gt=0)
+    """Learning rate of the critic at the start of the schedule."""
+
+    count_lr: float = Field(default=2e-3, gt=0)
+    """Learning rate of the count head at the start of the schedule."""
+
+    betas: tuple[float, float] = (0.0, 0.9)
+    """Adam's decay of the mean and of the mean square of the gradient, for generator and critic."""
+
+    momentum: float = Field(default=0.5, ge=0, lt=1)
+    """SGD's momentum. Adam does not read it."""
+
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """Course of the three learning rates: ``cosine`` falls to 5 % over ``schedule_steps``."""
+
+    schedule_steps: int = Field(default=0, ge=0)
+    """Optimiser steps of the cosine, usually those of the run. 0: the learning rates stay constant."""
+
+    critic_steps: int = Field(default=5, ge=1)
+    """Critic updates per step, all on the same real batch with fresh noise each."""
+
+    penalty_weight: float = Field(default=1.0, ge=0)
+    """λ, the weight of the gradient penalty."""
+
+    gp_every: int = Field(default=1, ge=1)
+    """The gradient penalty is computed in every so many critic updates, and multiplied by that number."""
+
+    one_sided: bool = False
+    """Punish only gradient norms above 1."""
+
+    gradient_clip: float = Field(default=0.0, ge=0)
+    """Largest gradient norm of an update, per network. 0: no clipping."""
+
+    generator_average_decay: float = Field(default=0.999, ge=0, lt=1)
+    """Decay per step of the running mean of the generator's weights, from which events are generated.
+    0: generate from the latest weights."""
+
+    @model_validator(mode="after")
+    def _combinations_make_sense(self) -> WganConfig:
+        """ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
+        if self.schedule == "constant" and self.schedule_steps > 0:
+            raise ValueError(
+                f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
+                " set schedule = 'cosine', or schedule_steps = 0"
+            )
+        if self.penalty_weight == 0 and self.gp_every > 1:
+            raise ValueError(
+                f"gp_every = {self.gp_every} has no effect with penalty_weight = 0:"
+                " set penalty_weight above 0 (1.0 is the default), or gp_every = 1"
+            )
+        return self
+
+    def warnings(self) -> list[str]:
+        """One line for each setting that is allowed but was measured, or is known, to train badly."""
+        found = []
+        if self.optimiser == "sgd":
+            for name, rate in (("generator_lr", self.generator_lr), ("critic_lr", self.critic_lr)):
+                if rate < MIN_USEFUL_SGD_LR:
+                    found.append(
+                        f"{name} = {rate:g} with optimiser = 'sgd' learns next to nothing:"
+                        f" use about 1e-2, or optimiser = 'adam'"
+                    )
+        if self.penalty_weight == 0:
+            found.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
+        elif self.penalty_weight > 5:
+            found.append(
+                f"penalty_weight = {self.penalty_weight:g} is strong for standardised features:"
+                " 10 was measured to give 3 to 15 times the error of 1.0"
+            )
+        if self.critic_lr < self.generator_lr:
+            found.append(
+                f"critic_lr = {self.critic_lr:g} is below generator_lr = {self.generator_lr:g}:"
+                " the critic should be the faster one; the default is twice the generator's"
+            )
+        return found
