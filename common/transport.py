@@ -173,6 +173,10 @@ class ServerTransport:
         with contextlib.suppress(zmq.Again, zmq.ZMQError):
             self._router.send_multipart([peer.encode(), m.encode(message)], zmq.NOBLOCK)
 
+    def is_connected(self, peer: str) -> bool:
+        """False once the peer's lifeline has ended."""
+        return peer in self._peers and not self._is_ended(self._peers[peer].lifeline.fileno())
+
     def fence(self, peer: str) -> bool:
         """Kill a peer's process; False where that isn't possible (it lives in another PID namespace)."""
         entry = self._peers.get(peer)

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
 
 def run_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--run-dir."""
@@ -49,3 +47,8 @@ def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
         multiple=True,
         help="File, directory, glob (quoted) or URL. Repeatable.",
     )(function)
+
+
+def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
+    return tuple(text if "://" in text else str(Path(text).expanduser().absolute()) for text in inputs)

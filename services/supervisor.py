@@ -84,7 +84,8 @@ def hold_run(run_dir: Path) -> Iterator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise BadInputError(
-                f"{run_dir}: a run is already active in this directory; wait for it, stop it, or choose another --run-dir"
+                f"{run_dir}: a run is already active in this directory;"
+                " wait for it, stop it, or choose another --run-dir"
             ) from None
         yield
     finally:
@@ -317,7 +318,7 @@ class _Step:
     """One stage of stopping: who has to be gone before the next. No signal: they are expected to end by themselves."""
 
     members: tuple[_Child, ...]
-    signal: signal.Signals | None
+    number: signal.Signals | None
 
 
 class _Stop:
@@ -334,7 +335,7 @@ class _Stop:
             alive = [child for child in self._step.members if child.alive]
             if alive and now_s < self.patience_ends_s:
                 return
-            if alive and self._step.signal is not None:
+            if alive and self._step.number is not None:
                 for child in alive:
                     child.kill()
                 self.patience_ends_s = math.inf
@@ -345,8 +346,8 @@ class _Stop:
             self._step = self._steps.popleft()
             self.patience_ends_s = now_s + self._timeout_s
             for child in self._step.members:
-                if self._step.signal is not None:
-                    child.send(self._step.signal)
+                if self._step.number is not None:
+                    child.send(self._step.number)
 
 
 class _Child:
@@ -391,7 +392,7 @@ class _Child:
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
         """Kill it and whatever it has started. The pid is still its own: nobody but `reap` waits for it."""
@@ -399,16 +400,16 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def wait(self, timeout_s: float) -> None:
-        """Until it has ended, or the time is up."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it has ended, or the time is up (None: for ever)."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pidfd, selectors.EVENT_READ)
-            selector.select(max(0.0, timeout_s))
+            selector.select(timeout_s)
 
     def reap(self) -> int:
         """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
         assert self._process is not None
-        self.wait(math.inf)
+        self.wait()
         self.kill()
         exit_code = self._process.wait()
         os.close(self.pidfd)

@@ -59,7 +59,7 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
                 continue
             case m.Stop():
                 logger.info("the run is over")
-                return
+                break
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this decoder: {reason}")
         if leases:

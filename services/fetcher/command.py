@@ -10,7 +10,7 @@ import click
 from common.process import StopFlag, end_with_parent, start_logging
 from services.config import load_config, store_config
 from services.fetcher.service import FetcherService
-from services.options import config_options, input_option, run_dir_option
+from services.options import absolute, config_options, input_option, run_dir_option
 
 
 @click.command(epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml")
@@ -30,8 +30,3 @@ def fetcher(run_dir: Path, inputs: tuple[str, ...], toml: Path | None, assignmen
         service.run(stop)
     finally:
         service.close()
-
-
-def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
-    return tuple(text if "://" in text else str(Path(text).expanduser().absolute()) for text in inputs)

@@ -1,4 +1,4 @@
-"""The fetcher's sqlite file: the frozen inventory, and what is known of each file. All but the inventory is cache."""
+"""The fetcher's sqlite file: frozen inventories, and what is known of each file. All but the inventories is cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from services.fetcher.plan import Footer, RowGroup, SourceFile, Span
 LEDGER_FILE = "ledger.sqlite"
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS inventory (file INTEGER PRIMARY KEY, url TEXT NOT NULL, size_bytes INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, input TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS footers (file INTEGER PRIMARY KEY, footer TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS inventories (inventory INTEGER PRIMARY KEY, inputs TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS files (
+    inventory INTEGER NOT NULL, file INTEGER NOT NULL, url TEXT NOT NULL, size_bytes INTEGER NOT NULL,
+    PRIMARY KEY (inventory, file)
+);
+CREATE TABLE IF NOT EXISTS footers (
+    inventory INTEGER NOT NULL, file INTEGER NOT NULL, footer TEXT NOT NULL, PRIMARY KEY (inventory, file)
+);
 CREATE TABLE IF NOT EXISTS bad (
-    file INTEGER NOT NULL, row_group INTEGER NOT NULL, rows INTEGER NOT NULL, reason TEXT NOT NULL,
-    PRIMARY KEY (file, row_group)
+    inventory INTEGER NOT NULL, file INTEGER NOT NULL, row_group INTEGER NOT NULL, rows INTEGER NOT NULL,
+    reason TEXT NOT NULL, PRIMARY KEY (inventory, file, row_group)
 );
 """
 
@@ -28,7 +33,7 @@ class Ledger:
     """One per run; only the fetcher's main thread uses it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self._inventory = 0
         try:
             self._db = sqlite3.connect(path)
             path.chmod(0o600)
@@ -42,26 +47,26 @@ class Ledger:
         """Close the file."""
         self._db.close()
 
-    def frozen_inputs(self) -> list[str]:
-        """The inputs that the inventory was expanded from; empty before freeze()."""
-        return [row[0] for row in self._db.execute("SELECT input FROM inputs ORDER BY position")]
-
-    def inventory(self) -> list[SourceFile]:
-        """The frozen inventory; empty before freeze()."""
-        return [SourceFile(*row) for row in self._db.execute("SELECT url, size_bytes FROM inventory ORDER BY file")]
+    def inventory(self, inputs: Sequence[str]) -> list[SourceFile]:
+        """The inventory that was frozen for these inputs, from now on the one in use; empty before freeze()."""
+        row = self._db.execute("SELECT inventory FROM inventories WHERE inputs = ?", (_key(inputs),)).fetchone()
+        self._inventory = 0 if row is None else int(row[0])
+        query = "SELECT url, size_bytes FROM files WHERE inventory = ? ORDER BY file"
+        return [SourceFile(*row) for row in self._db.execute(query, (self._inventory,))]
 
     def freeze(self, inputs: Sequence[str], files: Sequence[SourceFile]) -> None:
-        """Fix the inventory, all or nothing; what was known of another one is forgotten."""
+        """Fix the inventory of these inputs, all or nothing. Inventories of other inputs are kept."""
         with self._db:
-            for table in ("inventory", "inputs", "footers", "bad"):
-                self._db.execute(f"DELETE FROM {table}")
-            self._db.executemany("INSERT INTO inputs VALUES (?, ?)", enumerate(inputs))
-            rows = ((i, file.url, file.size_bytes) for i, file in enumerate(files))
-            self._db.executemany("INSERT INTO inventory VALUES (?, ?, ?)", rows)
+            added = self._db.execute("INSERT INTO inventories (inputs) VALUES (?)", (_key(inputs),))
+            assert added.lastrowid is not None
+            self._inventory = added.lastrowid
+            rows = ((self._inventory, i, file.url, file.size_bytes) for i, file in enumerate(files))
+            self._db.executemany("INSERT INTO files VALUES (?, ?, ?, ?)", rows)
 
     def footer(self, file: int) -> Footer | None:
         """The footer of a file, if it was read before."""
-        row = self._db.execute("SELECT footer FROM footers WHERE file = ?", (file,)).fetchone()
+        query = "SELECT footer FROM footers WHERE inventory = ? AND file = ?"
+        row = self._db.execute(query, (self._inventory, file)).fetchone()
         if row is None:
             return None
         groups = json.loads(row[0])
@@ -73,19 +78,26 @@ class Ledger:
             (g.rows, g.particles, [(s.first_row, s.rows, s.particles) for s in g.spans]) for g in footer.row_groups
         ]
         with self._db:
-            self._db.execute("INSERT OR REPLACE INTO footers VALUES (?, ?)", (file, json.dumps(groups)))
+            row = (self._inventory, file, json.dumps(groups))
+            self._db.execute("INSERT OR REPLACE INTO footers VALUES (?, ?, ?)", row)
 
     def quarantine(self, bad: Quarantined) -> None:
         """Remember what was set aside; the first reason stays."""
         with self._db:
-            row = (bad.file, bad.row_group, bad.rows, bad.reason)
-            self._db.execute("INSERT OR IGNORE INTO bad VALUES (?, ?, ?, ?)", row)
+            row = (self._inventory, bad.file, bad.row_group, bad.rows, bad.reason)
+            self._db.execute("INSERT OR IGNORE INTO bad VALUES (?, ?, ?, ?, ?)", row)
 
-    def whole_file_reason(self, file: int) -> str | None:
-        """Why a whole file is quarantined; None if it isn't."""
-        row = self._db.execute("SELECT reason FROM bad WHERE file = ? AND row_group = -1", (file,)).fetchone()
-        return None if row is None else str(row[0])
+    def whole_file(self, file: int) -> Quarantined | None:
+        """The quarantine of a whole file, if it is in one."""
+        query = "SELECT rows, reason FROM bad WHERE inventory = ? AND file = ? AND row_group = -1"
+        row = self._db.execute(query, (self._inventory, file)).fetchone()
+        return None if row is None else Quarantined(file, -1, *row)
 
     def num_bad_files(self) -> int:
         """Distinct files that are quarantined, whole or in part."""
-        return int(self._db.execute("SELECT COUNT(DISTINCT file) FROM bad").fetchone()[0])
+        query = "SELECT COUNT(DISTINCT file) FROM bad WHERE inventory = ?"
+        return int(self._db.execute(query, (self._inventory,)).fetchone()[0])
+
+
+def _key(inputs: Sequence[str]) -> str:
+    return json.dumps(list(inputs))

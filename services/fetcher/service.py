@@ -36,10 +36,12 @@ _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged"
 
 
 def open_inventory(ledger: Ledger, inputs: Sequence[str]) -> list[SourceFile]:
-    """The frozen inventory; freezes it at the first start, and again when the user names other inputs."""
-    if inputs and list(inputs) != ledger.frozen_inputs():
-        ledger.freeze(inputs, expand(inputs))
-    return ledger.inventory()
+    """The inventory of these inputs, frozen at their first use: a directory that grows doesn't change the plan."""
+    inventory = ledger.inventory(inputs)
+    if not inventory:
+        inventory = expand(inputs)
+        ledger.freeze(inputs, inventory)
+    return inventory
 
 
 class FetcherService:
@@ -55,8 +57,6 @@ class FetcherService:
         capacity = SlotCapacity(workload, stream)
         self._ledger = Ledger(run_dir / LEDGER_FILE)
         self._inventory = open_inventory(self._ledger, config.input)
-        if not self._inventory:
-            raise BadInputError("no input: name files, directories, globs or URLs with -i")
         cache_dir = config.fetcher.cache_dir or run_dir / "cache"
         remove_parts(cache_dir)
         self._capacity = capacity
@@ -82,8 +82,8 @@ class FetcherService:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._transport.watch(self._wake_fd)
         self._next_k = 0
-        self._commit_asked_at: m.Cursor | None = None
-        self._committed = m.Cursor()
+        self._commit_asked = False
+        self._commit_answered = False
         self._files_planned = 0
         self._events_planned = 0
         self._ended = False
@@ -105,7 +105,7 @@ class FetcherService:
             for event in self._transport.poll(_POLL_S):
                 match event:
                     case Received(peer, message):
-                        self._note(message)
+                        self._note(peer, message)
                         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
                     case Lost(peer):
                         self._act(self._dispatcher.lose(peer))
@@ -139,7 +139,6 @@ class FetcherService:
                         logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
                         self._act(self._dispatcher.fence_failed(peer))
                 case Replan(cursor):
-                    self._committed = cursor
                     self._next_k = cursor.block_first_unit
                     self._delete(self._ahead.restart(cursor.block))
                 case Evict(before_block):
@@ -150,13 +149,19 @@ class FetcherService:
                 case EndRun():
                     self._ended = True
 
-    def _note(self, message: m.Message) -> None:
-        """Remember what the service itself needs to know of a message."""
+    def _note(self, peer: str, message: m.Message) -> None:
+        """What the service itself has to do with a message."""
         match message:
-            case m.Committed(cursor):
-                self._committed = cursor
+            case m.Committed():
+                self._commit_answered, self._commit_asked = self._commit_asked, False
+            case m.Want():
+                self._commit_answered = False  # it got further
             case m.Attach():
-                self._commit_asked_at = None
+                self._commit_asked = self._commit_answered = False
+                former = self._dispatcher.trainer
+                # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
+                if former is not None and former != peer and not self._transport.is_connected(former):
+                    self._act(self._dispatcher.lose(former))
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
@@ -181,15 +186,16 @@ class FetcherService:
         units, k = self._dispatcher.units, self._dispatcher.deliver_k
         current_block = units[k].block if k in units else self._ahead.next_to_plan
         for file in self._ahead.begin(current_block):
-            reason = self._ledger.whole_file_reason(file)
             source = self._inventory[file]
-            if reason is not None:
-                self._ahead.add(StagedFile(file, str(self._stage.path(source)), None, reason=reason))
+            bad = self._ledger.whole_file(file)
+            if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
+                path = str(self._stage.path(source))
+                self._ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
                 continue
             future = self._threads.submit(self._stage, file, source, self._ledger.footer(file))
             future.add_done_callback(self._tell_staged)
         self._plan_complete_blocks()
-        if self._ahead.out_of_budget and self._dispatcher.starved:
+        if self._ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
 
     def _tell_staged(self, future: Future[StagedFile]) -> None:
@@ -235,10 +241,17 @@ class FetcherService:
             self._act(self._dispatcher.end_plan())
 
     def _ask_for_commit(self) -> None:
-        """The disk is full of files that the trainer has used but not committed: a checkpoint lets them go."""
-        if self._commit_asked_at is None or self._commit_asked_at != self._committed:
-            self._commit_asked_at = self._committed
-            assert self._dispatcher.trainer is not None
+        """The disk is full of files that the trainer has used but not committed: a checkpoint lets them go.
+
+        Raises BadInputError if the trainer's newest checkpoint did not help.
+        """
+        if self._commit_answered:
+            raise BadInputError(
+                f"fetcher.disk_budget_gib = {self._config.fetcher.disk_budget_gib:g} is too small: a batch needs "
+                "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
+            )
+        if not self._commit_asked and self._dispatcher.trainer is not None:
+            self._commit_asked = True
             self._transport.send(self._dispatcher.trainer, m.CommitRequest())
 
     def _delete(self, files: Sequence[int]) -> None:

@@ -34,6 +34,11 @@ class StageAhead:
         return sum(self._sizes_bytes[file] for file in self._needed_by)
 
     @property
+    def waits_for_eviction(self) -> bool:
+        """Nothing is on its way, and nothing can be begun before something is evicted."""
+        return self.out_of_budget and not self._staging and self.next_to_plan == self._next_to_begin
+
+    @property
     def ended(self) -> bool:
         """True once every block was given out."""
         return self.blocks.end is not None and self.next_to_plan >= self.blocks.end

@@ -1,0 +1,232 @@
+"""`icestream run`: every service on this machine, from the start to the summary."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from services.options import absolute, config_options, input_option, run_dir_option
+
+if TYPE_CHECKING:
+    from common.status import TrainerStatus
+    from services.config import Config
+    from services.supervisor import Outcome
+
+OWN_CONTENTS = (
+    "config.json",
+    "config.part",
+    "summary.json",
+    "summary.part",
+    "audit.jsonl",
+    "ledger.sqlite*",
+    "checkpoints",
+    "outliers",
+    "logs",
+    "status",
+    "sockets",
+    "tensorboard",
+    "cache",
+)
+"""What icestream makes in a run directory: `--fresh` deletes these, and nothing else."""
+
+EXAMPLES = """\b
+Examples:
+  icestream run -i demo --run-dir runs/demo
+  icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
+  icestream run --run-dir runs/muons                  # goes on where it stopped
+  icestream run -c configs/muons.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
+
+\b
+Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you can mend, 1 a bug.
+"""
+
+
+@click.command(name="run", epilog=EXAMPLES)
+@input_option
+@run_dir_option
+@click.option("--decoders", type=int, help="Decoder processes.")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
+@click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
+@click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
+@config_options
+@click.option("--fresh", is_flag=True, help="Start from nothing: delete what icestream made in the run directory.")
+@click.option("--yes", is_flag=True, help="Don't ask before --fresh deletes.")
+@click.option(
+    "--new-plan", is_flag=True, help="Go on with the weights although inputs, seed or stream settings changed."
+)
+def run(
+    inputs: tuple[str, ...],
+    run_dir: Path,
+    decoders: int | None,
+    device: str | None,
+    epochs: int | None,
+    max_steps: int | None,
+    seed: int | None,
+    strict: bool | None,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+    fresh: bool,
+    yes: bool,
+    new_plan: bool,
+) -> None:
+    """Start every service on this machine and show progress.
+
+    A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
+    checkpoint and stops; the same command goes on from there. The end is a summary, also in RUN_DIR/summary.json.
+    """
+    from common.status import TrainerStatus, read_status
+    from services.config import CONFIG_FILE, store_config
+    from services.supervisor import hold_run
+
+    flags = {
+        "input": absolute(inputs) or None,
+        "local.decoders": decoders,
+        "trainer.device": device,
+        "epochs": epochs,
+        "trainer.max_steps": max_steps,
+        "seed": seed,
+        "fetcher.strict": strict,
+    }
+    config = _resolve(run_dir, fresh, toml, assignments, flags)
+    _make(run_dir)
+    with hold_run(run_dir):
+        if fresh:
+            _delete_own_contents(run_dir, yes)
+        former_config = _read_if_there(run_dir / CONFIG_FILE)
+        former_status = read_status(run_dir, "trainer", TrainerStatus)
+        store_config(run_dir, config)
+        click.echo(_introduction(run_dir, config, resumes=_has_checkpoint(run_dir)))
+        outcome = _supervise(run_dir, config, new_plan)
+        status = read_status(run_dir, "trainer", TrainerStatus)
+        trained = status is not None and status != former_status and status.state != "starting"
+        if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
+            # Refused before anything was trained, for a changed plan say: what was stored before still holds.
+            (run_dir / CONFIG_FILE).write_text(former_config)
+        exit_code = _finish(run_dir, outcome, status)
+    sys.exit(exit_code)
+
+
+def _resolve(
+    run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
+) -> Config:
+    """The configuration; for a fresh run without what the old one stored. Before anything is deleted."""
+    from services.config import load_config
+
+    with tempfile.TemporaryDirectory() as nothing_stored:
+        stored_in = Path(nothing_stored) if fresh or not run_dir.is_dir() else run_dir
+        config = load_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+    if not config.input:
+        forgotten = " (--fresh forgets those of the former run)" if fresh else ""
+        raise BadInputError(
+            f"no input given, and none stored in {run_dir}{forgotten}: name files, directories, globs or URLs with"
+            " -i/--input; `icestream simulate demo` writes a data set to try"
+        )
+    return config
+
+
+def _make(run_dir: Path) -> None:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise BadInputError(
+            f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
+        ) from None
+
+
+def _delete_own_contents(run_dir: Path, yes: bool) -> None:
+    """Delete what icestream made, after asking. Links are removed, not followed."""
+    found = sorted(path for pattern in OWN_CONTENTS for path in run_dir.glob(pattern))
+    if not found:
+        return
+    names = ", ".join(path.name for path in found)
+    if not yes:
+        if not _can_ask():
+            raise BadInputError(
+                f"--fresh would delete from {run_dir}: {names}; there is no terminal to ask on: add --yes to agree"
+            )
+        if not click.confirm(f"Delete from {run_dir}: {names}?"):
+            raise BadInputError("nothing was deleted; without --fresh the run goes on where it stopped")
+    for path in found:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty()
+
+
+def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
+    inputs = ", ".join(without_secrets(text) for text in config.input)
+    how = "resumes from its newest checkpoint" if resumes else "new"
+    return "\n".join(
+        [
+            f"run directory  {run_dir} ({how})",
+            f"inputs         {inputs}",
+            f"processes      fetcher, {config.local.decoders} decoders, trainer; logs in {run_dir / 'logs'}",
+            f"TensorBoard    tensorboard --logdir {run_dir / 'tensorboard'}",
+        ]
+    )
+
+
+def without_secrets(url: str) -> str:
+    """The input as it may be shown: a URL without its password and its query, where tokens stand."""
+    if "://" not in url:
+        return url
+    return re.sub(r"(://)[^/@]*@", r"\1…@", re.sub(r"\?.*=.*", "?…", url))
+
+
+def _supervise(run_dir: Path, config: Config, new_plan: bool) -> Outcome:
+    from rich.console import Console
+
+    from services.progress import Display
+    from services.supervisor import TRAINER, Supervisor, service_command
+
+    def command_for(name: str) -> list[str]:
+        command = service_command(name, run_dir)
+        return [*command, "--new-plan"] if new_plan and name == TRAINER else command
+
+    with Display(run_dir, Console()) as display:
+        return Supervisor(run_dir, config.local, command_for, watch=display.watch, say=display.say).run()
+
+
+def _finish(run_dir: Path, outcome: Outcome, status: TrainerStatus | None) -> int:
+    """Write and show the summary; the exit code of the command."""
+    from services.summary import build_summary, summary_lines, write_summary
+
+    summary = build_summary(
+        status,
+        exit_status=outcome.exit_status,
+        exit_code=outcome.exit_code,
+        seconds=outcome.seconds,
+        restarts=outcome.restarts,
+        error=outcome.error,
+    )
+    write_summary(run_dir, summary)
+    click.echo("\n".join(summary_lines(summary)))
+    if summary.error:
+        click.secho(f"Error: {summary.error}", err=True, fg="red")
+    return summary.exit_code
+
+
+def _has_checkpoint(run_dir: Path) -> bool:
+    folder = run_dir / "checkpoints"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _read_if_there(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,68 @@
+"""`audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes; nothing of time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from common.ragged import UnitArrays
+from services.trainer.copier import slice_microbatch
+
+AUDIT_FILE = "audit.jsonl"
+LANE = 0
+
+
+def audit_line(arrays: UnitArrays, epoch: int, unit: int, index: int) -> str:
+    """The line of one microbatch, while it still lies in its slot."""
+    offsets, particles, events = slice_microbatch(arrays, index)
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(np.ascontiguousarray(offsets - offsets[0]).data)
+    for column in (*particles.values(), *events.values()):
+        digest.update(np.ascontiguousarray(column).data)
+    return json.dumps(
+        {
+            "lane": LANE,
+            "epoch": epoch,
+            "unit": unit,
+            "microbatch": index,
+            "events": len(offsets) - 1,
+            "particles": len(next(iter(particles.values()))),
+            "digest": digest.hexdigest(),
+        }
+    )
+
+
+class Audit:
+    """The file of a run. A resumed run continues it at the checkpoint: what was written behind it is cut off."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        """Raises OSError; ``size_bytes`` is what the checkpoint says the file had."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.truncate(descriptor, min(size_bytes, os.fstat(descriptor).st_size))
+        os.lseek(descriptor, 0, os.SEEK_END)
+        self._file = os.fdopen(descriptor, "w")
+
+    @classmethod
+    def open(cls, run_dir: Path, size_bytes: int) -> Self:
+        """The audit of a run directory."""
+        return cls(run_dir / AUDIT_FILE, size_bytes)
+
+    def write(self, lines: Sequence[str]) -> None:
+        """The microbatches of a batch that has been trained."""
+        self._file.writelines(line + "\n" for line in lines)
+
+    def commit(self) -> int:
+        """Put everything on disk, before the checkpoint that counts on it; the file's size in bytes."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

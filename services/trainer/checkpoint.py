@@ -1,0 +1,82 @@
+"""Checkpoints: weights, optimisers, random numbers and the stream's position in one atomic file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.errors import BadInputError
+
+CHECKPOINT_FOLDER = "checkpoints"
+FORMAT = 1
+
+
+class Checkpoints:
+    """The checkpoints of a run directory; the newest ``keep`` stay."""
+
+    def __init__(self, run_dir: Path, keep: int) -> None:
+        self._folder = run_dir / CHECKPOINT_FOLDER
+        self._keep = keep
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for part in self._folder.glob("*.part"):
+            part.unlink()  # of a trainer that was killed while it wrote
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
+
+        Raises OSError (ENOSPC); the former checkpoints are untouched then.
+        """
+        path = self._folder / f"step-{step:09d}.pt"
+        part = path.with_suffix(".part")
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                torch.save({"format": FORMAT, **state}, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except (OSError, RuntimeError) as error:
+            free_bytes = _free_bytes(self._folder)
+            part.unlink(missing_ok=True)
+            # torch's writer turns a full disk into a RuntimeError without an errno.
+            if isinstance(error, RuntimeError) and free_bytes < 1 << 20:
+                raise OSError(28, os.strerror(28), str(path)) from None
+            raise
+        part.replace(path)
+        _sync_folder(self._folder)
+        for old in self._all()[self._keep :]:
+            old.unlink()
+        return path
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint, on the CPU; None before the first. Raises BadInputError if it can't be read."""
+        paths = self._all()
+        if not paths:
+            return None
+        path = paths[0]
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise BadInputError(f"{path}: can't be read ({reason}); delete it to go on from the one before") from None
+        if not isinstance(state, dict) or state.get("format") != FORMAT:
+            raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+        return path, state
+
+    def _all(self) -> list[Path]:
+        """Newest first."""
+        return sorted((p for p in self._folder.iterdir() if re.fullmatch(r"step-\d{9,}\.pt", p.name)), reverse=True)
+
+
+def _free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)

@@ -1,0 +1,65 @@
+"""Where in the stream the weights are: the cursor, and the fate of every event before it. Part of each checkpoint."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from common.messages import Cursor, DeliveredUnit, Quarantined
+from common.ragged import SlotMismatch
+from common.status import Counters
+
+
+class StreamPosition(BaseModel):
+    """Immutable: training a batch replaces it by the next one."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cursor: Cursor = Cursor()
+    epoch: int = 0
+    counters: Counters = Counters()
+    quarantined: tuple[Quarantined, ...] = ()
+    skipped_units: tuple[int, ...] = ()
+
+    def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
+        """Once microbatch ``index`` of ``unit`` has been trained."""
+        counters = self.counters
+        return self.model_copy(
+            update={
+                "cursor": Cursor(unit.block, unit.block_first_unit, unit.k, index + 1),
+                "epoch": unit.epoch,
+                "counters": counters.model_copy(
+                    update={
+                        "events_read": counters.events_read + num_events,
+                        "events_trained": counters.events_trained + num_events,
+                        "particles_trained": counters.particles_trained + num_particles,
+                        "microbatches": counters.microbatches + 1,
+                    }
+                ),
+            }
+        )
+
+    def after_unit(self, unit: DeliveredUnit) -> StreamPosition:
+        """Once all microbatches of ``unit`` have been trained: count what is not in them. Raises SlotMismatch."""
+        tally, counters = unit.tally, self.counters
+        aside = tally.outliers + tally.empty + tally.quarantined
+        if unit.layout.events + aside != tally.rows_read:
+            raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
+        bad_files_rows = sum(bad.rows for bad in unit.block_quarantined)
+        return self.model_copy(
+            update={
+                "cursor": Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0),
+                "epoch": unit.epoch,
+                "counters": counters.model_copy(
+                    update={
+                        "events_read": counters.events_read + aside + bad_files_rows,
+                        "events_outlier": counters.events_outlier + tally.outliers,
+                        "events_empty": counters.events_empty + tally.empty,
+                        "events_quarantined": counters.events_quarantined + tally.quarantined + bad_files_rows,
+                        "particles_dropped": counters.particles_dropped + tally.particles_dropped,
+                        "units": counters.units + 1,
+                    }
+                ),
+                "quarantined": (*self.quarantined, *unit.block_quarantined, *tally.bad),
+                "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
+            }
+        )

@@ -1,0 +1,105 @@
+"""The trainer process: device, model, checkpoint and feed put together around the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from common.errors import BadInputError
+from common.process import StopFlag
+from common.schema import WORKLOADS
+from common.status import TrainerStatus
+from common.transport import StopRequested
+from services.config import Config
+from services.trainer.audit import Audit
+from services.trainer.checkpoint import Checkpoints
+from services.trainer.feed import Feed
+from services.trainer.loop import train
+from services.trainer.state import Task, TrainState
+from services.trainer.telemetry import Telemetry
+from services.trainer.wgan.task import WganTask
+
+logger = logging.getLogger(__name__)
+
+TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
+    "wgan": lambda config, device: WganTask(config.trainer.wgan, device, config.seed),
+}
+
+
+def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
+    """Train to the end, or until asked to stop; the final status, None if stopped before anything began.
+
+    Raises BadInputError for a user's mistake.
+    """
+    device = pick_device(config.trainer.device)
+    if config.trainer.threads:
+        torch.set_num_threads(config.trainer.threads)
+    torch.manual_seed(config.seed)
+    checkpoints = Checkpoints(run_dir, config.trainer.keep_checkpoints)
+    latest = checkpoints.latest()
+    try:
+        feed = Feed(
+            run_dir,
+            WORKLOADS[config.workload],
+            config.stream,
+            config.transport,
+            device=device,
+            prefetch_units=config.trainer.prefetch_units,
+            audit=config.trainer.audit,
+            stopped=lambda: bool(stop),
+        )
+    except StopRequested:
+        return None
+    try:
+        state = TrainState(TASKS[config.trainer.model](config, device), device, feed.plan_hash)
+        if latest is not None:
+            path, checkpoint = latest
+            state.restore(checkpoint, accept_new_plan=accept_new_plan)
+            logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursor)
+        for warning in config.trainer.wgan.warnings():
+            logger.warning(warning)
+        return _train(run_dir, config, state, feed, checkpoints)
+    finally:
+        feed.close()
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; `auto` is CUDA where there is one. Raises BadInputError if it isn't there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise BadInputError(f"trainer.device = {name!r}: torch sees no CUDA device; use --device cpu, or auto")
+    return torch.device(name)
+
+
+def _train(run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints) -> TrainerStatus:
+    telemetry = Telemetry(
+        run_dir,
+        step=state.step,
+        device=str(state.device),
+        max_steps=config.trainer.max_steps,
+        epochs=config.epochs,
+    )
+    audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
+    try:
+        telemetry.status("starting", state, 0.0, force=True)
+        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, config.model_dump_json())
+        status = telemetry.status(end, state, feed.waited_s, force=True)
+    except StopRequested:
+        # Asked to stop while waiting for a fetcher that is gone: the last checkpoint stands.
+        status = telemetry.status("stopped", state, feed.waited_s, force=True)
+    finally:
+        telemetry.close()
+        if audit is not None:
+            audit.close()
+    if end_without_data(status):
+        raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
+    return status
+
+
+def end_without_data(status: TrainerStatus) -> bool:
+    """True if the whole plan was read and no event was fit for training."""
+    return status.state == "finished" and status.counters.events_trained == 0

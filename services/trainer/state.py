@@ -1,0 +1,90 @@
+"""What training is at: task, position in the stream, counters. All of it goes into a checkpoint, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from common.errors import BadInputError
+from services.trainer.batch import Batch
+from services.trainer.position import StreamPosition
+from services.trainer.window import WindowedMean
+
+W_GAP_WINDOW = 500
+
+
+class Task(Protocol):
+    """A model with its losses and optimisers; the loop knows no more of it."""
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """One optimiser step; 0-dim metrics on the device."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that training goes on from."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict()."""
+
+
+class TrainState:
+    """Mutable: the loop moves it on, a checkpoint holds it."""
+
+    def __init__(self, task: Task, device: torch.device, plan_hash: str) -> None:
+        self.task = task
+        self.device = device
+        self.plan_hash = plan_hash
+        self.step = 0
+        self.seconds = 0.0
+        """Training time over all restarts."""
+        self.position = StreamPosition()
+        self.audit_bytes = 0
+        self.w_gap = WindowedMean(W_GAP_WINDOW, device)
+
+    def checkpoint(self, config_json: str) -> dict[str, Any]:
+        """The state as a checkpoint holds it: tensors, numbers and texts."""
+        return {
+            "plan_hash": self.plan_hash,
+            "step": self.step,
+            "seconds": self.seconds,
+            "position": self.position.model_dump_json(),
+            "audit_bytes": self.audit_bytes,
+            "w_gap": self.w_gap.state_dict(),
+            "task": self.task.state_dict(),
+            "rng_cpu": torch.get_rng_state(),
+            "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "config": config_json,
+        }
+
+    def restore(self, checkpoint: dict[str, Any], *, accept_new_plan: bool) -> None:
+        """Go on from a checkpoint.
+
+        Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` its weights are kept, and the
+        stream begins anew.
+        """
+        self.step = checkpoint["step"]
+        self.seconds = checkpoint["seconds"]
+        self.position = StreamPosition.model_validate_json(checkpoint["position"])
+        self.audit_bytes = checkpoint["audit_bytes"]
+        if checkpoint["plan_hash"] != self.plan_hash:
+            if not accept_new_plan:
+                raise BadInputError(
+                    f"the checkpoint at step {self.step} belongs to another plan (its inputs, seed or stream settings "
+                    "were others): resume with those, or use --new-plan to keep its weights and begin this plan, or "
+                    "--fresh to start anew"
+                )
+            kept = {"counters", "quarantined"}
+            self.position = StreamPosition(**{name: getattr(self.position, name) for name in kept})
+        try:
+            self.task.load_state_dict(checkpoint["task"])
+        except (KeyError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise BadInputError(
+                f"the checkpoint at step {self.step} fits no model of this configuration ({reason}): resume with its "
+                "settings, or use --fresh"
+            ) from None
+        self.w_gap.load_state_dict(checkpoint["w_gap"])
+        torch.set_rng_state(checkpoint["rng_cpu"])
+        if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:
+            torch.cuda.set_rng_state(checkpoint["rng_cuda"], self.device)

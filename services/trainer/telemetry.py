@@ -1,0 +1,90 @@
+"""What the trainer tells: scalars on TensorBoard, and its status file. The only place where metrics reach the host."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from common.metrics import Rate
+from common.status import TrainerStatus, write_status
+from services.trainer.state import TrainState
+
+TENSORBOARD_FOLDER = "tensorboard"
+_STATUS_S = 0.5
+_IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
+
+
+class Telemetry:
+    """For one trainer process."""
+
+    def __init__(self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int) -> None:
+        self._run_dir = run_dir
+        # Steps after the checkpoint are trained again: what TensorBoard has of them is hidden.
+        self._writer = SummaryWriter(str(run_dir / TENSORBOARD_FOLDER), purge_step=step + 1 if step else None)
+        self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
+        self._newest = self._base
+        self._losses: dict[str, float] = {}
+        self._events = Rate()
+        self._particles = Rate()
+        self._waited = Rate()
+        self._checkpoint = ""
+        self._checkpoint_step = 0
+        self._written_s = 0.0
+
+    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waited_s: float) -> None:
+        """Write the metrics of a step: the host waits for the device here, and nowhere else."""
+        self._losses = {name: float(value) for name, value in metrics.items()}
+        for name, value in self._losses.items():
+            self._writer.add_scalar(f"train/{name}", value, state.step)
+        self.status("training", state, waited_s, force=True)
+        self._writer.add_scalar("pipeline/events_per_s", self._newest.events_per_s, state.step)
+        self._writer.add_scalar("pipeline/particles_per_s", self._newest.particles_per_s, state.step)
+        self._writer.add_scalar("pipeline/wait_fraction", self._newest.wait_fraction, state.step)
+
+    def checkpointed(self, path: Path, step: int) -> None:
+        """A checkpoint was written."""
+        self._checkpoint = str(path.relative_to(self._run_dir))
+        self._checkpoint_step = step
+        self._writer.flush()
+
+    def status(
+        self,
+        name: Literal["starting", "training", "finished", "stopped"],
+        state: TrainState,
+        waited_s: float,
+        *,
+        force: bool = False,
+    ) -> TrainerStatus:
+        """Replace the status file, at most twice a second unless forced."""
+        now_s = time.monotonic()
+        if not force and now_s - self._written_s < _STATUS_S:
+            return self._newest
+        self._written_s = now_s
+        counters = state.position.counters
+        self._newest = self._base.model_copy(
+            update={
+                "state": name,
+                "step": state.step,
+                "epoch": state.position.epoch,
+                "seconds": state.seconds,
+                "counters": counters,
+                "events_per_s": self._events.update(now_s, counters.events_trained),
+                "particles_per_s": self._particles.update(now_s, counters.particles_trained),
+                "wait_fraction": min(self._waited.update(now_s, waited_s), 1.0),
+                "losses": {loss: self._losses[loss] for loss in _IN_STATUS if loss in self._losses},
+                "checkpoint": self._checkpoint,
+                "checkpoint_step": self._checkpoint_step,
+                "quarantined": [bad.reason for bad in state.position.quarantined],
+            }
+        )
+        write_status(self._run_dir, "trainer", self._newest)
+        return self._newest
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
