@@ -70,9 +70,7 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = f" while writing {error.filename}" if error.filename else ""
-        fail(
-            f"the disk is full{where}: free some space and give the same command again; it goes on from the last checkpoint"
-        )
+        fail(f"the disk is full{where}: free some space and give the same command again")
 
 
 def fail(text: str) -> None:

@@ -59,6 +59,8 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursor)
+        else:
+            logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
             logger.warning(warning)
         return _train(run_dir, config, state, feed, checkpoints)
