@@ -16,7 +16,7 @@ class ConfigBranch(BaseModel):
 
 
 class StreamConfig(ConfigBranch):
-    """How source files become units, microbatches and batches. Every field is part of the plan hash."""
+    """How source files become units, microbatches and batches. Every field but `slots` is part of the plan hash."""
 
     block_files: int = Field(8, ge=1)
     """Files staged and shuffled together."""

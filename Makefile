@@ -1,0 +1,63 @@
+# Everything a person types. `make run-local` and `make test` set up what they need on first use.
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+DEMO := demo
+INPUT ?= $(DEMO)
+RUN ?= runs/$(if $(filter $(DEMO),$(INPUT)),demo,local)
+DECODERS ?= 2
+CONFIG ?= configs/demo.toml
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
+BUILD ?= --build
+
+.PHONY: run-local test lint format bench docs up down clean
+
+# The environment, with every version pinned. It is built anew when a pin changes.
+$(VENV)/.complete: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "icestream needs Python 3.11 or newer; name one: make PYTHON=python3.11 …" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# Demo data: toy muon bundles with known truth.
+$(DEMO): | $(VENV)/.complete
+	rm -rf $(DEMO).part
+	$(BIN)/icestream simulate $(DEMO).part --preset bench --events 400000 --files 20 --seed 1
+	mv $(DEMO).part $(DEMO)
+
+# make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
+run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT))
+	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) -c '$(CONFIG)'
+
+test: $(VENV)/.complete
+	$(BIN)/pytest
+
+lint: $(VENV)/.complete
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.complete
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Measured figures; results worth keeping go to benchmarks/results/.
+bench: $(VENV)/.complete
+	for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" || exit 1; done
+
+# The configuration reference is written from the configuration tree itself.
+docs: $(VENV)/.complete
+	$(BIN)/python docs/write_configuration.py
+
+# make up CPU=1 DECODERS=3    in containers; without CPU=1 the trainer takes the GPU
+up:
+	$(COMPOSE) $(COMPOSE_FILES) up --detach $(BUILD) --scale decoder=$(DECODERS)
+
+down:
+	$(COMPOSE) $(COMPOSE_FILES) down
+
+clean:
+	rm -rf $(VENV) $(DEMO) $(DEMO).part runs .pytest_cache .mypy_cache .ruff_cache *.egg-info
