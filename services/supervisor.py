@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.process import PARENT_VARIABLE
 from common.status import FetcherStatus, TrainerStatus, read_status
 from services.config import ENVIRONMENT_PREFIX, LocalConfig
 from services.restart import Ended, Restart, RestartPolicy, UserError
@@ -30,8 +31,6 @@ from services.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
-PARENT_VARIABLE = "_ICESTREAM_PARENT"
-"""Process id of the supervisor: a service asks the kernel to be killed when that process is gone."""
 INTERRUPTED_EXIT_CODE = 130
 
 CommandFor = Callable[[str], Sequence[str]]
@@ -193,22 +192,23 @@ class Supervisor:
                     self._start(other)
 
     def _on_exit(self, child: _Child) -> None:
-        pid = child.pid
         self._selector.unregister(child.pidfd)
         exit_code = child.reap()
         if self._stop is not None:
             if child.name == TRAINER:
-                self._judge_stopped_trainer(child, pid, exit_code)
+                self._judge_stopped_trainer(child, exit_code)
             return
         now_s = time.monotonic()
         verdict = child.policy.ended(exit_code, now_s)
         match verdict:
             case Ended() if child.name == TRAINER:
-                self._on_trainer_ended(pid)
-            case Ended() if self._needed(child, pid):
+                self._on_trainer_ended()
+            case Ended() if self._all_decoded():
+                pass
+            case Ended() if self._needed(child):
                 self._schedule(child, child.policy.died(now_s), exit_code, now_s)
             case Ended():
-                self._say(f"{child.name} ended by itself")
+                self._say(f"{child.name} left")
             case UserError():
                 self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.last_error()}")
             case Restart():
@@ -220,23 +220,20 @@ class Supervisor:
             f"{child.name} {_how_it_ended(exit_code)}; it starts again in {restart.after_s:g} s (its log: {child.log})"
         )
 
-    def _needed(self, child: _Child, pid: int) -> bool:
-        """Whether the run can't go on without this fetcher or decoder, which ended by itself.
+    def _all_decoded(self) -> bool:
+        status = read_status(self._run_dir, FETCHER, FetcherStatus)
+        return status is not None and status.pid == self._children[FETCHER].pid and status.state == "finished"
 
-        One decoder may leave (it was retired by hand, say), but not the last, unless all is decoded.
-        """
-        fetcher_pid = pid if child.name == FETCHER else self._children[FETCHER].pid
-        fetcher = read_status(self._run_dir, FETCHER, FetcherStatus)
-        if fetcher is not None and fetcher.pid == fetcher_pid and fetcher.state == "finished":
-            return False
-        return child.name == FETCHER or not any(decoder.alive or decoder.due_s < math.inf for decoder in self._decoders)
+    def _needed(self, ended: _Child) -> bool:
+        """Whether the run can't go on without it. A decoder may leave (retired by hand, say), but not the last."""
+        return ended.name == FETCHER or not any(decoder.alive or decoder.due_s < math.inf for decoder in self._decoders)
 
-    def _trainer_state(self, pid: int) -> str | None:
+    def _trainer_state(self) -> str | None:
         status = read_status(self._run_dir, TRAINER, TrainerStatus)
-        return status.state if status is not None and status.pid == pid else None
+        return status.state if status is not None and status.pid == self._children[TRAINER].pid else None
 
-    def _on_trainer_ended(self, pid: int) -> None:
-        state = self._trainer_state(pid)
+    def _on_trainer_ended(self) -> None:
+        state = self._trainer_state()
         if state == "finished":
             self._exit_status, self._exit_code = "finished", 0
             everyone = tuple(self._children.values())
@@ -248,19 +245,19 @@ class Supervisor:
         else:
             self._fail(FAILED_EXIT_CODE, f"trainer: it ended without having finished (its state: {state})")
 
-    def _judge_stopped_trainer(self, child: _Child, pid: int, exit_code: int) -> None:
+    def _judge_stopped_trainer(self, trainer: _Child, exit_code: int) -> None:
         """The trainer ended after it was told to stop: did it do so cleanly?"""
         if self._exit_status != "interrupted":
             return  # It is not the cause: that stands already.
-        if exit_code == 0 and self._trainer_state(pid) == "finished":
+        if exit_code == 0 and self._trainer_state() == "finished":
             self._exit_status, self._exit_code = "finished", 0
         elif exit_code == USER_ERROR_EXIT_CODE:
-            self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.last_error()}")
+            self._fail(USER_ERROR_EXIT_CODE, f"trainer: {trainer.last_error()}")
         elif exit_code == -signal.SIGKILL:
             self._say("the trainer was killed; the run goes on from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = _how_it_ended(exit_code)
-            self._fail(FAILED_EXIT_CODE, f"trainer: {how} while it stopped; see {child.log}")
+            self._fail(FAILED_EXIT_CODE, f"trainer: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
         if number not in _STOP_SIGNALS:
@@ -359,6 +356,8 @@ class _Child:
         self.policy = policy
         self.due_s = math.inf
         """When it is started again."""
+        self.pid = 0
+        """Of its newest start, also after its end."""
         self.pidfd = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -366,11 +365,6 @@ class _Child:
     @property
     def alive(self) -> bool:
         return self._process is not None
-
-    @property
-    def pid(self) -> int:
-        """0 if it is not alive."""
-        return self._process.pid if self._process is not None else 0
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.due_s = math.inf
@@ -388,7 +382,8 @@ class _Child:
             )
         finally:
             os.close(log)
-        self.pidfd = os.pidfd_open(self._process.pid)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None:
@@ -398,7 +393,7 @@ class _Child:
         """Kill it and whatever it has started. The pid is still its own: nobody but `reap` waits for it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it has ended, or the time is up (None: for ever)."""

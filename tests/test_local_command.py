@@ -52,10 +52,10 @@ def icestream_run(run_dir: Path, *arguments: str) -> Result:
 
 
 def test_a_run_tells_where_everything_is_and_ends_with_a_summary(tmp_path: Path) -> None:
-    result = icestream_run(tmp_path, "-i", "demo", "-i", "more", "--decoders", "1")
+    result = icestream_run(tmp_path, "-i", "/data/demo", "-i", "/data/more", "--decoders", "1")
     assert result.exit_code == 0
     assert f"run directory  {tmp_path} (new)" in result.output
-    assert "inputs         demo, more" in result.output
+    assert "inputs         /data/demo, /data/more" in result.output
     assert f"tensorboard --logdir {tmp_path / 'tensorboard'}" in result.output
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 10, True)
@@ -88,13 +88,13 @@ def test_a_run_that_is_refused_leaves_the_stored_configuration_as_it_was(
 
 def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
     flags = "--decoders 1 --device cpu --epochs 3 --max-steps 7 --seed 5 --strict --set stream.slots=4"
-    icestream_run(tmp_path, "-i", "demo", *flags.split())
+    icestream_run(tmp_path, "-i", "/data/demo", *flags.split())
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "3.pt").touch()
     result = icestream_run(tmp_path)
     assert "(resumes from its newest checkpoint)" in result.output
     stored = json.loads((tmp_path / "config.json").read_text())
-    assert (stored["input"], stored["epochs"], stored["seed"]) == (["demo"], 3, 5)
+    assert (stored["input"], stored["epochs"], stored["seed"]) == (["/data/demo"], 3, 5)
     assert (stored["local"]["decoders"], stored["stream"]["slots"]) == (1, 4)
     assert (stored["trainer"]["device"], stored["trainer"]["max_steps"]) == ("cpu", 7)
     assert stored["fetcher"]["strict"] is True

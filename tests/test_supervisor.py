@@ -373,6 +373,15 @@ def test_the_fetcher_and_the_last_decoder_may_not_leave(stage: Stage, name: str)
     assert sum(stage.run(decoders=1).restarts.values()) == 1
 
 
+def test_the_last_decoder_may_leave_after_a_fetcher_that_has_finished(stage: Stage) -> None:
+    stage.behaviours = dict.fromkeys(("fetcher", "decoder-0", "decoder-1"), "follows")
+    stage.script = [
+        (started(*EVERYONE), (stage.run_dir / "trainer.done").touch),
+        (lambda story: list(stage.processes.pids) == ["trainer"], CTRL_C),
+    ]
+    assert sum(stage.run().restarts.values()) == 0
+
+
 def test_a_fetcher_that_has_finished_is_started_again_only_with_the_trainer(stage: Stage) -> None:
     stage.behaviours = {"fetcher": "finishes"}
     stage.script = [

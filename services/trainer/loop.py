@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
@@ -22,6 +23,7 @@ def train(
     audit: Audit | None,
     config: TrainerConfig,
     config_json: str,
+    stopped: Callable[[], bool],
 ) -> Literal["finished", "stopped"]:
     """Train until the plan ends, ``max_steps`` is reached, or the process is asked to stop. Ends with a checkpoint."""
     started_s = time.monotonic() - state.seconds
@@ -40,7 +42,7 @@ def train(
     feed.on_commit_request = commit
     exhausted = False
     with closing(feed.batches(state.position)) as batches:
-        while not enough():
+        while not enough() and not stopped():
             fed = next(batches, None)
             if fed is None:
                 exhausted = True

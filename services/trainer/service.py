@@ -63,7 +63,7 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
             logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints)
+        return _train(run_dir, config, state, feed, checkpoints, stop)
     finally:
         feed.close()
 
@@ -77,7 +77,9 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _train(run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints) -> TrainerStatus:
+def _train(
+    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, stop: StopFlag
+) -> TrainerStatus:
     telemetry = Telemetry(
         run_dir,
         step=state.step,
@@ -88,7 +90,9 @@ def _train(run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpo
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     try:
         telemetry.status("starting", state, 0.0, force=True)
-        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, config.model_dump_json())
+        end = train(
+            state, feed, checkpoints, telemetry, audit, config.trainer, config.model_dump_json(), lambda: bool(stop)
+        )
         status = telemetry.status(end, state, feed.waited_s, force=True)
     except StopRequested:
         # Asked to stop while waiting for a fetcher that is gone: the last checkpoint stands.
