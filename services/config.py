@@ -93,6 +93,7 @@ def store_config(run_dir: Path, config: Config) -> None:
     """Write the resolved tree into the run directory, so that any service can be started from it alone."""
     path = run_dir / CONFIG_FILE
     part = path.with_suffix(".part")
+    part.touch(mode=0o600)  # an input may be a URL with a secret in it
     part.write_text(config.model_dump_json(indent=2) + "\n")
     part.replace(path)
 

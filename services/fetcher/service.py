@@ -116,8 +116,8 @@ class FetcherService:
             if now_s - status_s > _STATUS_S:
                 status_s = now_s
                 self._write_status()
+        self._write_status()  # before the peers end: whoever watches them must know that they are done
         self._stop_peers()
-        self._write_status()
 
     def close(self) -> None:
         """Let go of everything; the kernel frees the arena with its last mapping."""

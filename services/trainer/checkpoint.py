@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from common.errors import BadInputError
+from common.transport import StopRequested
 
 CHECKPOINT_FOLDER = "checkpoints"
 FORMAT = 1
 
 
 class Checkpoints:
-    """The checkpoints of a run directory; the newest ``keep`` stay."""
+    """The checkpoints of a run directory; the newest ``keep`` stay. One trainer at a time: the folder is locked."""
 
-    def __init__(self, run_dir: Path, keep: int) -> None:
+    def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
+        """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
+
+        Raises BadInputError if it doesn't end within ``wait_s``, StopRequested once ``stopped()`` is true.
+        """
         self._folder = run_dir / CHECKPOINT_FOLDER
         self._keep = keep
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _lock(self._lock, run_dir, wait_s, stopped)
+        except BaseException:
+            os.close(self._lock)
+            raise
         for part in self._folder.glob("*.part"):
             part.unlink()  # of a trainer that was killed while it wrote
+
+    def close(self) -> None:
+        """Let the next trainer in; the kernel does it if we are killed."""
+        os.close(self._lock)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
@@ -69,6 +87,20 @@ class Checkpoints:
     def _all(self) -> list[Path]:
         """Newest first."""
         return sorted((p for p in self._folder.iterdir() if re.fullmatch(r"step-\d{9,}\.pt", p.name)), reverse=True)
+
+
+def _lock(folder: int, run_dir: Path, wait_s: float, stopped: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if stopped():
+                raise StopRequested from None
+            if time.monotonic() > deadline_s:
+                raise BadInputError(f"{run_dir}: another trainer is at work in this run directory") from None
+            time.sleep(0.05)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -24,6 +24,8 @@ from services.trainer.wgan.task import WganTask
 
 logger = logging.getLogger(__name__)
 
+_LOCK_WAIT_S = 60.0
+
 TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
     "wgan": lambda config, device: WganTask(config.trainer.wgan, device, config.seed),
 }
@@ -38,21 +40,39 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
-    checkpoints = Checkpoints(run_dir, config.trainer.keep_checkpoints)
-    latest = checkpoints.latest()
+    checkpoints = None
     try:
-        feed = Feed(
-            run_dir,
-            WORKLOADS[config.workload],
-            config.stream,
-            config.transport,
-            device=device,
-            prefetch_units=config.trainer.prefetch_units,
-            audit=config.trainer.audit,
-            stopped=lambda: bool(stop),
+        checkpoints = Checkpoints(
+            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
         )
+        return _resume(run_dir, config, stop, device, checkpoints, accept_new_plan=accept_new_plan)
     except StopRequested:
         return None
+    finally:
+        if checkpoints is not None:
+            checkpoints.close()
+
+
+def _resume(
+    run_dir: Path,
+    config: Config,
+    stop: StopFlag,
+    device: torch.device,
+    checkpoints: Checkpoints,
+    *,
+    accept_new_plan: bool,
+) -> TrainerStatus:
+    latest = checkpoints.latest()
+    feed = Feed(
+        run_dir,
+        WORKLOADS[config.workload],
+        config.stream,
+        config.transport,
+        device=device,
+        prefetch_units=config.trainer.prefetch_units,
+        audit=config.trainer.audit,
+        stopped=lambda: bool(stop),
+    )
     try:
         state = TrainState(TASKS[config.trainer.model](config, device), device, feed.plan_hash)
         if latest is not None:
