@@ -1,0 +1,82 @@
+"""What the documentation says is there is there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_configuration_page_is_what_the_configuration_tree_says() -> None:
+    page = runpy.run_path(str(ROOT / "docs" / "write_configuration.py"))["page"]()
+    assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make docs`"
+
+
+def test_the_readmes_file_tree_names_every_module_and_nothing_else() -> None:
+    readme = (ROOT / "README.md").read_text()
+    tree = readme[readme.index("## Files") :]
+    named: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in tree.splitlines():
+        entry = re.match(r"^( {4,})((?:[\w/]+\.py|[\w/]+/)(?:  ?[\w/]+\.py)*)(\s|$)", line)
+        if entry is None:
+            continue
+        depth = len(entry[1])
+        folders = [folder for folder in folders if folder[0] < depth]
+        for name in entry[2].split():
+            path = "".join(folder for _, folder in folders) + name
+            assert (ROOT / path).exists(), f"the README names {path}"
+            named.add(path)
+            if name.endswith("/"):
+                folders.append((depth, name))
+    told_as_folder = ("services/simulator/", "services/trainer/wgan/")
+    for module in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py")]:
+        path = str(module.relative_to(ROOT))
+        small = module.name in ("__init__.py", "__main__.py", "command.py", "config.py") or path in SMALL
+        if not small and not path.startswith(told_as_folder):
+            assert path in named, f"the README's file tree lacks {path}"
+
+
+SMALL = {
+    "services/config_command.py",
+    "services/options.py",
+    "services/wait.py",
+    "services/decoder/rows.py",
+    "services/trainer/batch.py",
+    "services/trainer/window.py",
+}
+
+
+def test_every_promise_of_the_architecture_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    promises = text[text.index("## 3. Promises") : text.index("## 4.")]
+    rows = re.findall(r"^\| (\d) \|.*\| (.*) \|$", promises, re.M)
+    assert [number for number, _ in rows] == list("12345678")
+    for number, held_by in rows:
+        paths = re.findall(r"`(tests/[\w/.]+)`", held_by)
+        assert paths, f"promise {number} names no test"
+        for path in paths:
+            assert (ROOT / path).exists(), f"promise {number} names {path}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_dependency_is_justified_and_pinned() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [
+        re.split(r"[><=\[]", text)[0] for text in project["dependencies"] + project["optional-dependencies"]["dev"]
+    ]
+    justified = (ROOT / "docs" / "dependencies.md").read_text()
+    pinned = (ROOT / "constraints.txt").read_text().lower().replace("_", "-")
+    for name in names:
+        assert name in justified, f"docs/dependencies.md says nothing of {name}"
+        assert f"{name.lower()}==" in pinned, f"constraints.txt doesn't pin {name}"
