@@ -54,6 +54,8 @@ class FetcherStatus(Status):
     """Over the last seconds."""
     stalled_s: dict[str, float] = {}
     """Seconds in which the dispatcher could not lease, by reason (STALL_REASONS)."""
+    stall_shares: dict[str, float] = {}
+    """The same as parts (0 to 1) of the last seconds (common.metrics.WINDOW_S)."""
     bottleneck: Literal["none", "trainer", "decoders", "staging"] = "none"
     """Read off the stalls of the last seconds."""
 

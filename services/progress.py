@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.metrics import WINDOW_S
 from common.status import FetcherStatus, StatusType, TrainerStatus, read_status
 from services.supervisor import FETCHER, TRAINER, Processes
 
 PLAIN_LINE_S = 5.0
 """Seconds between lines where there is no terminal."""
-STALL_WINDOW_S = 5.0
-"""Stalls are told of this much time."""
 
 _REASONS = {
     "trainer": ("no_free_slot", "no free slot"),
@@ -36,42 +34,6 @@ _REMEDIES = {
     "decoders": "add some with --decoders",
     "staging": "the network or the disk is slow; more fetcher.transfers may help",
 }
-
-
-@dataclass(frozen=True)
-class Stalls:
-    """Parts of the last ``span_s`` in which the dispatcher could not lease, by reason."""
-
-    span_s: float = 0.0
-    shares: Mapping[str, float] | None = None
-
-
-class StallWindow:
-    """Turns the fetcher's running totals of stalled seconds into those of the last few. Pure."""
-
-    def __init__(self, window_s: float = STALL_WINDOW_S) -> None:
-        self._window_s = window_s
-        self._samples: deque[tuple[float, Mapping[str, float]]] = deque()
-
-    def add(self, status: FetcherStatus) -> Stalls:
-        """The stalls at the end of the window that ends with ``status``."""
-        if self._samples and status.uptime_s < self._samples[-1][0]:
-            self._samples.clear()  # Another fetcher: its totals begin at 0 again.
-        if not self._samples or status.uptime_s > self._samples[-1][0]:
-            self._samples.append((status.uptime_s, status.stalled_s))
-        while len(self._samples) > 2 and self._samples[1][0] <= status.uptime_s - self._window_s:
-            self._samples.popleft()
-        first_s, before = self._samples[0]
-        span_s = status.uptime_s - first_s
-        if span_s <= 0:
-            return Stalls()
-        return Stalls(
-            span_s,
-            {
-                reason: min(1.0, max(0.0, total_s - before.get(reason, 0.0)) / span_s)
-                for reason, total_s in status.stalled_s.items()
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +52,6 @@ class ProgressModel:
 def progress_model(
     fetcher: FetcherStatus | None,
     trainer: TrainerStatus | None,
-    stalls: Stalls,
     restarts: Mapping[str, int],
     elapsed_s: float,
 ) -> ProgressModel:
@@ -105,7 +66,7 @@ def progress_model(
     rows = (
         ("time", f"{duration(elapsed_s)}, ETA {eta}"),
         *_trainer_rows(trainer),
-        *_fetcher_rows(fetcher, stalls),
+        *_fetcher_rows(fetcher),
         ("restarts", restarted or "none"),
     )
     return ProgressModel(rows, done)
@@ -130,7 +91,7 @@ def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) ->
     return max(0.0, min(candidates)) if candidates else None
 
 
-def bottleneck(fetcher: FetcherStatus, stalls: Stalls) -> str:
+def bottleneck(fetcher: FetcherStatus) -> str:
     """Which stage the others wait for, why, and what to do about it."""
     if fetcher.state == "listing":
         return "none yet, the inputs are being listed"
@@ -141,11 +102,9 @@ def bottleneck(fetcher: FetcherStatus, stalls: Stalls) -> str:
     if fetcher.bottleneck == "none":
         return "none"
     reason, words = _REASONS[fetcher.bottleneck]
-    why = ""
-    if stalls.shares is not None:
-        share = 100 * stalls.shares.get(reason, 0.0)
-        why = f" ({words} {share:.0f} % of the last {stalls.span_s:.0f} s)"
-    return f"{fetcher.bottleneck}{why} - {_REMEDIES[fetcher.bottleneck]}"
+    share = 100 * fetcher.stall_shares.get(reason, 0.0)
+    why = f"{words} {share:.0f} % of the last {WINDOW_S:.0f} s"
+    return f"{fetcher.bottleneck} ({why}) - {_REMEDIES[fetcher.bottleneck]}"
 
 
 def duration(seconds: float) -> str:
@@ -177,7 +136,7 @@ def _trainer_rows(trainer: TrainerStatus | None) -> list[tuple[str, str]]:
     ]
 
 
-def _fetcher_rows(fetcher: FetcherStatus | None, stalls: Stalls) -> list[tuple[str, str]]:
+def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
     if fetcher is None:
         return [("fetcher", "not up yet")]
     bad = f", {fetcher.files_bad} bad" if fetcher.files_bad else ""
@@ -186,7 +145,7 @@ def _fetcher_rows(fetcher: FetcherStatus | None, stalls: Stalls) -> list[tuple[s
         ("files", f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned{bad}"),
         ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {fetcher.decoders} decoders{lost}"),
         ("slots", f"{fetcher.slots_free} free, {fetcher.units_ready} ready of {fetcher.slots}"),
-        ("bottleneck", bottleneck(fetcher, stalls)),
+        ("bottleneck", bottleneck(fetcher)),
     ]
 
 
@@ -205,7 +164,6 @@ class Display:
         self._console = console
         self._clock = clock
         self._plain_line_s = plain_line_s
-        self._stalls = StallWindow()
         self._began_s = clock()
         self._next_line_s = self._began_s + plain_line_s
         self._live: Live | None = None
@@ -238,11 +196,10 @@ class Display:
         """Show the newest status; call it often."""
         now_s = self._clock()
         fetcher = live_status(self._run_dir, FETCHER, FetcherStatus, processes)
-        stalls = self._stalls.add(fetcher) if fetcher is not None else Stalls()
         if self._live is None and now_s < self._next_line_s:
             return
         trainer = live_status(self._run_dir, TRAINER, TrainerStatus, processes)
-        model = progress_model(fetcher, trainer, stalls, processes.restarts, now_s - self._began_s)
+        model = progress_model(fetcher, trainer, processes.restarts, now_s - self._began_s)
         if self._live is None:
             self._next_line_s = now_s + self._plain_line_s
             self.say(model.plain_line())

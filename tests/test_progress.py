@@ -14,8 +14,6 @@ from common.status import Counters, FetcherStatus, TrainerStatus, write_status
 from services.progress import (
     Display,
     ProgressModel,
-    Stalls,
-    StallWindow,
     bottleneck,
     duration,
     live_status,
@@ -80,36 +78,12 @@ def test_the_sooner_end_of_two_is_the_eta() -> None:
 def test_an_eta_that_nothing_tells_is_unknown(change: dict[str, object]) -> None:
     trainer = TRAINER.model_copy(update=change)
     assert remaining_s(FETCHER, trainer) is None
-    assert "ETA unknown" in progress_model(FETCHER, trainer, Stalls(), {}, 5.0).plain_line()
+    assert "ETA unknown" in progress_model(FETCHER, trainer, {}, 5.0).plain_line()
 
 
 def test_an_eta_is_unknown_before_the_first_file_is_planned_and_before_any_status() -> None:
     assert remaining_s(FETCHER.model_copy(update={"files_planned": 0}), TRAINER) is None
     assert remaining_s(None, None) is None
-
-
-def test_stalls_are_told_of_the_last_seconds_only() -> None:
-    window = StallWindow(window_s=5.0)
-    assert window.add(FetcherStatus(uptime_s=0.0)).shares is None
-    for second in range(1, 11):  # stalled from the 8th second on
-        status = FetcherStatus(uptime_s=second, stalled_s={"no_credit": max(0.0, second - 8.0)})
-        stalls = window.add(status)
-    assert stalls.span_s == 5.0
-    assert stalls.shares == {"no_credit": pytest.approx(0.4)}
-
-
-def test_the_same_status_read_twice_does_not_change_the_stalls() -> None:
-    window = StallWindow()
-    window.add(FetcherStatus(uptime_s=1.0))
-    status = FetcherStatus(uptime_s=3.0, stalled_s={"not_staged": 1.0})
-    assert window.add(status) == window.add(status)
-
-
-def test_another_fetcher_begins_another_window() -> None:
-    window = StallWindow()
-    window.add(FetcherStatus(uptime_s=1.0, stalled_s={"no_credit": 1.0}))
-    window.add(FetcherStatus(uptime_s=2.0, stalled_s={"no_credit": 2.0}))
-    assert window.add(FetcherStatus(uptime_s=0.5)).shares is None
 
 
 @pytest.mark.parametrize(
@@ -121,16 +95,16 @@ def test_another_fetcher_begins_another_window() -> None:
     ],
 )
 def test_the_bottleneck_is_named_with_its_reason_and_remedy(stage: str, reason: str, words: str) -> None:
-    fetcher = FETCHER.model_copy(update={"bottleneck": stage})
-    assert bottleneck(fetcher, Stalls(5.0, {reason: 0.71})).startswith(words)
+    fetcher = FETCHER.model_copy(update={"bottleneck": stage, "stall_shares": {reason: 0.71}})
+    assert bottleneck(fetcher).startswith(words)
 
 
 def test_no_decoder_is_a_bottleneck_of_its_own() -> None:
-    assert bottleneck(FETCHER.model_copy(update={"decoders": 0}), Stalls()) == "decoders (none is connected)"
+    assert bottleneck(FETCHER.model_copy(update={"decoders": 0})) == "decoders (none is connected)"
 
 
 def test_the_line_holds_what_a_reader_wants_to_know() -> None:
-    line = progress_model(FETCHER, TRAINER, Stalls(), {"trainer": 1, "decoder": 0}, 65.0).plain_line()
+    line = progress_model(FETCHER, TRAINER, {"trainer": 1, "decoder": 0}, 65.0).plain_line()
     for words in (
         "time 1 min 05 s, ETA 3 min 00 s",
         "trainer training on cpu",
@@ -147,7 +121,7 @@ def test_the_line_holds_what_a_reader_wants_to_know() -> None:
 
 
 def test_the_part_that_is_done_follows_from_the_eta() -> None:
-    assert progress_model(FETCHER, TRAINER, Stalls(), {}, 65.0).fraction == pytest.approx(0.1)
+    assert progress_model(FETCHER, TRAINER, {}, 65.0).fraction == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,7 @@ class FetcherService:
             events_decoded=dispatcher.counts["events_decoded"],
             events_decoded_per_s=self._decoded.update(now_s, dispatcher.counts["events_decoded"]),
             stalled_s=dict(dispatcher.stalled_s),
+            stall_shares=stalls,
             bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
         )
         write_status(self._run_dir, "fetcher", status)
