@@ -18,6 +18,7 @@ import errno
 import fcntl
 import mmap
 import os
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +31,8 @@ from common.errors import BadInputError
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 0x0002
 _F_SEAL_GROW = 0x0004
+
+_CGROUP = Path("/sys/fs/cgroup")
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -109,10 +112,13 @@ class Arena:
 
 
 def _available_memory_bytes() -> int:
-    """MemAvailable and free swap of /proc/meminfo. posix_fallocate on a memfd fills memory until the kernel kills."""
+    """What the machine, or the container's memory limit, still has: fallocate on a memfd fills memory until a kill."""
     fields = {}
-    with open("/proc/meminfo") as meminfo:  # noqa: PTH123
-        for line in meminfo:
-            name, _, value = line.partition(":")
-            fields[name] = int(value.split()[0]) * 1024
-    return fields["MemAvailable"] + fields.get("SwapFree", 0)
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    available = fields["MemAvailable"] + fields.get("SwapFree", 0)
+    limit, used = (_CGROUP / "memory.max", _CGROUP / "memory.current")  # cgroup 2, as seen inside a container
+    if limit.exists() and limit.read_text().strip() != "max":
+        available = min(available, int(limit.read_text()) - int(used.read_text()))
+    return available

@@ -102,6 +102,9 @@ def run(
     with hold_run(run_dir):
         if fresh:
             _delete_own_contents(run_dir, yes)
+        if new_plan:  # the inventory is a part of the plan: expand the inputs anew
+            for path in run_dir.glob("ledger.sqlite*"):
+                path.unlink()
         former_config = _read_if_there(run_dir / CONFIG_FILE)
         former_status = read_status(run_dir, "trainer", TrainerStatus)
         store_config(run_dir, config)

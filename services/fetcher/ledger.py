@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS bad (
     inventory INTEGER NOT NULL, file INTEGER NOT NULL, row_group INTEGER NOT NULL, rows INTEGER NOT NULL,
     reason TEXT NOT NULL, PRIMARY KEY (inventory, file, row_group)
 );
+CREATE TABLE IF NOT EXISTS cached (path TEXT PRIMARY KEY);
 """
 
 
@@ -97,6 +98,20 @@ class Ledger:
         """Distinct files that are quarantined, whole or in part."""
         query = "SELECT COUNT(DISTINCT file) FROM bad WHERE inventory = ?"
         return int(self._db.execute(query, (self._inventory,)).fetchone()[0])
+
+    def note_cached(self, path: Path) -> None:
+        """A remote file was staged there: a fetcher that starts later must know what may be deleted."""
+        with self._db:
+            self._db.execute("INSERT OR IGNORE INTO cached VALUES (?)", (str(path),))
+
+    def forget_cached(self, path: Path) -> None:
+        """It was deleted."""
+        with self._db:
+            self._db.execute("DELETE FROM cached WHERE path = ?", (str(path),))
+
+    def cached(self) -> list[Path]:
+        """Remote files that this run has staged."""
+        return [Path(row[0]) for row in self._db.execute("SELECT path FROM cached")]
 
 
 def _key(inputs: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from common.config import StreamConfig
 from common.errors import BadInputError
@@ -104,7 +105,8 @@ class Blocks:
         self.epochs = epochs
         self._stream = stream
         self._seed = seed
-        self._order: tuple[int, list[int]] | None = None
+        # Two epochs at a time (there may be millions of files): staging may be ahead, in the next one.
+        self._order = lru_cache(maxsize=2)(self._permuted)
 
     @property
     def end(self) -> int | None:
@@ -118,9 +120,7 @@ class Blocks:
     def files(self, block: int) -> list[int]:
         """Indices of the block's files, in order."""
         epoch, index = divmod(block, self.per_epoch)
-        if self._order is None or self._order[0] != epoch:  # one epoch's order at a time: there may be millions
-            self._order = (epoch, self._permuted(epoch))
-        return self._order[1][index * self._stream.block_files : (index + 1) * self._stream.block_files]
+        return self._order(epoch)[index * self._stream.block_files : (index + 1) * self._stream.block_files]
 
     def _permuted(self, epoch: int) -> list[int]:
         if not self._stream.shuffle:

@@ -140,7 +140,8 @@ class FetcherService:
                         self._act(self._dispatcher.fence_failed(peer))
                 case Replan(cursor):
                     self._next_k = cursor.block_first_unit
-                    self._delete(self._ahead.restart(cursor.block))
+                    self._ahead.restart(cursor.block)
+                    self._delete_all_but(cursor.block)
                 case Evict(before_block):
                     self._delete(self._ahead.evict(before_block))
                 case Quarantine(bad):
@@ -214,6 +215,8 @@ class FetcherService:
                 self._quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
             else:
                 self._ledger.keep_footer(staged.file, staged.footer)
+                if staged.remote:
+                    self._ledger.note_cached(Path(staged.path))
             if not self._ahead.add(staged):
                 self._delete([staged.file])
         try:
@@ -257,7 +260,21 @@ class FetcherService:
     def _delete(self, files: Sequence[int]) -> None:
         for file in files:
             if local_path(self._inventory[file].url) is None:
-                self._stage.path(self._inventory[file]).unlink(missing_ok=True)
+                self._unlink(self._stage.path(self._inventory[file]))
+
+    def _delete_all_but(self, block: int) -> None:
+        """What a former fetcher, or a former plan, staged and nobody will ask for soon."""
+        end = self._blocks.end
+        blocks = range(block, block + 1 + self._config.fetcher.blocks_ahead)
+        soon = {file for b in blocks if end is None or b < end for file in self._blocks.files(b)}
+        kept = {self._stage.path(self._inventory[file]) for file in soon}
+        for path in self._ledger.cached():
+            if path not in kept:
+                self._unlink(path)
+
+    def _unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._ledger.forget_cached(path)
 
     # -------------------------------------------------------------- the end, and what is told
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from common.errors import BadInputError
 from services.fetcher.plan import Blocks, StagedFile
@@ -43,11 +43,11 @@ class StageAhead:
         """True once every block was given out."""
         return self.blocks.end is not None and self.next_to_plan >= self.blocks.end
 
-    def restart(self, block: int) -> list[int]:
-        """Go on from ``block`` instead. Returns files that nobody needs any more."""
+    def restart(self, block: int) -> None:
+        """Go on from ``block`` instead; nothing staged so far is counted on."""
         self.next_to_plan = self._next_to_begin = block
-        freed = self._forget(lambda _: True)
-        return [file for file in freed if file not in self.blocks.files(block)] if not self.ended else freed
+        self._needed_by.clear()
+        self._staged.clear()
 
     def begin(self, current_block: int) -> list[int]:
         """Files to stage now, if the trainer is at ``current_block``.
@@ -97,7 +97,14 @@ class StageAhead:
 
     def evict(self, before_block: int) -> list[int]:
         """Blocks before this one are done with. Returns files that nobody needs any more."""
-        return self._forget(lambda block: block < before_block)
+        freed = []
+        for file, blocks in list(self._needed_by.items()):
+            blocks.difference_update([block for block in blocks if block < before_block])
+            if not blocks:
+                del self._needed_by[file]
+                if self._staged.pop(file, None) is not None:
+                    freed.append(file)
+        return freed
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant doesn't hold. For tests."""
@@ -105,13 +112,3 @@ class StageAhead:
         assert self._staged.keys() <= self._needed_by.keys()
         assert not self._staged.keys() & self._staging
         assert self.next_to_plan <= self._next_to_begin
-
-    def _forget(self, is_done: Callable[[int], bool]) -> list[int]:
-        freed = []
-        for file, blocks in list(self._needed_by.items()):
-            blocks.difference_update([block for block in blocks if is_done(block)])
-            if not blocks:
-                del self._needed_by[file]
-                if self._staged.pop(file, None) is not None:
-                    freed.append(file)
-        return freed

@@ -19,7 +19,7 @@ from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.ragged import SlotHeader, UnitArrays, check_header, unit_arrays
 from common.schema import Workload
-from common.transport import FetcherLost, PeerTransport
+from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
@@ -70,6 +70,7 @@ class Feed:
         """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
         self.waited_s = 0.0
         """Time spent in waiting for units."""
+        self._connected = False
         self._connect()
 
     @property
@@ -89,13 +90,17 @@ class Feed:
                 logger.warning("the fetcher is gone; waiting for it to come back")
                 plan_hash = self.plan_hash
                 self._disconnect()
-                self._connect()
+                try:
+                    self._connect()
+                except StopRequested:
+                    return
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
 
     def committed(self, position: StreamPosition) -> None:
         """A checkpoint with this position is on disk: files behind it may be evicted."""
-        self._transport.send(m.Committed(position.cursor))
+        if self._connected:
+            self._transport.send(m.Committed(position.cursor))
 
     def finished(self) -> None:
         """The run is over: no more units are needed."""
@@ -111,10 +116,13 @@ class Feed:
         writable = self._device.type == "cuda"  # page-locking wants a writable mapping; nothing is written
         self._transport = PeerTransport(self._run_dir, self._config, writable=writable, stopped=self._stopped)
         self._copier: Copier = make_copier(self._transport.arena, self._device)
+        self._connected = True
 
     def _disconnect(self) -> None:
-        self._copier.close()
-        self._transport.close()
+        if self._connected:
+            self._connected = False
+            self._copier.close()
+            self._transport.close()
 
     def _attach(self) -> None:
         at = self.position

@@ -114,9 +114,6 @@ def _train(
             state, feed, checkpoints, telemetry, audit, config.trainer, config.model_dump_json(), lambda: bool(stop)
         )
         status = telemetry.status(end, state, feed.waited_s, force=True)
-    except StopRequested:
-        # Asked to stop while waiting for a fetcher that is gone: the last checkpoint stands.
-        status = telemetry.status("stopped", state, feed.waited_s, force=True)
     finally:
         telemetry.close()
         if audit is not None:
