@@ -217,7 +217,8 @@ def _finish(run_dir: Path, outcome: Outcome, status: TrainerStatus | None) -> in
         error=outcome.error,
     )
     write_summary(run_dir, summary)
-    click.echo("\n".join(summary_lines(summary)))
+    if summary.events_read or summary.error is None:  # a run that never began has nothing to sum up
+        click.echo("\n".join(summary_lines(summary)))
     if summary.error:
         click.secho(f"Error: {summary.error}", err=True, fg="red")
     return summary.exit_code
