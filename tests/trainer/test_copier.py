@@ -1,0 +1,68 @@
+"""Microbatches out of slots: the same numbers on every device, and slots released when the copy is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from common.arena import Arena
+from common.messages import Layout
+from common.ragged import UnitArrays, unit_arrays
+from common.schema import MUONS
+from services.trainer.copier import make_copier
+
+COUNTS = np.array([2, 0, 3, 1, 4])
+BOUNDS = np.array([0, 3, 5])
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    with Arena.create(1, 1 << 16) as arena:
+        yield arena
+
+
+def fill(arena: Arena) -> UnitArrays:
+    arrays = unit_arrays(arena.slot(0), MUONS, Layout(len(COUNTS), int(COUNTS.sum()), len(BOUNDS) - 1))
+    arrays.offsets[:] = np.concatenate([[0], np.cumsum(COUNTS)])
+    arrays.microbatch_bounds[:] = BOUNDS
+    for columns in (arrays.particle_columns, arrays.event_columns):
+        for column in columns.values():
+            column[:] = np.arange(column.size).reshape(column.shape)
+    return arrays
+
+
+def check(arena: Arena, device: torch.device) -> None:
+    copier = make_copier(arena, device)
+    arrays = fill(arena)
+    copies = [copier.copy(arrays, 3, 17, index) for index in range(2)]
+    released: list[int] = []
+    copier.finish_unit(lambda: released.append(17))
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    copier.poll()
+    assert released == [17]
+    arena.slot(0)[:] = 255  # the slot belongs to a decoder again: a copy must not change with it
+    first, second = copies
+    assert first.offsets_E1.tolist() == [0, 2, 2, 5]
+    assert second.offsets_E1.tolist() == [0, 1, 5]
+    assert first.particle_columns["muons"].cpu().ravel().tolist() == list(range(15))
+    assert second.particle_columns["muons"].cpu().ravel().tolist() == list(range(15, 30))
+    assert second.event_columns["primary"].cpu().ravel().tolist() == list(range(12, 20))
+    assert (second.epoch, second.unit, second.index) == (3, 17, 1)
+    assert (first.num_events, first.num_particles) == (3, 5)
+    assert first.offsets_E1.device.type == device.type
+    del arrays, copies, first, second
+    copier.close()
+
+
+def test_a_copy_on_the_cpu_is_complete_and_independent_of_its_slot(arena: Arena) -> None:
+    check(arena, torch.device("cpu"))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_a_copy_on_cuda_is_complete_when_its_slot_is_released(arena: Arena) -> None:
+    check(arena, torch.device("cuda"))
