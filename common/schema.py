@@ -85,7 +85,7 @@ MUONS = Workload(
     rules=(
         ValueRule("primary", 0, minimum=1e-9),
         ValueRule("primary", 1, minimum=0.0),
-        ValueRule("primary", 2, minimum=1.0),
+        ValueRule("primary", 2, minimum=0.0),  # a photon has mass number 0
         ValueRule("primary", 3, minimum=0.0),
         ValueRule("muons", 0, minimum=0.0, zero_is_filler=True),
         ValueRule("muons", 1, minimum=float("-inf")),
