@@ -95,7 +95,7 @@ def _fill_events(arrays: UnitArrays, parts: Sequence[Part], rows: Sequence[Ragge
 
 
 def _fill_particles(arrays: UnitArrays, rows: Sequence[RaggedRows], order: Indices) -> None:
-    """Scatter every part's particles to their places: muons move with their primary."""
+    """Scatter every part's particles to their places: they move with their event."""
     num_rows = sum(len(r.counts) for r in rows)
     place = np.full(num_rows, -1, np.int64)  # (R,) first particle of each row in the slot; -1: not in the slot
     place[order] = arrays.offsets[:-1]

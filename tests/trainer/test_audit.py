@@ -1,0 +1,57 @@
+"""audit.jsonl: a function of the stream alone, continued exactly at the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.messages import Layout
+from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
+from common.schema import MUONS
+from services.trainer.audit import AUDIT_FILE, Audit, audit_line
+
+LAYOUT = Layout(events=4, particles=6, microbatches=2)
+
+
+@pytest.fixture
+def arrays() -> UnitArrays:
+    slot = np.zeros(slot_bytes_needed(MUONS, LAYOUT), np.uint8)
+    arrays = unit_arrays(slot, MUONS, LAYOUT)
+    arrays.offsets[:] = [0, 1, 3, 3, 6]
+    arrays.microbatch_bounds[:] = [0, 2, 4]
+    arrays.particle_columns["muons"][:] = np.arange(18).reshape(6, 3)
+    return arrays
+
+
+def test_a_line_says_where_the_microbatch_is_from_and_what_it_holds(arrays: UnitArrays) -> None:
+    line = json.loads(audit_line(arrays, 1, 5, 1))
+    digest = line.pop("digest")
+    assert line == {"lane": 0, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
+    assert len(digest) == 32
+
+
+@pytest.mark.parametrize("column", ["muons", "primary", "primary_id", "source_row", "offsets"])
+def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(arrays: UnitArrays, column: str) -> None:
+    before = [audit_line(arrays, 0, 0, index) for index in range(2)]
+    columns = arrays.particle_columns | arrays.event_columns | {"offsets": arrays.offsets}
+    columns[column][-1 if column != "offsets" else 3] += 1
+    after = [audit_line(arrays, 0, 0, index) for index in range(2)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_a_resumed_run_continues_the_file_where_its_checkpoint_was(tmp_path: Path) -> None:
+    audit = Audit.open(tmp_path, 0)
+    audit.write(["one", "two"])
+    committed = audit.commit()
+    audit.write(["trained, but lost with the process"])
+    audit.close()
+    audit = Audit.open(tmp_path, committed)
+    audit.write(["three"])
+    audit.commit()
+    audit.close()
+    assert (tmp_path / AUDIT_FILE).read_text() == "one\ntwo\nthree\n"
+    assert (tmp_path / AUDIT_FILE).stat().st_mode & 0o077 == 0

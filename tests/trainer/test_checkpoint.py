@@ -1,0 +1,101 @@
+"""Checkpoints: there in full or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.errors import BadInputError
+from common.transport import StopRequested
+from services.trainer import checkpoint as module
+from services.trainer.checkpoint import Checkpoints
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Iterator[Checkpoints]:
+    checkpoints = Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False)
+    yield checkpoints
+    checkpoints.close()
+
+
+def files(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+
+
+def test_the_newest_checkpoint_comes_back_with_its_tensors(checkpoints: Checkpoints) -> None:
+    assert checkpoints.latest() is None
+    checkpoints.save(9, {"step": 9, "weights": torch.arange(3.0)})
+    checkpoints.save(10, {"step": 10, "weights": torch.arange(4.0)})
+    found = checkpoints.latest()
+    assert found is not None
+    path, state = found
+    assert path.name == "step-000000010.pt"
+    assert state["step"] == 10
+    assert torch.equal(state["weights"], torch.arange(4.0))
+
+
+def test_the_newest_few_are_kept_and_only_their_owner_reads_them(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        path = checkpoints.save(step, {})
+    assert files(tmp_path) == ["step-000000002.pt", "step-000000003.pt"]
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_checkpoint_that_could_not_be_written_leaves_the_former_ones(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.save(1, {"step": 1})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module.torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(2, {"step": 2})
+    assert files(tmp_path) == ["step-000000001.pt"]
+    monkeypatch.undo()
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[1]["step"] == 1
+
+
+def test_what_a_killed_trainer_left_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "step-000000007.part").write_bytes(b"half")
+    Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False).close()
+    assert files(tmp_path) == []
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    path = checkpoints.save(3, {"weights": torch.zeros(1000)})
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(BadInputError, match=r"step-000000003\.pt: can't be read .*delete it"):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints" / "step-000000005.pt"
+    torch.save({"format": 1, "bomb": Bomb()}, path)
+    with pytest.raises(BadInputError, match="can't be read"):
+        checkpoints.latest()
+
+
+class Bomb:
+    """Unpickling it would call a function."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("true",)
+
+
+def test_only_one_trainer_at_a_time_has_the_checkpoints(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="another trainer"):
+        Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False)
+    with pytest.raises(StopRequested):
+        Checkpoints(tmp_path, 2, wait_s=60, stopped=lambda: True)
+    checkpoints.close()
+    checkpoints.__init__(tmp_path, 2, wait_s=0, stopped=lambda: False)  # type: ignore[misc]

@@ -1,0 +1,79 @@
+"""Where the weights are in the stream, and what became of every event before."""
+
+from __future__ import annotations
+
+import pytest
+
+from common import messages as m
+from common.ragged import SlotMismatch
+from services.trainer.position import StreamPosition
+
+
+def unit(
+    k: int = 4, *, events: int = 7, slot: int = 0, tally: m.Tally | None = None, **changes: object
+) -> m.DeliveredUnit:
+    tally = tally or m.Tally(rows_read=events)
+    fields = {
+        "k": k,
+        "epoch": 1,
+        "block": 2,
+        "block_first_unit": 3,
+        "slot": slot,
+        "lease": 9,
+        "layout": m.Layout(events, 20, 2),
+        "tally": tally,
+        "block_quarantined": (),
+    }
+    return m.DeliveredUnit(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_events() -> None:
+    position = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    assert position.cursor == m.Cursor(2, 3, 4, 1)
+    assert position.epoch == 1
+    assert (position.counters.events_read, position.counters.events_trained) == (4, 4)
+    assert (position.counters.particles_trained, position.counters.microbatches) == (11, 1)
+
+
+def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
+    tally = m.Tally(rows_read=20, outliers=2, empty=3, quarantined=8, particles_dropped=5)
+    first = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    second = first.after_microbatch(unit(), 1, 3, 9)
+    done = second.after_unit(unit(tally=tally))
+    assert first.counters.adds_up()
+    assert second.counters.adds_up()
+    assert done.counters.adds_up()
+    assert done.counters.events_read == 20
+    assert (done.counters.events_outlier, done.counters.events_empty, done.counters.events_quarantined) == (2, 3, 8)
+    assert done.counters.particles_dropped == 5
+    assert done.cursor == m.Cursor(2, 3, 5, 0)
+
+
+def test_a_unit_whose_tally_does_not_add_up_is_refused() -> None:
+    with pytest.raises(SlotMismatch, match="doesn't add up"):
+        StreamPosition().after_unit(unit(tally=m.Tally(rows_read=8)))
+
+
+def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
+    bad = m.Quarantined(0, 1, 7, "it killed three decoders")
+    tally = m.Tally(rows_read=7, quarantined=7, bad=(bad,))
+    skipped = unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0))
+    position = StreamPosition().after_unit(skipped)
+    assert position.skipped_units == (4,)
+    assert position.quarantined == (bad,)
+    assert position.counters.events_quarantined == 7
+
+
+def test_files_that_gave_no_units_are_counted_with_their_block() -> None:
+    bad = m.Quarantined(5, -1, 30, "a column is missing")
+    trained = StreamPosition().after_microbatch(unit(), 0, 7, 20)
+    position = trained.after_unit(unit(block_quarantined=(bad,)))
+    assert position.counters.events_quarantined == 30
+    assert position.counters.events_read == 37
+    assert position.quarantined == (bad,)
+
+
+def test_a_position_survives_its_way_through_a_checkpoint() -> None:
+    bad = m.Quarantined(5, -1, 30, "a column is missing")
+    position = StreamPosition().after_microbatch(unit(), 0, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
+    assert StreamPosition.model_validate_json(position.model_dump_json()) == position
