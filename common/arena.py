@@ -120,5 +120,7 @@ def _available_memory_bytes() -> int:
     available = fields["MemAvailable"] + fields.get("SwapFree", 0)
     limit, used = (_CGROUP / "memory.max", _CGROUP / "memory.current")  # cgroup 2, as seen inside a container
     if limit.exists() and limit.read_text().strip() != "max":
-        available = min(available, int(limit.read_text()) - int(used.read_text()))
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        droppable = int(stat["inactive_file"]) + int(stat["active_file"])  # files read or written a while ago
+        available = min(available, int(limit.read_text()) - int(used.read_text()) + droppable)
     return available

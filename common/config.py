@@ -12,7 +12,7 @@ MIB = 1 << 20
 class ConfigBranch(BaseModel):
     """One branch of the configuration tree: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class StreamConfig(ConfigBranch):

@@ -19,8 +19,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 PROTOCOL_VERSION = 1
-MAX_MESSAGE_BYTES = 64 * 1024
-"""A message is below 1 kB, but for a Lease that names many small row groups."""
+MAX_MESSAGE_BYTES = 1 << 20
+"""A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Text = Annotated[str, Field(strict=True, max_length=4096)]

@@ -1,7 +1,8 @@
 """How the processes of a run meet: a lifeline (unix stream) and a control socket (ZeroMQ) for every peer.
 
 Lifeline: tells who connects (SO_PEERCRED: the owner only), hands over the arena's descriptor and a name for the
-control socket, and gives end-of-file when the other side is dead, however it died. Control: ROUTER (dispatcher) and
+control socket, and gives end-of-file when the other side is dead, however it died. A peer that closes in good order
+first says there how many messages it sent: they are waited for before it counts as lost. Control: ROUTER (dispatcher) and
 DEALER (peers), no high-water mark, no linger; a message from a name that no lifeline was given to is dropped.
 
 Addresses: `abstract` names leave nothing behind and serve one host; `folder` puts socket files into the run
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgpack
 import zmq
@@ -39,7 +40,12 @@ logger = logging.getLogger(__name__)
 SOCKET_FOLDER = "sockets"
 _LIFELINE = "lifeline"
 _WELCOME_BYTES = 4096
+_WELCOME_S = 5.0
 _PEERCRED = struct.Struct("3i")  # pid, uid, gid
+_LAST_WORD = struct.Struct("<Q")  # messages that a peer sent
+_LAST_MESSAGES_S = 2.0
+_LEAVING_POLL_S = 0.01
+_LINGER_MS = 1000  # below _LAST_MESSAGES_S
 
 
 class FetcherLost(Exception):
@@ -104,6 +110,9 @@ class _Peer:
     lifeline: socket.socket
     pid: int
     pidfd: int | None
+    received: int = 0
+    sent: int | None = None
+    """None: it did not close in good order; what it sent last may have died with it."""
 
 
 class ServerTransport:
@@ -117,6 +126,7 @@ class ServerTransport:
         self._token = secrets.token_hex(16)
         self._peers: dict[str, _Peer] = {}
         self._by_fd: dict[int, str] = {}
+        self._leaving: dict[str, float] = {}  # peers that have ended, and when; their last messages may be on their way
         self._addresses = _Addresses(run_dir, config.sockets)
         self._folder = run_dir / SOCKET_FOLDER if config.sockets == "folder" else None
         self._claim_folder(run_dir)
@@ -158,12 +168,16 @@ class ServerTransport:
 
     def poll(self, timeout_s: float) -> list[Event]:
         """What happened, messages before deaths; an empty list after ``timeout_s``."""
+        timeout_s = min(timeout_s, _LEAVING_POLL_S) if self._leaving else timeout_s
         ready = {fd for fd, _ in self._poller.poll(int(timeout_s * 1000)) if isinstance(fd, int)}
         if self._listener.fileno() in ready:
             self._accept_all()
-        ended = [self._by_fd[fd] for fd in ready if fd in self._by_fd and self._is_ended(fd)]
+        for fd in ready & self._by_fd.keys():
+            if self._is_ended(self._by_fd[fd]):
+                self._poller.unregister(fd)
+                self._leaving[self._by_fd[fd]] = time.monotonic()
         events: list[Event] = [*self._receive_all()]
-        for peer in ended:
+        for peer in [peer for peer in self._leaving if self._has_said_all(peer)]:
             self._forget(peer)
             events.append(Lost(peer))
         return events
@@ -175,7 +189,7 @@ class ServerTransport:
 
     def is_connected(self, peer: str) -> bool:
         """False once the peer's lifeline has ended."""
-        return peer in self._peers and not self._is_ended(self._peers[peer].lifeline.fileno())
+        return peer in self._peers and not self._is_ended(peer)
 
     def fence(self, peer: str) -> bool:
         """Kill a peer's process; False where that isn't possible (it lives in another PID namespace)."""
@@ -229,13 +243,23 @@ class ServerTransport:
             self._by_fd[lifeline.fileno()] = peer
             self._poller.register(lifeline.fileno(), zmq.POLLIN)
 
-    def _is_ended(self, fd: int) -> bool:
+    def _is_ended(self, peer: str) -> bool:
+        entry = self._peers[peer]
         try:
-            return not self._peers[self._by_fd[fd]].lifeline.recv(64, socket.MSG_DONTWAIT)
+            while word := entry.lifeline.recv(_LAST_WORD.size, socket.MSG_DONTWAIT):
+                if len(word) == _LAST_WORD.size:
+                    (entry.sent,) = _LAST_WORD.unpack(word)
         except BlockingIOError:
             return False
         except OSError:
             return True
+        return True
+
+    def _has_said_all(self, peer: str) -> bool:
+        """True if no message of a peer that has ended is still on its way: the lifeline is faster than ZeroMQ."""
+        entry = self._peers[peer]
+        is_late = time.monotonic() - self._leaving[peer] > _LAST_MESSAGES_S
+        return entry.sent is None or entry.received >= entry.sent or is_late
 
     def _receive_all(self) -> list[Received]:
         events: list[Received] = []
@@ -245,6 +269,8 @@ class ServerTransport:
             except zmq.Again:
                 return events
             peer = frames[0].decode("latin-1")
+            if peer in self._peers:
+                self._peers[peer].received += 1
             if peer not in self._peers or len(frames) != 2:
                 self.malformed += 1
                 continue
@@ -257,7 +283,8 @@ class ServerTransport:
     def _forget(self, peer: str) -> None:
         entry = self._peers.pop(peer)
         del self._by_fd[entry.lifeline.fileno()]
-        self._poller.unregister(entry.lifeline.fileno())
+        if self._leaving.pop(peer, None) is None:
+            self._poller.unregister(entry.lifeline.fileno())
         entry.lifeline.close()
         if entry.pidfd is not None:
             os.close(entry.pidfd)
@@ -280,29 +307,27 @@ class PeerTransport:
         """
         self._addresses = _Addresses(run_dir, config.sockets)
         try:
-            self._lifeline = self._connect(run_dir, config.connect_timeout_s, stopped)
+            self._lifeline, welcome, arena_fd = self._connect(run_dir, config.connect_timeout_s, stopped)
         except BaseException:
             self._addresses.close()
             raise
-        data, fds, _, _ = socket.recv_fds(self._lifeline, _WELCOME_BYTES, 1)
-        if not data or not fds:
+        if welcome["v"] != m.PROTOCOL_VERSION:
+            os.close(arena_fd)
             self._lifeline.close()
             self._addresses.close()
-            raise FetcherLost
-        welcome = msgpack.unpackb(data)
-        if welcome["v"] != m.PROTOCOL_VERSION:
             raise BadInputError(
                 f"the fetcher of {run_dir} speaks protocol version {welcome['v']}, this process "
                 f"{m.PROTOCOL_VERSION}: use the same icestream for all processes of a run"
             )
         self.plan_hash = str(welcome["plan_hash"])
-        self.arena = Arena.attach(fds[0], welcome["slots"], welcome["slot_bytes"], writable=writable)
+        self.arena = Arena.attach(arena_fd, welcome["slots"], welcome["slot_bytes"], writable=writable)
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.setsockopt(zmq.ROUTING_ID, welcome["peer"].encode())
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             self._dealer.setsockopt(option, 0)
-        self._dealer.setsockopt(zmq.LINGER, 1000)  # a Bye or Finished shall get out
+        self._dealer.setsockopt(zmq.LINGER, _LINGER_MS)  # a Bye or Finished shall get out
+        self._sent = 0
         self._dealer.connect(self._addresses.control(welcome["control"]))
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
@@ -311,6 +336,7 @@ class PeerTransport:
     def send(self, message: m.Message) -> None:
         """Send a message to the dispatcher."""
         self._dealer.send(m.encode(message))
+        self._sent += 1
 
     def receive(self, timeout_s: float) -> m.Message | None:
         """The next message; None after ``timeout_s``. Raises FetcherLost when the lifeline has ended."""
@@ -326,23 +352,32 @@ class PeerTransport:
         self._dealer.close()
         self._context.term()
         self.arena.close()
+        with contextlib.suppress(OSError):  # the fetcher may be gone
+            self._lifeline.send(_LAST_WORD.pack(self._sent))
         self._lifeline.close()
         self._addresses.close()
 
-    def _connect(self, run_dir: Path, timeout_s: float, stopped: Callable[[], bool]) -> socket.socket:
+    def _connect(
+        self, run_dir: Path, timeout_s: float, stopped: Callable[[], bool]
+    ) -> tuple[socket.socket, dict[str, Any], int]:
+        """A fetcher's lifeline, what it said on it, and the arena's descriptor."""
         started_s = told_s = time.monotonic()
         while True:
             lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            lifeline.settimeout(_WELCOME_S)
             try:
                 lifeline.connect(self._addresses.lifeline)
-            except (ConnectionRefusedError, FileNotFoundError):
-                lifeline.close()
-            else:
                 credentials = lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
-                if _PEERCRED.unpack(credentials)[1] == os.getuid():
-                    return lifeline
-                lifeline.close()
-                raise BadInputError(f"{run_dir}: its fetcher belongs to another user")
+                if _PEERCRED.unpack(credentials)[1] != os.getuid():
+                    lifeline.close()
+                    raise BadInputError(f"{run_dir}: its fetcher belongs to another user")
+                data, fds, _, _ = socket.recv_fds(lifeline, _WELCOME_BYTES, 1)
+                if data and fds:
+                    lifeline.settimeout(None)
+                    return lifeline, msgpack.unpackb(data), fds[0]
+            except (ConnectionError, FileNotFoundError, BlockingIOError, TimeoutError):
+                pass  # there is none, or it died or hangs before it answered
+            lifeline.close()
             now_s = time.monotonic()
             if stopped():
                 raise StopRequested

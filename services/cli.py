@@ -10,6 +10,7 @@ from typing import NamedTuple
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
+from common.redact import without_secrets
 
 
 class Verb(NamedTuple):
@@ -75,5 +76,5 @@ def main() -> None:
 
 def fail(text: str) -> None:
     """Print one line and exit with the user's error code."""
-    click.echo(f"Error: {' '.join(text.split())}", err=True)
+    click.echo(f"Error: {without_secrets(' '.join(text.split()))}", err=True)
     sys.exit(USER_ERROR_EXIT_CODE)

@@ -136,7 +136,8 @@ def _explain(error: ValidationError) -> str:
         if detail["type"] == "extra_forbidden":
             lines.append(f"unknown configuration key {key!r}{_nearest(key, keys)}")
         elif detail["type"] == "value_error":
-            lines.append(str(detail["ctx"]["error"]))
+            text = str(detail["ctx"]["error"])  # a check between fields names them itself
+            lines.append(f"{key} = {detail['input']!r}: expected {text}" if key in keys else text)
         else:
             lines.append(f"{key} = {detail['input']!r}: {detail['msg']}")
     return "; ".join(lines)
@@ -178,6 +179,8 @@ def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
     *branches, leaf = dotted.split(".")
     for branch in branches:
         tree = tree.setdefault(branch, {})
+        if not isinstance(tree, dict):
+            raise BadInputError(f"{branch} = {tree!r}: expected a table of settings, since {dotted} is one of them")
     tree[leaf] = value
 
 

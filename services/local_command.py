@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.redact import without_secrets
 from services.options import absolute, config_options, input_option, run_dir_option
 
 if TYPE_CHECKING:
@@ -181,13 +181,6 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
             f"TensorBoard    tensorboard --logdir {run_dir / 'tensorboard'}",
         ]
     )
-
-
-def without_secrets(url: str) -> str:
-    """The input as it may be shown: a URL without its password and its query, where tokens stand."""
-    if "://" not in url:
-        return url
-    return re.sub(r"(://)[^/@]*@", r"\1…@", re.sub(r"\?.*=.*", "?…", url))
 
 
 def _supervise(run_dir: Path, config: Config, new_plan: bool) -> Outcome:

@@ -136,6 +136,8 @@ class Dispatcher:
         self._end_sent = False
         self._last_lease = 0
         self._ticked_s: float | None = None
+        self._now_s = 0.0
+        """Newest time that was passed in."""
 
     # -------------------------------------------------------------- what others may ask
 
@@ -184,6 +186,7 @@ class Dispatcher:
     def handle(self, peer: str, message: m.Message, now_s: float) -> list[Action]:
         """A message arrived from ``peer``. One that doesn't fit the peer's part is counted and dropped."""
         actions: list[Action] = []
+        self._now_s = now_s
         decoder = self._decoders.get(peer)
         if decoder is not None:
             decoder.heard_s = now_s
@@ -246,6 +249,7 @@ class Dispatcher:
 
     def tick(self, now_s: float) -> list[Action]:
         """Time passed: find hung decoders, and note why nothing could be leased."""
+        self._now_s = now_s
         reason = self._stall()
         if reason is not None and self._ticked_s is not None:
             self.stalled_s[reason] += now_s - self._ticked_s
@@ -420,6 +424,8 @@ class Dispatcher:
     def _lease(self, k: int, slot: int, peer: str) -> Send:
         decoder = self._decoders[peer]
         self._last_lease += 1
+        if not decoder.leases:
+            decoder.heard_s = self._now_s  # an idle decoder says nothing: it is late from now on
         self._table[k] = _Entry(State.LEASED, slot, self._last_lease, peer)
         decoder.leases[self._last_lease] = k
         decoder.credit -= 1

@@ -11,6 +11,7 @@ import fsspec
 
 from common.errors import BadInputError
 from services.fetcher.plan import SourceFile
+from services.fetcher.transfer import is_gone
 
 SUFFIX = ".parquet"
 
@@ -40,7 +41,7 @@ def _expand_one(text: str) -> Iterator[SourceFile]:
 def _expand_local(text: str) -> Iterator[SourceFile]:
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        found = sorted(path.rglob(f"*{SUFFIX}"))
+        found = sorted(file for file in path.rglob(f"*{SUFFIX}") if file.is_file())
         if not found:
             raise BadInputError(f"{text}: the directory holds no *{SUFFIX} file")
     elif path.exists():
@@ -59,21 +60,27 @@ def _expand_local(text: str) -> Iterator[SourceFile]:
 def _expand_remote(url: str) -> Iterator[SourceFile]:
     try:
         fs, path = fsspec.core.url_to_fs(url)
-        if glob.has_magic(path):
+        if glob.has_magic(_without_query(path)):
             infos = list(fs.glob(path, detail=True).values())
-        elif fs.isdir(path):
+        elif not _without_query(path).endswith(SUFFIX) and fs.isdir(path):  # isdir would download a file over HTTP
             infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIX)]
         else:
             infos = [fs.info(path)]
-    except FileNotFoundError:
-        raise BadInputError(f"{url}: no such file or directory") from None
-    except (ValueError, ImportError, OSError) as error:
-        raise BadInputError(f"{url}: can't be listed: {' '.join(str(error).split())[:300]}") from None
+    except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
+        if is_gone(error):
+            raise BadInputError(f"{url}: no such file or directory") from None
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise BadInputError(f"{url}: can't be listed: {reason}") from None
     files = [info for info in infos if info.get("type") != "directory"]
     if not files:
         raise BadInputError(f"{url}: no file matches")
     for info in files:
         yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
+
+
+def _without_query(path: str) -> str:
+    """The `?` of an HTTP address begins its query; anywhere else it is a glob's."""
+    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def _size_bytes(url: str, info: dict[str, Any]) -> int:

@@ -164,12 +164,13 @@ def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
 def cut_spans(counts: Sequence[int], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
     """Cut a row group, given the particles of every row, into spans that each fit a unit.
 
-    Outliers count as no particles: they are set aside before the slot is filled.
+    An event counts as no more than the largest that goes into a slot: an outlier is set aside, unless it loses enough
+    fillers to be none.
     """
     spans: list[Span] = []
     first = rows = particles = 0
     for row, count in enumerate(counts):
-        kept = count if count <= stream.outlier_above else 0
+        kept = min(count, stream.outlier_above)
         if rows and (rows >= stream.unit_events or not capacity.fits(rows + 1, particles + kept)):
             spans.append(Span(first, rows, particles))
             first, rows, particles = row, 0, 0
@@ -196,7 +197,7 @@ def plan_block(
         order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(pieces))
         pieces = [pieces[i] for i in order]
     quarantined = tuple(
-        Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None
+        Quarantined(file.file, -1, file.bad_rows, file.reason[:2000]) for file in staged if file.footer is None
     )
     packed = list(_pack(pieces, capacity, stream)) or [()]
     return [Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined) for i, parts in enumerate(packed)]

@@ -149,6 +149,8 @@ class FetcherService:
                         self._quarantine(one)
                 case EndRun():
                     self._ended = True
+                    if self._dispatcher.plan_ended and not self._dispatcher.units_ahead:
+                        self._delete(self._ahead.evict(self._ahead.next_to_plan))
 
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""

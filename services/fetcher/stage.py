@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common.config import StreamConfig
 from common.errors import IcestreamError
+from common.redact import without_secrets
 from common.schema import Workload
 from services.fetcher.footers import BadFileError, read_footer
 from services.fetcher.inputs import local_path
@@ -30,10 +31,10 @@ class Stage:
             self._bring(source, path)
             footer = footer or read_footer(path, self.workload, self.stream, self.capacity)
         except BadFileError as error:
-            return StagedFile(file, str(path), None, reason=f"{source.url}: {error}", bad_rows=error.rows)
+            return StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=error.rows)
         except IcestreamError as error:
-            return StagedFile(file, str(path), None, reason=f"{source.url}: {error}")
-        remote = "" if local_path(source.url) else source.url
+            return StagedFile(file, str(path), None, reason=_reason(source, error))
+        remote = "" if local_path(source.url) else without_secrets(source.url)
         return StagedFile(file, str(path), footer, remote)
 
     def path(self, source: SourceFile) -> Path:
@@ -50,3 +51,8 @@ class Stage:
             raise BadFileError(f"it can't be read any more: {error.strerror}") from None
         if size_bytes != source.size_bytes:
             raise BadFileError(f"it has {size_bytes} bytes, the frozen inventory says {source.size_bytes}")
+
+
+def _reason(source: SourceFile, error: IcestreamError) -> str:
+    """Why a file is bad. It is told in logs, summaries and checkpoints: no secret may be in it."""
+    return without_secrets(f"{source.url}: {error}")

@@ -11,6 +11,7 @@ import fsspec
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from common.errors import BadInputError, TransientError
+from common.redact import without_secrets
 from services.fetcher.plan import SourceFile
 
 _CHUNK_BYTES = 1 << 20
@@ -21,7 +22,7 @@ PART_SUFFIX = ".part"
 def cache_path(cache_dir: Path, source: SourceFile) -> Path:
     """Where a remote file is staged: a digest names it, so that no remote name can leave the cache directory."""
     digest = hashlib.blake2b(source.url.encode(), digest_size=16).hexdigest()
-    readable = re.sub(r"[^A-Za-z0-9._-]", "_", PurePosixPath(source.url).name)[-80:].lstrip(".")
+    readable = re.sub(r"[^A-Za-z0-9._-]", "_", PurePosixPath(without_secrets(source.url)).name)[-80:].lstrip(".")
     return cache_dir / digest[:2] / f"{digest}-{readable}"
 
 
@@ -45,12 +46,11 @@ def fetch(source: SourceFile, path: Path) -> None:
         with fsspec.open(source.url, "rb") as remote, part.open("wb") as local:
             while chunk := remote.read(_CHUNK_BYTES):
                 local.write(chunk)
-    except FileNotFoundError:
+    except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
         part.unlink(missing_ok=True)
-        raise BadInputError("it does not exist any more") from None
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_gone(error):
+            raise BadInputError("it does not exist any more") from None
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = str(path)
             raise
         raise TransientError(f"could not be fetched: {' '.join(str(error).split())[:300]}") from error
@@ -59,6 +59,16 @@ def fetch(source: SourceFile, path: Path) -> None:
         part.unlink()
         raise TransientError(f"{size_bytes} bytes arrived, the inventory says {source.size_bytes}")
     part.replace(path)
+
+
+def is_gone(error: Exception) -> bool:
+    """True if a remote side said that a file does not exist.
+
+    fsspec's http raises FileNotFoundError for whatever goes wrong, a server that can't be reached included; its cause
+    tells more.
+    """
+    cause = error.__cause__ or error
+    return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
 
 
 def remove_parts(cache_dir: Path) -> None:

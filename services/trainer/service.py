@@ -10,6 +10,7 @@ import torch
 
 from common.errors import BadInputError
 from common.process import StopFlag
+from common.redact import without_secrets
 from common.schema import WORKLOADS
 from common.status import TrainerStatus
 from common.transport import StopRequested
@@ -110,9 +111,7 @@ def _train(
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     try:
         telemetry.status("starting", state, 0.0, force=True)
-        end = train(
-            state, feed, checkpoints, telemetry, audit, config.trainer, config.model_dump_json(), lambda: bool(stop)
-        )
+        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop))
         status = telemetry.status(end, state, feed.waited_s, force=True)
     finally:
         telemetry.close()
@@ -121,6 +120,12 @@ def _train(
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
     return status
+
+
+def _shown(config: Config) -> str:
+    """The configuration as a checkpoint may hold it: checkpoints are passed on, with no secret in them."""
+    inputs = tuple(without_secrets(text) for text in config.input)
+    return config.model_copy(update={"input": inputs}).model_dump_json()
 
 
 def end_without_data(status: TrainerStatus) -> bool:

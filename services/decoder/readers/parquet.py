@@ -121,8 +121,11 @@ def _matrix(
         )
     values = lists.flatten()
     if values.null_count:
-        raise BadRowsError(f"{where}, column {source.name!r}: {values.null_count} numbers are null; expected none")
-    matrix: Array = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False).reshape(-1, width)
+        index = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
+        row = first_row + _row_of(index, counts)
+        raise BadRowsError(f"{where}, column {source.name!r}, row {row}: a number is null; expected none")
+    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
+        matrix: Array = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False).reshape(-1, width)
     return matrix
 
 

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import common.arena
+from common.arena import Arena
+from common.errors import BadInputError
+
+PAGE = 4096
+
+
+def test_slots_are_parts_of_one_slab_and_do_not_overlap() -> None:
+    with Arena.create(3, 2 * PAGE) as arena:
+        for i in range(3):
+            arena.slot(i)[:] = i + 1
+        assert arena.size_bytes == 6 * PAGE
+        assert np.array_equal(arena.whole(), np.repeat([1, 2, 3], 2 * PAGE))
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_slot_outside_the_arena_is_an_error(index: int) -> None:
+    with Arena.create(3, PAGE) as arena, pytest.raises(IndexError):
+        arena.slot(index)
+
+
+@pytest.mark.parametrize("size_bytes", [0, PAGE, 10 * PAGE])
+def test_the_size_is_sealed(size_bytes: int) -> None:
+    with Arena.create(2, PAGE) as arena:
+        with pytest.raises(PermissionError):
+            os.ftruncate(arena.fd, size_bytes)
+        assert os.fstat(arena.fd).st_size == 2 * PAGE
+
+
+def test_all_pages_are_allocated_at_the_start() -> None:
+    with Arena.create(4, 16 * PAGE) as arena:
+        assert os.fstat(arena.fd).st_blocks * 512 >= arena.size_bytes
+
+
+def test_an_arena_that_does_not_fit_into_memory_names_both_settings() -> None:
+    with pytest.raises(BadInputError, match=r"stream\.slots = 8 × stream\.slot_mib = .*lower one of them"):
+        Arena.create(8, 1 << 50)
+
+
+def limit_memory(monkeypatch: pytest.MonkeyPatch, folder: Path, *, limit: str, used: int, cache: int) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache // 2}\nactive_file {cache // 2}\nfile {cache}\n")
+    monkeypatch.setattr(common.arena, "_CGROUP", folder)
+
+
+def test_a_containers_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_memory(monkeypatch, tmp_path, limit=str(1 << 24), used=1 << 23, cache=0)
+    with pytest.raises(BadInputError, match="does not fit into memory"):
+        Arena.create(1, 1 << 24)
+
+
+def test_file_pages_that_the_kernel_can_drop_do_not_count_as_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_memory(monkeypatch, tmp_path, limit=str(1 << 24), used=1 << 24, cache=1 << 23)
+    Arena.create(1, 1 << 22).close()
+
+
+def test_a_container_without_limit_is_bounded_by_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_memory(monkeypatch, tmp_path, limit="max", used=1 << 60, cache=0)
+    Arena.create(1, PAGE).close()
+
+
+def test_a_descriptor_passed_through_a_socket_maps_the_same_bytes() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs, Arena.create(2, PAGE) as arena:
+        socket.send_fds(ours, [b"x"], [arena.fd])
+        _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
+        with Arena.attach(fds[0], 2, PAGE, writable=True) as other:
+            other.slot(1)[:4] = [1, 2, 3, 4]
+            assert arena.slot(1)[:4].tolist() == [1, 2, 3, 4]
+
+
+def test_the_bytes_outlive_the_one_who_made_them() -> None:
+    arena = Arena.create(1, PAGE)
+    arena.slot(0)[0] = 42
+    with Arena.attach(os.dup(arena.fd), 1, PAGE, writable=False) as other:
+        arena.close()
+        assert other.slot(0)[0] == 42
+
+
+def test_a_reader_can_not_write() -> None:
+    with Arena.create(1, PAGE) as arena, Arena.attach(os.dup(arena.fd), 1, PAGE, writable=False) as reader:
+        with pytest.raises(ValueError, match="read-only"):
+            reader.slot(0)[0] = 1
+        assert arena.slot(0)[0] == 0
+
+
+def test_a_descriptor_of_another_size_is_refused_and_closed() -> None:
+    with Arena.create(2, PAGE) as arena:
+        fd = os.dup(arena.fd)
+        with pytest.raises(ValueError, match="another size"):
+            Arena.attach(fd, 3, PAGE, writable=False)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_the_arena_has_no_name_that_could_leak() -> None:
+    with Arena.create(1, PAGE) as arena:
+        inode = os.fstat(arena.fd).st_ino
+        shm = Path("/dev/shm")
+        names = [path for path in shm.iterdir() if path.exists() and path.stat().st_ino == inode] if shm.exists() else []
+        assert names == []
+        assert "memfd" in os.readlink(f"/proc/self/fd/{arena.fd}")  # noqa: PTH115  the link's target is no path
+
+
+def test_closing_twice_is_as_closing_once() -> None:
+    arena = Arena.create(1, PAGE)
+    arena.close()
+    arena.close()

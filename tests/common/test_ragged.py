@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.messages import Layout
+from common.ragged import (
+    SlotHeader,
+    SlotMismatch,
+    UnitArrays,
+    check_header,
+    slot_bytes_needed,
+    unit_arrays,
+    write_header,
+)
+from common.schema import MUONS
+
+HEADER = SlotHeader("0123456789abcdef" * 2, k=5, lease=9, layout=Layout(3, 7, 2))
+
+layouts = st.builds(Layout, st.integers(0, 50), st.integers(0, 200), st.integers(0, 50))
+
+
+def all_arrays(arrays: UnitArrays) -> list[np.ndarray]:
+    return [
+        arrays.offsets,
+        arrays.microbatch_bounds,
+        *arrays.particle_columns.values(),
+        *arrays.event_columns.values(),
+    ]
+
+
+def slot_of(num_bytes: int) -> np.ndarray:
+    """(num_bytes,) uint8, aligned as a slot is."""
+    raw = np.zeros(num_bytes + 4096, np.uint8)
+    start = -raw.ctypes.data % 4096
+    return raw[start : start + num_bytes]
+
+
+@settings(deadline=None)
+@given(layouts)
+def test_arrays_are_aligned_to_64_bytes_and_do_not_overlap(layout: Layout) -> None:
+    slot = slot_of(slot_bytes_needed(MUONS, layout))
+    arrays = all_arrays(unit_arrays(slot, MUONS, layout))
+    places = []
+    for array in arrays:
+        start = array.__array_interface__["data"][0] - slot.ctypes.data
+        if array.size:
+            assert start % 64 == 0
+            places.append((start, start + array.nbytes))
+    places.sort()
+    assert all(a_end <= b_start for (_, a_end), (b_start, _) in itertools.pairwise(places))
+    assert places[0][0] >= 64, "the header stands before them"
+    assert places[-1][1] <= len(slot)
+
+
+@settings(deadline=None)
+@given(layouts)
+def test_what_one_side_writes_the_other_reads_from_the_counts_alone(layout: Layout) -> None:
+    slot = slot_of(slot_bytes_needed(MUONS, layout))
+    written = all_arrays(unit_arrays(slot, MUONS, layout))
+    for number, array in enumerate(written):
+        array[...] = number + 1
+    for number, array in enumerate(all_arrays(unit_arrays(slot.copy(), MUONS, layout))):
+        assert (array == number + 1).all()
+
+
+@settings(deadline=None)
+@given(layouts, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+def test_more_of_anything_never_needs_fewer_bytes(layout: Layout, e: int, p: int, mb: int) -> None:
+    more = Layout(layout.events + e, layout.particles + p, layout.microbatches + mb)
+    assert slot_bytes_needed(MUONS, more) >= slot_bytes_needed(MUONS, layout)
+
+
+def test_the_shapes_follow_from_the_counts() -> None:
+    layout = Layout(events=3, particles=7, microbatches=2)
+    arrays = unit_arrays(slot_of(slot_bytes_needed(MUONS, layout)), MUONS, layout)
+    assert arrays.offsets.shape == (4,)
+    assert arrays.microbatch_bounds.shape == (3,)
+    assert arrays.particle_columns["muons"].shape == (7, 3)
+    assert arrays.event_columns["primary"].shape == (3, 4)
+    assert arrays.event_columns["source_row"].shape == (3, 1)
+    assert arrays.event_columns["primary_id"].dtype == np.uint64
+
+
+def test_a_unit_needs_exactly_its_bytes() -> None:
+    # Header, 4 offsets, 3 bounds, 7 × 3 f4, 3 × 4 f4, 3 × 2 u8, 3 × i4, 3 × i8: each rounded up to 64 bytes.
+    assert slot_bytes_needed(MUONS, HEADER.layout) == 64 + 64 + 64 + 128 + 64 + 64 + 64 + 64
+
+
+def test_a_unit_that_is_one_byte_too_large_is_refused() -> None:
+    needed = slot_bytes_needed(MUONS, HEADER.layout)
+    with pytest.raises(SlotMismatch, match=f"needs {needed} bytes, the slot has {needed - 1}"):
+        unit_arrays(np.zeros(needed - 1, np.uint8), MUONS, HEADER.layout)
+
+
+def test_a_header_is_accepted_by_whoever_expects_it() -> None:
+    slot = np.zeros(4096, np.uint8)
+    write_header(slot, HEADER)
+    check_header(slot, HEADER)
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        SlotHeader("f" * 32, 5, 9, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 6, 9, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 8, Layout(3, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(2, 7, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 8, 2)),
+        SlotHeader(HEADER.plan_hash, 5, 9, Layout(3, 7, 1)),
+    ],
+)
+def test_a_slot_with_another_unit_is_told(expected: SlotHeader) -> None:
+    slot = np.zeros(4096, np.uint8)
+    write_header(slot, HEADER)
+    with pytest.raises(SlotMismatch, match="should hold"):
+        check_header(slot, expected)
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_a_slot_without_magic_or_version_is_told(place: int) -> None:
+    slot = np.zeros(4096, np.uint8)
+    write_header(slot, HEADER)
+    slot[place] ^= 0xFF
+    with pytest.raises(SlotMismatch, match="no header of version"):
+        check_header(slot, HEADER)

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from common import messages as m
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+
+PLAN = "00" * 16
+LAYOUT = m.Layout(5, 9, 1)
+TALLY = m.Tally(rows_read=5)
+START = m.Cursor()
+
+
+def unit(k: int, block: int = 0, first: int = 0) -> m.Unit:
+    part = m.Part(file=k, path="f", row_group=0, first_row=0, rows=5, particles=9, file_row=0)
+    return m.Unit(k=k, epoch=0, block=block, block_first_unit=first, parts=(part,))
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Dispatcher]]:
+    """Makes dispatchers with a plan and an attached trainer `t`; their invariants are checked at the end."""
+    made: list[Dispatcher] = []
+
+    def build(*, slots: int = 2, units: int = 8, deaths: int = 3, want: int = 1, attach: bool = True) -> Dispatcher:
+        dispatcher = Dispatcher(slots=slots, plan_hash=PLAN, max_unit_deaths=deaths, stall_timeout_s=10.0)
+        made.append(dispatcher)
+        if attach:
+            dispatcher.handle("t", m.Attach(0, PLAN, START), 0.0)
+            dispatcher.add_units([unit(k) for k in range(units)])
+            if want:
+                dispatcher.handle("t", m.Want(want), 0.0)
+        return dispatcher
+
+    yield build
+    for dispatcher in made:
+        dispatcher.validate()
+
+
+def leases(actions: list[Action]) -> list[tuple[str, int, int]]:
+    """(decoder, unit, slot) of every lease that was given."""
+    return [
+        (a.peer, a.message.unit.k, a.message.slot)
+        for a in actions
+        if isinstance(a, Send) and isinstance(a.message, m.Lease)
+    ]
+
+
+def lease_of(actions: list[Action]) -> int:
+    return next(a.message.lease for a in actions if isinstance(a, Send) and isinstance(a.message, m.Lease))
+
+
+def delivered(actions: list[Action]) -> list[int]:
+    return [a.message.k for a in actions if isinstance(a, Send) and isinstance(a.message, m.DeliveredUnit)]
+
+
+def test_leases_go_to_the_lowest_units_each_with_a_slot(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=3)
+    assert leases(dispatcher.handle("a", m.Hello(2), 0.0)) == [("a", 0, 0), ("a", 1, 1)]
+    assert leases(dispatcher.handle("b", m.Hello(5), 0.0)) == [("b", 2, 2)]
+
+
+def test_a_unit_is_decoded_delivered_released_and_its_slot_is_used_again(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    lease = lease_of(dispatcher.handle("a", m.Hello(1), 0.0))
+    assert delivered(dispatcher.handle("a", m.Done(0, lease, LAYOUT, TALLY), 1.0)) == [0]
+    assert dispatcher.num(State.DELIVERED) == 1
+    assert leases(dispatcher.handle("t", m.Release(0), 2.0)) == [("a", 1, 0)]
+
+
+def test_units_are_delivered_in_order_whatever_order_they_are_done_in(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=3, want=3)
+    dispatcher.handle("a", m.Hello(3), 0.0)
+    assert delivered(dispatcher.handle("a", m.Done(2, 3, LAYOUT, TALLY), 1.0)) == []
+    assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 1.0)) == []
+    assert delivered(dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 1.0)) == [0, 1, 2]
+
+
+def test_the_trainer_gets_no_more_than_it_wants(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2, want=1)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == []
+    assert delivered(dispatcher.handle("t", m.Want(1), 0.0)) == [1]
+
+
+def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(attach=False)
+    dispatcher.add_units([unit(0)])
+    assert dispatcher.handle("a", m.Hello(2), 0.0) == []
+
+
+# ------------------------------------------------------------------ hung and dead decoders
+
+
+def test_a_hung_decoder_is_fenced_once(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    assert dispatcher.tick(10.0) == []
+    assert dispatcher.tick(10.1) == [Fence("a")]
+    assert dispatcher.tick(30.0) == []
+
+
+def test_a_beat_keeps_a_decoder_from_being_fenced(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Beat(), 8.0)
+    assert dispatcher.tick(17.0) == []
+
+
+def test_a_decoder_that_was_idle_for_long_is_not_late_when_it_gets_a_unit(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=0)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    assert dispatcher.tick(500.0) == []
+    assert leases(dispatcher.add_units([unit(0)])) == [("a", 0, 0)]
+    assert dispatcher.tick(500.2) == []
+    assert dispatcher.tick(511.0) == [Fence("a")]
+
+
+def test_a_fenced_decoders_unit_is_leased_again_in_the_same_slot(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.tick(11.0)
+    dispatcher.handle("b", m.Hello(1), 11.0)
+    assert leases(dispatcher.lose("a")) == []  # b is busy with unit 1
+    assert leases(dispatcher.handle("b", m.Done(1, 2, LAYOUT, TALLY), 12.0)) == [("b", 0, 0)]
+
+
+def test_a_decoder_that_can_not_be_killed_keeps_its_slot_out_of_service(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.tick(11.0)
+    dispatcher.fence_failed("a")
+    assert leases(dispatcher.handle("b", m.Hello(2), 11.0)) == [("b", 0, 1)], "in another slot"
+    dispatcher.validate()
+    assert leases(dispatcher.lose("a")) == [("b", 1, 0)], "with its end the slot is free"
+
+
+def test_one_that_wakes_up_gives_its_slot_back_but_its_work_does_not_count(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.tick(11.0)
+    dispatcher.fence_failed("a")
+    actions = dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 12.0)
+    assert delivered(actions) == []
+    assert leases(actions) == [("a", 0, 0)]
+
+
+def test_a_late_done_is_refused_by_its_lease(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.lose("a")
+    assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 0, 0)]
+    assert delivered(dispatcher.handle("b", m.Done(0, 1, LAYOUT, TALLY), 0.0)) == [], "lease 1 was a's"
+    assert dispatcher.counts["stale_messages"] == 1
+    assert delivered(dispatcher.handle("b", m.Done(0, 2, LAYOUT, TALLY), 0.0)) == [0]
+    assert delivered(dispatcher.handle("b", m.Done(0, 2, LAYOUT, TALLY), 0.0)) == [], "said twice"
+
+
+def test_only_the_unit_in_work_is_blamed_for_a_death(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2, deaths=1)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("a", m.Decoding(1, 2), 0.0)
+    dispatcher.lose("a")
+    assert dispatcher.handle("b", m.Hello(1), 0.0)
+    assert leases(dispatcher.handle("b", m.Done(0, 3, LAYOUT, TALLY), 0.0)) == [("b", 2, 1)], "unit 1 is skipped"
+
+
+def test_a_unit_that_killed_three_decoders_is_skipped_and_told(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1, units=1)
+    for name in ("a", "b"):
+        dispatcher.handle(name, m.Hello(1), 0.0)
+        assert dispatcher.lose(name) == []
+    dispatcher.handle("c", m.Hello(1), 0.0)
+    actions = dispatcher.lose("c")
+    (bad,) = next(action.bad for action in actions if isinstance(action, Quarantine))
+    assert (bad.file, bad.row_group, bad.rows) == (0, 0, 5)
+    assert "unit 0 failed 3 times" in bad.reason
+    (sent,) = [action.message for action in actions if isinstance(action, Send)]
+    assert isinstance(sent, m.DeliveredUnit)
+    assert (sent.k, sent.slot, sent.layout) == (0, -1, m.Layout(0, 0, 0))
+    assert (sent.tally.rows_read, sent.tally.quarantined) == (5, 5)
+
+
+def test_a_decoder_that_leaves_blames_no_unit(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(deaths=1)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Decoding(0, 1), 0.0)
+    dispatcher.handle("a", m.Bye(), 0.0)
+    assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 0, 0)]
+    assert dispatcher.counts["decoders_lost"] == 0
+
+
+def test_a_tally_that_does_not_add_up_is_not_delivered(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    for lease, tally in [(1, m.Tally(rows_read=6)), (2, m.Tally(rows_read=6, outliers=1))]:
+        actions = dispatcher.handle("a", m.Done(0, lease, LAYOUT, tally), 0.0)
+        assert delivered(actions) == []
+        assert leases(actions) == [("a", 0, 0)], "it is decoded again"
+
+
+def test_what_was_quarantined_in_decoding_is_told(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    bad = m.Quarantined(0, 0, 5, "rotten")
+    tally = m.Tally(rows_read=5, quarantined=5, bad=(bad,))
+    actions = dispatcher.handle("a", m.Done(0, 1, m.Layout(0, 0, 0), tally), 0.0)
+    assert Quarantine((bad,)) in actions
+    assert delivered(actions) == [0]
+
+
+# ------------------------------------------------------------------ no deadlock
+
+
+def test_the_head_of_the_line_takes_a_slot_from_a_unit_behind_it(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)  # unit 0 in slot 0
+    dispatcher.handle("b", m.Hello(1), 0.0)  # unit 1 in slot 1
+    dispatcher.tick(11.0)
+    dispatcher.fence_failed("a")  # slot 0 is out of service
+    actions = dispatcher.handle("b", m.Done(1, 2, LAYOUT, TALLY), 11.0)
+    assert leases(actions) == [("b", 0, 1)], "unit 1 was ready there, but nobody can use it before unit 0"
+    actions = dispatcher.handle("b", m.Done(0, 3, LAYOUT, TALLY), 12.0)
+    assert delivered(actions) == [0]
+
+
+# ------------------------------------------------------------------ trainers
+
+
+def test_a_trainer_with_another_plan_is_refused(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(attach=False)
+    (action,) = dispatcher.handle("t", m.Attach(0, "ff" * 16, START), 0.0)
+    assert isinstance(action, Send)
+    assert isinstance(action.message, m.Refuse)
+    assert "the checkpoint belongs to plan ffffffffffff, this run has plan 000000000000" in action.message.reason
+    assert dispatcher.trainer is None
+
+
+def test_a_second_trainer_is_refused_until_the_first_is_gone(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    (action,) = dispatcher.handle("u", m.Attach(0, PLAN, START), 0.0)
+    assert action == Send("u", m.Refuse("a trainer is already attached to this run"))
+    dispatcher.lose("t")
+    assert not any(isinstance(a, Send) for a in dispatcher.handle("u", m.Attach(0, PLAN, START), 0.0))
+    assert dispatcher.trainer == "u"
+
+
+def test_units_of_a_dead_trainer_are_delivered_to_the_next_one(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2, want=2)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == [1]
+    dispatcher.lose("t")
+    dispatcher.validate()
+    assert dispatcher.handle("u", m.Attach(0, PLAN, m.Cursor(0, 0, 1, 1)), 0.0) is not None
+    assert delivered(dispatcher.handle("u", m.Want(2), 0.0)) == [1], "unit 0 is behind its cursor"
+
+
+def test_a_cursor_before_what_is_known_is_planned_again(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1, units=0)
+    dispatcher.add_units([unit(0), unit(1)])
+    dispatcher.add_units([unit(2, block=1, first=2), unit(3, block=1, first=2)])
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    for k in range(3):
+        actions = dispatcher.handle("a", m.Done(k, k + 1, LAYOUT, TALLY), 0.0)
+        assert delivered(actions) == [k]
+        dispatcher.handle("t", m.Release(k), 0.0)
+        dispatcher.handle("t", m.Want(1), 0.0)
+    assert Evict(1) in dispatcher.handle("t", m.Committed(m.Cursor(1, 2, 3, 0)), 0.0)
+    dispatcher.lose("t")
+    cursor = m.Cursor(0, 0, 1, 0)
+    assert Replan(cursor) in dispatcher.handle("u", m.Attach(0, PLAN, cursor), 0.0)
+    dispatcher.validate()
+    dispatcher.add_units([unit(0), unit(1)])
+    dispatcher.handle("a", m.Bye(), 0.0)  # it held unit 3
+    assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 1, 0)]
+
+
+def test_units_that_a_checkpoint_says_were_skipped_are_skipped_again(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(attach=False)
+    dispatcher.handle("t", m.Attach(0, PLAN, START, skipped_units=(0,)), 0.0)
+    dispatcher.add_units([unit(0), unit(1)])
+    assert delivered(dispatcher.handle("t", m.Want(1), 0.0)) == [0]
+    assert leases(dispatcher.handle("a", m.Hello(1), 0.0)) == [("a", 1, 0)]
+
+
+def test_the_end_is_told_once_when_all_units_are_delivered(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=1, want=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    assert Send("t", m.End()) not in dispatcher.end_plan()
+    assert dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)[-1] == Send("t", m.End())
+    assert dispatcher.handle("t", m.Release(0), 0.0) == []
+    assert dispatcher.handle("t", m.Finished(), 0.0) == [EndRun()]
+
+
+def test_files_are_evicted_only_behind_a_commit(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert not any(isinstance(a, Evict) for a in dispatcher.handle("t", m.Release(0), 0.0))
+    assert Evict(0) in dispatcher.handle("t", m.Committed(m.Cursor(0, 0, 1, 0)), 0.0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
+)
+def test_a_message_from_a_stranger_is_counted_and_dropped(
+    make: Callable[..., Dispatcher], message: m.TrainerMessage | m.DecoderMessage
+) -> None:
+    dispatcher = make()
+    assert dispatcher.handle("stranger", message, 0.0) == []
+    assert dispatcher.counts["unexpected_messages"] == 1
+
+
+def test_units_that_do_not_follow_the_plan_are_an_error(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=2)
+    with pytest.raises(ValueError, match="unit 5 doesn't follow the plan, which goes on with 2"):
+        dispatcher.add_units([unit(5)])
+    dispatcher.end_plan()
+    with pytest.raises(ValueError, match="doesn't follow"):
+        dispatcher.add_units([unit(2)])
+
+
+# ------------------------------------------------------------------ stalls
+
+
+def stalls(dispatcher: Dispatcher) -> dict[str, float]:
+    dispatcher.tick(100.0)
+    dispatcher.tick(107.0)
+    return {reason: seconds for reason, seconds in dispatcher.stalled_s.items() if seconds}
+
+
+def test_a_stall_without_decoders_is_the_decoders(make: Callable[..., Dispatcher]) -> None:
+    assert stalls(make()) == {"no_credit": 7.0}
+
+
+def test_a_stall_without_planned_units_is_the_staging(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=0)
+    dispatcher.handle("a", m.Hello(1), 100.0)
+    assert stalls(dispatcher) == {"not_staged": 7.0}
+
+
+def test_a_stall_with_all_slots_ready_is_the_trainer(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1, want=0)
+    dispatcher.handle("a", m.Hello(1), 100.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 100.0)
+    assert stalls(dispatcher) == {"no_free_slot": 7.0}
+
+
+def test_nothing_stalls_before_a_trainer_or_after_the_plan(make: Callable[..., Dispatcher]) -> None:
+    assert stalls(make(attach=False)) == {}
+    dispatcher = make(units=0)
+    dispatcher.end_plan()
+    assert stalls(dispatcher) == {}

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from common.errors import BadInputError
+from services.fetcher.inputs import expand, local_path
+from services.fetcher.plan import SourceFile
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """b.parquet of 2 bytes, a.parquet of 1, sub/c.parquet of 3, and things that are no input."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "odd.parquet").mkdir()
+    for name, size in [("b.parquet", 2), ("a.parquet", 1), ("sub/c.parquet", 3), ("notes.txt", 9), ("a.part", 1)]:
+        (tmp_path / name).write_bytes(b"x" * size)
+    return tmp_path
+
+
+def names(files: list[SourceFile], folder: Path) -> list[tuple[str, int]]:
+    return [(os.path.relpath(file.url, folder), file.size_bytes) for file in files]
+
+
+def test_a_file_is_itself_whatever_its_name(folder: Path) -> None:
+    assert names(expand([str(folder / "notes.txt")]), folder) == [("notes.txt", 9)]
+
+
+def test_a_folder_is_all_its_parquet_files_sorted(folder: Path) -> None:
+    assert names(expand([str(folder)]), folder) == [("a.parquet", 1), ("b.parquet", 2), ("sub/c.parquet", 3)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.parquet", ["a.parquet", "b.parquet"]),
+        ("**/*.parquet", ["a.parquet", "b.parquet", "sub/c.parquet"]),
+        ("[ab].parquet", ["a.parquet", "b.parquet"]),
+        ("?.parquet", ["a.parquet", "b.parquet"]),
+    ],
+)
+def test_a_glob_is_the_files_that_match(folder: Path, pattern: str, expected: list[str]) -> None:
+    assert [name for name, _ in names(expand([str(folder / pattern)]), folder)] == expected
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a[1].parquet").touch()
+    (tmp_path / "a1.parquet").touch()
+    assert names(expand([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
+
+
+def test_a_file_url_is_a_local_file(folder: Path) -> None:
+    (file,) = expand([f"file://{folder}/a.parquet"])
+    assert local_path(file.url) == folder / "a.parquet"
+
+
+def test_a_relative_path_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert expand(["a.parquet"]) == [SourceFile(str(folder / "a.parquet"), 1)]
+
+
+def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
+    found = expand([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
+    assert [name for name, _ in names(found, folder)] == ["sub/c.parquet", "b.parquet", "a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nowhere.parquet", "no such file or directory"),
+        ("nowhere-*.parquet", "no file matches this glob"),
+        ("sub/empty", "the directory holds no"),
+    ],
+)
+def test_an_input_that_is_not_there_is_named(folder: Path, text: str, told: str) -> None:
+    (folder / "sub/empty").mkdir()
+    with pytest.raises(BadInputError, match=told) as error:
+        expand([str(folder / "a.parquet"), str(folder / text)])
+    assert str(folder / text) in str(error.value)
+
+
+def test_no_input_at_all_is_told() -> None:
+    with pytest.raises(BadInputError, match="no input: name files"):
+        expand([])
+
+
+def test_an_unknown_scheme_is_told() -> None:
+    with pytest.raises(BadInputError, match="sdfkj://x/y.parquet: .*sdfkj"):
+        expand(["sdfkj://x/y.parquet"])
+
+
+# ------------------------------------------------------------------ remote
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    fs = fsspec.filesystem("memory")
+    for name, size in [("/in/b.parquet", 2), ("/in/a.parquet", 1), ("/in/sub/c.parquet", 3), ("/in/readme", 4)]:
+        fs.pipe_file(name, b"x" * size)
+    yield "memory://in"
+    fs.rm("/in", recursive=True)
+
+
+def test_a_remote_folder_glob_and_file_are_listed_with_sizes(memory: str) -> None:
+    a, b, c = (SourceFile(f"memory:///in/{name}.parquet", size) for name, size in [("a", 1), ("b", 2), ("sub/c", 3)])
+    assert expand([memory]) == [a, b, c]
+    assert expand([f"{memory}/*.parquet"]) == [a, b]
+    assert expand([f"{memory}/**/*.parquet"]) in ([a, b, c], [c])
+    assert expand([f"{memory}/b.parquet", memory]) == [b, a, c]
+
+
+@pytest.mark.parametrize("name", ["nowhere.parquet", "nowhere-*.parquet", "sub/x?"])
+def test_a_remote_input_that_is_not_there_is_named(memory: str, name: str) -> None:
+    with pytest.raises(BadInputError, match=r"no such file|no file matches"):
+        expand([f"{memory}/{name}"])
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        if "broken" in self.path:
+            self.send_error(500)
+        else:
+            super().do_HEAD()
+
+    def do_GET(self) -> None:
+        if "broken" in self.path:
+            self.send_error(500)
+        else:
+            super().do_GET()
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{made.server_port}"
+        made.shutdown()
+        thread.join()
+
+
+def test_a_file_behind_http_has_its_size_and_url(server: str) -> None:
+    assert expand([f"{server}/b.parquet"]) == [SourceFile(f"{server}/b.parquet", 2)]
+
+
+def test_a_query_is_part_of_the_url(server: str) -> None:
+    assert expand([f"{server}/b.parquet?set=1"]) == [SourceFile(f"{server}/b.parquet?set=1", 2)]
+
+
+def test_a_missing_file_behind_http_is_named(server: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{server}/nowhere\.parquet"):
+        expand([f"{server}/nowhere.parquet"])
+
+
+def test_a_server_that_fails_is_told_in_one_line(server: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{server}/broken\.parquet"):
+        expand([f"{server}/broken.parquet"])
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(BadInputError, match=r"http://127\.0\.0\.1:9/x\.parquet: can't be listed"):
+        expand(["http://127.0.0.1:9/x.parquet"])

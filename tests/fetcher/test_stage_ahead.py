@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from services.fetcher.plan import Blocks, Footer, StagedFile
+from services.fetcher.stage_ahead import StageAhead
+
+GIB = 1 << 30
+
+
+def make(num_files: int, *, budget: int, ahead: int = 1, block_files: int = 2, epochs: int = 1) -> StageAhead:
+    """Every file takes 10 bytes."""
+    blocks = Blocks(num_files, StreamConfig(block_files=block_files, shuffle=False), 0, epochs)
+    return StageAhead(blocks, [10] * num_files, budget_bytes=budget, blocks_ahead=ahead)
+
+
+def staged(file: int) -> StagedFile:
+    return StagedFile(file, f"f{file}", Footer(()))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_random_schedule_never_exceeds_the_budget_and_gives_each_block_once_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    block_files = rng.randint(1, 3)
+    num_files = rng.randint(1, 12)
+    blocks = Blocks(num_files, StreamConfig(block_files=block_files), seed, rng.randint(1, 3))
+    sizes = [rng.choice([0, 5, 10]) for _ in range(num_files)]
+    budget = rng.randint(20 * block_files, 60 * block_files)
+    ahead = StageAhead(blocks, sizes, budget_bytes=budget, blocks_ahead=rng.randint(1, 3))
+    on_their_way: list[int] = []
+    on_disk: set[int] = set()
+    taken: list[int] = []
+    trained = 0
+    for _ in range(3000):
+        if ahead.ended:
+            break
+        match rng.randint(0, 3):
+            case 0:
+                on_their_way += ahead.begin(trained)
+                assert len(set(on_their_way)) == len(on_their_way), "no file is fetched twice at a time"
+            case 1 if on_their_way:
+                file = on_their_way.pop(rng.randrange(len(on_their_way)))
+                if ahead.add(staged(file)):
+                    on_disk.add(file)
+            case 2:
+                block = ahead.take_block()
+                if block is not None:
+                    number, files = block
+                    taken.append(number)
+                    assert [file.file for file in files] == blocks.files(number)
+                    assert {file.file for file in files} <= on_disk
+            case 3 if taken:
+                trained = rng.randint(trained, len(taken))
+                on_disk -= set(ahead.evict(trained))
+        ahead.validate()
+        assert sum(sizes[file] for file in on_disk | set(on_their_way)) <= budget
+    assert taken == list(range(blocks.end or 0))
+
+
+def test_blocks_are_begun_only_so_far_ahead() -> None:
+    ahead = make(10, budget=GIB, ahead=1)
+    assert ahead.begin(0) == [0, 1, 2, 3]
+    assert ahead.begin(0) == []
+    assert ahead.begin(1) == [4, 5]
+
+
+def test_a_block_is_complete_once_all_its_files_are_there() -> None:
+    ahead = make(4, budget=GIB)
+    ahead.begin(0)
+    ahead.add(staged(1))
+    assert ahead.take_block() is None
+    ahead.add(staged(0))
+    assert ahead.take_block() == (0, [staged(0), staged(1)])
+    assert ahead.take_block() is None
+
+
+def test_a_later_block_that_is_complete_waits_for_its_turn() -> None:
+    ahead = make(4, budget=GIB)
+    for file in ahead.begin(0)[2:]:
+        ahead.add(staged(file))
+    assert ahead.take_block() is None
+
+
+def test_the_budget_stops_the_staging_until_something_is_evicted() -> None:
+    ahead = make(6, budget=40, ahead=5)
+    assert ahead.begin(0) == [0, 1, 2, 3]
+    assert ahead.out_of_budget
+    assert not ahead.waits_for_eviction, "files are on their way"
+    for file in range(4):
+        ahead.add(staged(file))
+    ahead.take_block()
+    ahead.take_block()
+    ahead.begin(1)
+    assert ahead.waits_for_eviction
+    assert ahead.evict(1) == [0, 1]
+    assert ahead.begin(1) == [4, 5]
+    assert not ahead.waits_for_eviction
+
+
+def test_a_block_that_alone_exceeds_the_budget_is_an_error_that_names_both_settings() -> None:
+    with pytest.raises(BadInputError, match=r"fetcher\.disk_budget_gib.*stream\.block_files"):
+        make(4, budget=19).begin(0)
+
+
+def test_a_file_that_the_next_epoch_needs_is_kept() -> None:
+    ahead = make(2, budget=20, ahead=1, epochs=2)
+    for file in ahead.begin(0):
+        ahead.add(staged(file))
+    assert ahead.take_block() == (0, [staged(0), staged(1)])
+    assert ahead.begin(0) == [], "they are there"
+    assert ahead.evict(1) == []
+    assert ahead.take_block() == (1, [staged(0), staged(1)])
+    assert ahead.evict(2) == [0, 1]
+    assert ahead.ended
+
+
+def test_a_file_that_nobody_needs_any_more_is_not_kept_when_it_arrives() -> None:
+    ahead = make(4, budget=GIB)
+    ahead.begin(0)
+    ahead.evict(1)
+    assert not ahead.add(staged(0))
+    assert ahead.add(staged(2))
+
+
+def test_a_restart_begins_anew_at_its_block() -> None:
+    ahead = make(6, budget=40, ahead=1)
+    for file in ahead.begin(0):
+        ahead.add(staged(file))
+    ahead.take_block()
+    ahead.restart(1)
+    ahead.validate()
+    assert ahead.bytes_held == 0
+    assert ahead.begin(1) == [2, 3, 4, 5]
+    for file in (2, 3):
+        ahead.add(staged(file))
+    assert ahead.take_block() == (1, [staged(2), staged(3)])
+
+
+def test_a_file_on_its_way_during_a_restart_is_not_fetched_twice() -> None:
+    ahead = make(4, budget=GIB)
+    ahead.begin(0)
+    ahead.restart(0)
+    assert ahead.begin(0) == []
+    assert ahead.add(staged(0))

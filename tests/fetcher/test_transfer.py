@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import errno
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tenacity
+
+from common.errors import BadInputError, TransientError
+from services.fetcher import transfer
+from services.fetcher.plan import SourceFile
+from services.fetcher.transfer import PART_SUFFIX, cache_path, fetch, remove_parts
+
+BODY = bytes(range(256)) * 5000  # more than one chunk
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers with these statuses in turn, then 200; `short` bodies end before the length that was told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.answers: list[int | str] = []
+        self.gets = 0
+
+    @property
+    def source(self) -> SourceFile:
+        return SourceFile(f"http://127.0.0.1:{self.server_port}/f.parquet", len(BODY))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.server.gets += 1
+        answer = self.server.answers.pop(0) if self.server.answers else 200
+        if isinstance(answer, int) and answer != 200:
+            self.send_error(answer)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY)))
+        self.end_headers()
+        self.wfile.write(BODY[:1000] if answer == "short" else BODY)
+        self.close_connection = True
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch.retry, "wait", tenacity.wait_none())  # type: ignore[attr-defined]
+
+
+def test_a_file_arrives_in_full_under_its_name(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "ab" / "f.parquet"
+    fetch(server.source, path)
+    assert path.read_bytes() == BODY
+    assert [p.name for p in path.parent.iterdir()] == ["f.parquet"]
+
+
+def test_a_file_that_is_there_is_not_fetched_again(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    path.write_bytes(b"x" * len(BODY))
+    fetch(server.source, path)
+    assert server.gets == 0
+
+
+def test_a_file_of_another_size_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    path.write_bytes(b"x")
+    fetch(server.source, path)
+    assert path.read_bytes() == BODY
+
+
+@pytest.mark.parametrize("failure", [500, 503, 403, 429, "short"])
+def test_a_transfer_that_failed_is_tried_again(server: Server, tmp_path: Path, failure: int | str) -> None:
+    server.answers = [failure, failure]
+    fetch(server.source, tmp_path / "f.parquet")
+    assert (tmp_path / "f.parquet").read_bytes() == BODY
+    assert server.gets >= 3
+
+
+@pytest.mark.parametrize("failure", [503, "short"])
+def test_a_transfer_that_fails_each_time_is_given_up_and_leaves_nothing(
+    server: Server, tmp_path: Path, failure: int | str
+) -> None:
+    server.answers = [failure] * 100
+    with pytest.raises(TransientError):
+        fetch(server.source, tmp_path / "f.parquet")
+    assert list(tmp_path.iterdir()) == []
+    assert server.gets >= 4
+
+
+def test_a_file_that_is_gone_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+    server.answers = [404] * 100
+    with pytest.raises(BadInputError, match="does not exist any more"):
+        fetch(server.source, tmp_path / "f.parquet")
+    assert server.gets == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_is_gone_is_transient(tmp_path: Path) -> None:
+    with pytest.raises(TransientError):
+        fetch(SourceFile("http://127.0.0.1:9/f.parquet", 5), tmp_path / "f.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_changed_since_the_inventory_is_told_with_both_sizes(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(TransientError, match=f"{len(BODY)} bytes arrived, the inventory says 7"):
+        fetch(SourceFile(server.source.url, 7), tmp_path / "f.parquet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_no_fault_of_the_remote_side(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *args: object) -> None:
+            pass
+
+        def write(self, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(transfer.Path, "open", lambda *args: Full())
+    path = tmp_path / "f.parquet"
+    with pytest.raises(OSError, match="No space left") as told:
+        fetch(server.source, path)
+    assert told.value.filename == str(path)
+    assert server.gets == 1, "another try would not help"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h/../../../../etc/passwd",
+        "http://h/..",
+        "http://h/a/.bashrc",
+        "http://h/..%2f..%2fx",
+        "http://h/\\..\\x",
+        "http://h/a\0b",
+        "http://h/" + "x" * 5000,
+        "memory://x/~root",
+    ],
+)
+def test_no_remote_name_leaves_the_cache_directory(tmp_path: Path, url: str) -> None:
+    path = cache_path(tmp_path, SourceFile(url, 1))
+    assert path.resolve().parent.parent == tmp_path.resolve()
+    assert not path.name.startswith(".")
+    assert len(path.name + PART_SUFFIX) < 255
+    path.parent.mkdir()
+    path.touch()
+
+
+def test_equal_names_of_other_folders_have_other_places(tmp_path: Path) -> None:
+    places = {cache_path(tmp_path, SourceFile(f"http://h/{folder}/f.parquet", 1)) for folder in "abc"}
+    assert len(places) == 3
+    assert all(path.name.endswith("-f.parquet") for path in places)
+
+
+def test_parts_of_a_dead_fetcher_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    for name in ("ab/x.parquet", f"ab/y.parquet{PART_SUFFIX}", f"z{PART_SUFFIX}"):
+        (tmp_path / name).touch()
+    remove_parts(tmp_path)
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["x.parquet"]
+    remove_parts(tmp_path / "nowhere")
