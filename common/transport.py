@@ -2,8 +2,8 @@
 
 Lifeline: tells who connects (SO_PEERCRED: the owner only), hands over the arena's descriptor and a name for the
 control socket, and gives end-of-file when the other side is dead, however it died. A peer that closes in good order
-first says there how many messages it sent: they are waited for before it counts as lost. Control: ROUTER (dispatcher) and
-DEALER (peers), no high-water mark, no linger; a message from a name that no lifeline was given to is dropped.
+first says there how many messages it sent: they are waited for before it counts as lost. Control: ROUTER (dispatcher)
+and DEALER (peers), no high-water mark, no linger; a message from a name that no lifeline was given to is dropped.
 
 Addresses: `abstract` names leave nothing behind and serve one host; `folder` puts socket files into the run
 directory's `sockets/`, for containers that share it. There, paths go through /proc/self/fd, because a unix socket's

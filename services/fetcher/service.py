@@ -68,6 +68,7 @@ class FetcherService:
             budget_bytes=config.fetcher.disk_budget_bytes,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
+        self._arena = Arena.create(stream.slots, stream.slot_bytes)  # first of what grows with the slots: it may refuse
         self._hash = plan_hash(self._inventory, workload, stream, config.seed)
         self._dispatcher = Dispatcher(
             slots=stream.slots,
@@ -75,7 +76,6 @@ class FetcherService:
             max_unit_deaths=config.fetcher.max_unit_deaths,
             stall_timeout_s=config.fetcher.stall_timeout_s,
         )
-        self._arena = Arena.create(stream.slots, stream.slot_bytes)
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         self._threads = ThreadPoolExecutor(config.fetcher.transfers, thread_name_prefix="stage")
         self._staged: queue.SimpleQueue[Future[StagedFile]] = queue.SimpleQueue()

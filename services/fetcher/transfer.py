@@ -46,7 +46,7 @@ def fetch(source: SourceFile, path: Path) -> None:
         with fsspec.open(source.url, "rb") as remote, part.open("wb") as local:
             while chunk := remote.read(_CHUNK_BYTES):
                 local.write(chunk)
-    except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
+    except Exception as error:  # each kind of remote raises errors of its own: aiohttp's are no OSError
         part.unlink(missing_ok=True)
         if is_gone(error):
             raise BadInputError("it does not exist any more") from None

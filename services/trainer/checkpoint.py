@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pickle
 import re
 import time
 from collections.abc import Callable
@@ -77,7 +76,7 @@ class Checkpoints:
         path = paths[0]
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
             reason = " ".join(str(error).split())[:200]
             raise BadInputError(f"{path}: can't be read ({reason}); delete it to go on from the one before") from None
         if not isinstance(state, dict) or state.get("format") != FORMAT:

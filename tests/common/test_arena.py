@@ -109,7 +109,9 @@ def test_the_arena_has_no_name_that_could_leak() -> None:
     with Arena.create(1, PAGE) as arena:
         inode = os.fstat(arena.fd).st_ino
         shm = Path("/dev/shm")
-        names = [path for path in shm.iterdir() if path.exists() and path.stat().st_ino == inode] if shm.exists() else []
+        names = (
+            [path for path in shm.iterdir() if path.exists() and path.stat().st_ino == inode] if shm.exists() else []
+        )
         assert names == []
         assert "memfd" in os.readlink(f"/proc/self/fd/{arena.fd}")  # noqa: PTH115  the link's target is no path
 

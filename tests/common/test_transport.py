@@ -195,7 +195,7 @@ def test_a_peer_waits_for_a_fetcher_that_starts_later(run_dir: Path, config: Tra
 
 def test_a_peer_gives_up_when_no_fetcher_comes(run_dir: Path, config: TransportConfig) -> None:
     impatient = config.model_copy(update={"connect_timeout_s": 0.01})
-    with pytest.raises(BadInputError, match="no fetcher answered for 0.01 s"):
+    with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s"):
         PeerTransport(run_dir, impatient, writable=True, stopped=lambda: False)
 
 
@@ -300,7 +300,9 @@ def test_messages_arrive_before_the_death_of_the_one_who_sent_them(
     assert server.malformed == 0
 
 
-def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_there(run_dir: Path, arena: Arena) -> None:
+def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_there(
+    run_dir: Path, arena: Arena
+) -> None:
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
     with raw_lifeline(run_dir) as lifeline:
         server.poll(1.0)

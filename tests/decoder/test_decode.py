@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     assert bounds[0] == 0
     assert bounds[-1] == layout.events
     assert len(bounds) == layout.microbatches + 1
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         assert arrays.offsets[last] - arrays.offsets[first] <= stream.max_particles
 
 
@@ -168,6 +169,17 @@ def test_a_unit_of_bad_parts_only_is_empty(tmp_path: Path) -> None:
 def test_a_unit_without_parts_is_empty(tmp_path: Path) -> None:
     with decoder(tmp_path, stream_of()) as decode:
         assert decode(Unit(0, 0, 0, 0, ()), new_slot()) == (Layout(0, 0, 0), Tally())
+
+
+def test_the_rows_of_a_span_are_counted_in_the_file(tmp_path: Path) -> None:
+    events = make_events([1, 2, 0, 3, 1])
+    path = write_events(tmp_path / "f.parquet", events)
+    part = Part(4, str(path), 0, first_row=2, rows=3, particles=9, file_row=100)
+    slot = new_slot()
+    with decoder(tmp_path, stream_of(shuffle=False)) as decode:
+        layout, _ = decode(Unit(0, 0, 0, 0, (part,)), slot)
+    expected = [(4, 102 + r, event) for r, event in enumerate(events[2:])]
+    assert_holds(unit_arrays(slot, MUONS, layout), expected)
 
 
 def test_fillers_are_counted(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ def test_bounds_cut_the_events_into_microbatches_within_the_limits(
     bounds = microbatch_bounds(offsets_of(counts), batch_events, max_particles).tolist()
     assert bounds[0] == 0
     assert bounds[-1] == len(counts)
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         assert first < last
         assert sum(counts[first:last]) <= max_particles
         assert last - first <= batch_events

@@ -92,7 +92,7 @@ def test_no_input_at_all_is_told() -> None:
 
 
 def test_an_unknown_scheme_is_told() -> None:
-    with pytest.raises(BadInputError, match="sdfkj://x/y.parquet: .*sdfkj"):
+    with pytest.raises(BadInputError, match=r"sdfkj://x/y\.parquet: .*sdfkj"):
         expand(["sdfkj://x/y.parquet"])
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +101,25 @@ def test_only_one_trainer_at_a_time_has_the_checkpoints(checkpoints: Checkpoints
         Checkpoints(tmp_path, 2, wait_s=60, stopped=lambda: True)
     checkpoints.close()
     checkpoints.__init__(tmp_path, 2, wait_s=0, stopped=lambda: False)  # type: ignore[misc]
+
+
+def test_damage_anywhere_in_a_checkpoint_is_bad_input_or_harmless(checkpoints: Checkpoints) -> None:
+    state = {"weights": {"layer": torch.arange(20.0)}, "position": "{}", "step": 3, "none": None, "numbers": [1, 2]}
+    path = checkpoints.save(3, state)
+    raw = path.read_bytes()
+    rng = random.Random(0)
+    for i in range(300):
+        damaged = bytearray(raw[: rng.randrange(len(raw))] if i % 3 == 0 else raw)
+        for _ in range(rng.randint(1, 5)):
+            if damaged:
+                damaged[rng.randrange(min(len(damaged), 600) if i % 2 else len(damaged))] = rng.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(BadInputError):
+            checkpoints.latest()
+
+
+@pytest.mark.parametrize("state", [{"format": 99}, [1, 2]])
+def test_a_checkpoint_of_another_format_is_told(checkpoints: Checkpoints, state: object) -> None:
+    torch.save(state, checkpoints.save(3, {}))
+    with pytest.raises(BadInputError, match="not a checkpoint of format 1"):
+        checkpoints.latest()

@@ -1,0 +1,57 @@
+"""Data and run directories of the end-to-end tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from runs import SMALL_STREAM, Processes, settings
+from showers import EPOCHS, EVENTS_PER_FILE, NUM_FILES, Showers, Undisturbed
+
+from services.simulator.command import simulate
+
+
+@pytest.fixture(scope="session")
+def showers(tmp_path_factory: pytest.TempPathFactory) -> Showers:
+    folder = tmp_path_factory.mktemp("showers")
+    arguments = [str(folder / "simulated"), "--preset", "bench", "--events", str(NUM_FILES * EVENTS_PER_FILE)]
+    result = CliRunner().invoke(simulate, [*arguments, "--files", str(NUM_FILES), "--seed", "1"])
+    assert result.exit_code == 0, result.output
+    tables = tuple(pq.read_table(path) for path in sorted((folder / "simulated").rglob("*.parquet")))
+    data = Showers(folder / "input", tables)
+    data.write(data.folder)
+    return data
+
+
+@pytest.fixture(scope="session")
+def command(showers: Showers) -> list[str]:
+    """Arguments of the run that `undisturbed` is the outcome of."""
+    return [*showers.input, *settings(*SMALL_STREAM), "--epochs", str(EPOCHS)]
+
+
+@pytest.fixture(scope="session")
+def undisturbed(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    processes = Processes(folder / "run", folder)
+    try:
+        summary = processes.train(*command)
+        return Undisturbed(summary, processes.audit(), processes.checkpoint())
+    finally:
+        processes.end()
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """The run directory of the test. At its end nothing of the run may be left."""
+    shared_memory = set(Path("/dev/shm").iterdir())
+    processes = Processes(tmp_path / "run", tmp_path)
+    try:
+        yield processes
+        processes.assert_nothing_is_left()
+        assert not list(processes.run_dir.rglob("*.part"))
+        assert set(Path("/dev/shm").iterdir()) <= shared_memory
+    finally:
+        processes.end()

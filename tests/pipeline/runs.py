@@ -1,0 +1,271 @@
+"""Starts icestream's processes as a user does, waits for what they report, and looks for what they left.
+
+Nothing here sleeps for a fixed time: `Processes.wait_for` polls for an event, is bounded by PATIENCE_S, and shows the
+logs if the event does not come.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from common.status import FetcherStatus, TrainerStatus, read_status
+
+PATIENCE_S = 90.0
+_POLL_S = 0.01
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
+
+T = TypeVar("T")
+
+TINY_MODEL = (
+    "trainer.device=cpu",
+    "trainer.threads=1",
+    "trainer.wgan.critic_steps=1",
+    "trainer.wgan.network.hidden=8",
+    "trainer.wgan.network.count_hidden=8",
+)
+"""A network that trains in milliseconds a step."""
+
+SMALL_STREAM = (
+    *TINY_MODEL,
+    "stream.block_files=2",
+    "stream.unit_events=400",
+    "stream.batch_events=100",
+    "stream.slots=3",
+    "stream.slot_mib=1",
+    "trainer.checkpoint_every=5",
+    "trainer.audit=true",
+    "local.restart_min_s=0",
+)
+"""On the `showers` fixture: 15 units and about 60 steps an epoch, in two blocks."""
+
+
+def settings(*assignments: str) -> list[str]:
+    """Configuration as command-line arguments."""
+    return [argument for assignment in assignments for argument in ("--set", assignment)]
+
+
+@dataclass
+class Process:
+    """One command that a test has started, with its output in a file."""
+
+    popen: subprocess.Popen[bytes]
+    output_path: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    def output(self) -> str:
+        """Standard output and error so far."""
+        return self.output_path.read_text(errors="replace")
+
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    def send(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+
+@dataclass
+class Processes:
+    """The processes of one run directory, whoever started them."""
+
+    run_dir: Path
+    logs: Path
+    """Folder of the outputs, outside of the run directory."""
+    started: list[Process] = field(default_factory=list)
+
+    # ------------------------------------------------------------ starting and waiting
+
+    def start(self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+        """`icestream VERB --run-dir RUN …` in a process group of its own."""
+        output_path = self.logs / f"{len(self.started)}-{verb}.log"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
+        with output_path.open("wb") as output:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "services", verb, "--run-dir", str(self.run_dir), *arguments],
+                cwd=PACKAGE_ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=inherited | {"OMP_NUM_THREADS": "1"} | dict(environment or {}),
+                start_new_session=True,
+            )
+        process = Process(popen, output_path)
+        self.started.append(process)
+        return process
+
+    def finish(self, process: Process) -> int:
+        """Wait for the end of a process; its exit code."""
+        self.wait_for(process.ended, "the end of " + process.output_path.name)
+        return int(process.popen.returncode)
+
+    def run(self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """Start a command and wait for its end: exit code and output."""
+        process = self.start(verb, *arguments, environment=environment)
+        return self.finish(process), process.output()
+
+    def train(self, *arguments: str) -> Summary:
+        """`icestream run` to its end, which has to be a good one."""
+        exit_code, output = self.run("run", *arguments)
+        assert exit_code == 0, f"{output}\n{self.report()}"
+        return self.summary()
+
+    def wait_for(self, event: Callable[[], T | None], what: str) -> T:
+        """The first true value of ``event()``."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            value = event()
+            if value:
+                return value
+            time.sleep(_POLL_S)
+        raise AssertionError(f"waited {PATIENCE_S:g} s for {what}\n{self.report()}")
+
+    def wait_in(self, process: Process, event: Callable[[], T | None], what: str) -> T:
+        """The same, while ``process`` has to be alive."""
+
+        def event_of_living() -> T | None:
+            value = event()
+            assert value or not process.ended(), f"the process ended before {what}\n{self.report()}"
+            return value
+
+        return self.wait_for(event_of_living, what)
+
+    def start_and_reach(self, step: int, command: Sequence[str], *, before: int) -> Process:
+        """`icestream run`, returned when it has a checkpoint of ``step`` or later, and is far from step ``before``."""
+        process = self.start("run", *command)
+        self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
+        assert self.checkpoint_step() < before - 20, "the run went on too fast to be disturbed in its middle"
+        return process
+
+    # ------------------------------------------------------------ what the run tells
+
+    @property
+    def fetcher(self) -> FetcherStatus:
+        return read_status(self.run_dir, "fetcher", FetcherStatus) or FetcherStatus()
+
+    @property
+    def trainer(self) -> TrainerStatus:
+        return read_status(self.run_dir, "trainer", TrainerStatus) or TrainerStatus()
+
+    def log(self, name: str) -> str:
+        """Of one process of `icestream run`: fetcher, decoder-0, …, trainer."""
+        path = self.run_dir / "logs" / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def summary(self) -> Summary:
+        return Summary(json.loads((self.run_dir / "summary.json").read_text()))
+
+    def checkpoint_step(self) -> int:
+        """Step of the newest checkpoint; 0 before the first."""
+        names = [path.stem for path in (self.run_dir / "checkpoints").glob("step-*.pt")]
+        return max((int(name.removeprefix("step-")) for name in names), default=0)
+
+    def checkpoint(self) -> dict[str, Any]:
+        """The newest checkpoint."""
+        path = self.run_dir / "checkpoints" / f"step-{self.checkpoint_step():09d}.pt"
+        checkpoint: dict[str, Any] = torch.load(path, weights_only=True)
+        return checkpoint
+
+    def audit(self) -> list[str]:
+        return (self.run_dir / "audit.jsonl").read_text().splitlines()
+
+    def pids(self, verb: str = "") -> list[int]:
+        """Living processes of the run, of one verb or of all, oldest first; those that only wait to be reaped don't
+        count."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            is_of_run = str(self.run_dir).encode() in words and b"services" in words
+            if is_of_run and fields[0] not in "ZX" and (not verb or verb.encode() in words):
+                found.append((int(fields[19]), int(entry.name)))  # start time, pid
+        return [pid for _, pid in sorted(found)]
+
+    def the_pid(self, verb: str) -> int:
+        """Of the only process of that verb."""
+        (pid,) = self.pids(verb)
+        return pid
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process of the run, the supervisor first, so that it starts nobody again."""
+        for pid in [*self.pids("run"), *self.pids()]:
+            kill(pid)
+
+    def report(self) -> str:
+        """Everything that explains a failure."""
+        paths = [*(process.output_path for process in self.started), *sorted((self.run_dir / "logs").glob("*.log"))]
+        parts = [f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in paths]
+        return "\n".join([*parts, f"--- status\n{self.fetcher}\n{self.trainer}", f"--- processes\n{self.pids()}"])
+
+    # ------------------------------------------------------------ what the run left
+
+    def assert_nothing_is_left(self) -> None:
+        """No process and no abstract socket of the run. (A socket file may wait for the next fetcher to remove it.)"""
+        self.wait_for(lambda: not self.pids(), "the end of all processes")
+        for process in self.started:
+            self.finish(process)
+        name = f"{os.getuid()}\0{self.run_dir.resolve()}".encode()
+        lifeline = f"@icestream-{hashlib.blake2b(name, digest_size=12).hexdigest()}"
+        # The kernel lets go of a killed process's sockets a moment after it has vanished.
+        self.wait_for(lambda: lifeline not in Path("/proc/net/unix").read_text(), "the end of its abstract sockets")
+
+    def end(self) -> None:
+        """Kill what a failed test has left."""
+        for pid in self.pids():
+            kill(pid)
+        for process in self.started:
+            process.popen.wait(PATIENCE_S)
+
+
+class Summary(dict[str, Any]):
+    """The content of summary.json."""
+
+    @property
+    def events(self) -> dict[str, int]:
+        """Events by fate, without zeros."""
+        return {fate: self[f"events_{fate}"] for fate in FATES if self[f"events_{fate}"]}
+
+    def assert_read(self, events: int) -> None:
+        """Every event that was read has a fate, and as many were read as the files hold."""
+        assert self["adds_up"]
+        assert sum(self.events.values()) == self["events_read"] == events, self
+
+
+FATES = ("trained", "outlier", "empty", "quarantined")
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to a process, if it is still there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal to the bit, through dicts and lists."""
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)

@@ -1,0 +1,167 @@
+"""Promise 7: what is wrong is named in one line, and the run goes on without it, or ends with exit code 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from runs import SMALL_STREAM, Processes, settings
+from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
+
+BAD_ROW = 3 * ROW_GROUP_EVENTS + 7
+"""In row group 3."""
+
+
+def with_value(table: pa.Table, column: str, value: object) -> pa.Table:
+    """The table with another value in BAD_ROW."""
+    values = table[column].to_pylist()
+    values[BAD_ROW] = value
+    index = table.schema.get_field_index(column)
+    return table.set_column(index, table.schema.field(index), pa.array(values, table.schema.field(index).type))
+
+
+def write_truncated(path: Path, table: pa.Table) -> None:
+    pq.write_table(table, path)
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def assert_refused(processes: Processes, expected: str, *arguments: str) -> None:
+    """The command ends with exit code 2 and one line that says why, and nobody shows a traceback."""
+    exit_code, output = processes.run("run", *arguments)
+    assert exit_code == 2, processes.report()
+    errors = [line for line in output.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert expected in errors[0]
+    assert output.splitlines()[-1] == errors[0]
+    assert "Traceback" not in output + "".join(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))
+
+
+def test_a_path_that_is_not_there_is_refused(processes: Processes, tmp_path: Path) -> None:
+    assert_refused(processes, f"{tmp_path}/none: no such file or directory", "-i", f"{tmp_path}/none")
+
+
+def test_a_glob_without_a_match_is_refused(processes: Processes, tmp_path: Path) -> None:
+    assert_refused(processes, f"{tmp_path}/*.parquet: no file matches this glob", "-i", f"{tmp_path}/*.parquet")
+
+
+def test_a_directory_without_parquet_is_refused(processes: Processes, tmp_path: Path) -> None:
+    assert_refused(processes, f"{tmp_path}: the directory holds no *.parquet file", "-i", str(tmp_path))
+
+
+def test_no_input_at_all_is_refused(processes: Processes) -> None:
+    assert_refused(processes, "no input given, and none stored")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("stream.batch_event=5", "unknown configuration key 'stream.batch_event'; did you mean 'stream.batch_events'?"),
+        ("stream.batch_events=0", "stream.batch_events = 0: "),
+        (
+            "stream.slot_mib=0.25",
+            "stream.slot_mib = 0.25 holds 262144 bytes, but one event of 65536 particles needs",
+        ),
+        (
+            "stream.slots=100000000",
+            "an arena of stream.slots = 100000000 × stream.slot_mib = 1 (97656.25 GiB) does not fit into memory",
+        ),
+        (
+            "stream.max_particles_per_event=70000",
+            "stream.max_particles_per_event = 70000 is larger than stream.max_particles = 65536",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_what_to_change(
+    processes: Processes, showers: Showers, assignment: str, expected: str
+) -> None:
+    assert_refused(processes, expected, *showers.input, *settings(*SMALL_STREAM, assignment))
+
+
+def test_an_unknown_key_in_a_file_or_the_environment_is_refused(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text("[stream]\nslotz = 3\n")
+    expected = "unknown configuration key 'stream.slotz'; did you mean 'stream.slots'?"
+    assert_refused(processes, expected, *showers.input, "-c", str(toml))
+    exit_code, output = processes.run("run", *showers.input, environment={"ICESTREAM_STREAM__SLOTZ": "3"})
+    assert exit_code == 2
+    assert "environment variable ICESTREAM_STREAM__SLOTZ" in output
+    assert "did you mean 'stream.slots'?" in output
+
+
+def test_a_truncated_file_alone_is_refused(processes: Processes, showers: Showers, tmp_path: Path) -> None:
+    path = tmp_path / "truncated.parquet"
+    write_truncated(path, showers.tables[0])
+    assert_refused(
+        processes, f"no file is usable: {path}: truncated, or not Parquet", "-i", str(path), *settings(*SMALL_STREAM)
+    )
+
+
+def test_strict_stops_at_the_first_bad_file(processes: Processes, showers: Showers, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    showers.write(folder)
+    write_truncated(folder / "truncated.parquet", showers.tables[0])
+    expected = f"{folder}/truncated.parquet: truncated, or not Parquet"
+    assert_refused(processes, expected, "-i", str(folder), "--strict", *settings(*SMALL_STREAM))
+
+
+def test_more_bad_files_than_the_failure_budget_stop_the_run(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    showers.write(folder)
+    for index in range(2):
+        write_truncated(folder / f"truncated_{index}.parquet", showers.tables[0])
+    expected = "2 bad files, fetcher.max_bad_files = 1 allows 1; the newest: "
+    assert_refused(processes, expected, "-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=1"))
+
+
+@pytest.mark.slow
+def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    table = showers.tables[0]
+    primary = table["primary"].to_pylist()[BAD_ROW]
+    muons = [[1.0, 2.0, 3.0], [1.0, 2.0]]
+    bad_rows = {
+        "inner_length": ("muons", muons, "column 'muons', row 7: a list has 2 numbers; expected 3"),
+        "nan": ("primary", [float("nan"), *primary[1:]], "column 'primary', row 7: energy_gev is nan; expected a"),
+        "negative": ("muons", [[-5.0, 0.0, 0.0]], "column 'muons', row 7: energy_gev is -5; expected a finite"),
+        "null": ("primary", None, "column 'primary', row 7: the value is null"),
+    }
+    for name, (column, value, _) in bad_rows.items():
+        bad_table = with_value(table, column, value)
+        pq.write_table(bad_table, folder / f"{name}.parquet", row_group_size=ROW_GROUP_EVENTS)
+    pq.write_table(table, folder / "good.parquet", row_group_size=ROW_GROUP_EVENTS)
+    pq.write_table(table.drop_columns(["primary"]), folder / "no_primary.parquet")
+    write_truncated(folder / "truncated.parquet", table)
+
+    summary = processes.train("-i", str(folder), *settings(*SMALL_STREAM))
+
+    num_readable = 6  # nobody can tell how many events the truncated file had
+    summary.assert_read(num_readable * EVENTS_PER_FILE)
+    assert summary["events_quarantined"] == EVENTS_PER_FILE + len(bad_rows) * ROW_GROUP_EVENTS
+    assert processes.fetcher.files_bad == 6
+    reasons = {Path(reason.partition(":")[0]).stem: reason for reason in summary["quarantined"]}
+    assert len(reasons) == len(summary["quarantined"]) == 6
+    for name, (_, _, expected) in bad_rows.items():
+        assert reasons[name].startswith(f"{folder}/{name}.parquet: row group 3, ")
+        assert expected in reasons[name]
+    assert (
+        "column 'primary' is missing; the file has primary_major_id, primary_minor_id, muons" in reasons["no_primary"]
+    )
+    assert "truncated, or not Parquet" in reasons["truncated"]
+    assert all("\n" not in reason for reason in reasons.values())
+
+
+@pytest.mark.slow
+def test_a_run_with_nothing_to_train_on_is_told_so(processes: Processes, showers: Showers, tmp_path: Path) -> None:
+    path = tmp_path / "nan.parquet"
+    pq.write_table(with_value(showers.tables[0], "primary", [float("nan")] * 4), path)
+    assert_refused(processes, "there was nothing to train on: ", "-i", str(path), *settings(*SMALL_STREAM))
+    assert f"quarantined: {path}: row group 0" in processes.log("fetcher")

@@ -1,0 +1,63 @@
+"""A whole run, as in the README: simulate, run, look at what came out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from runs import TINY_MODEL, Processes, settings
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from services.simulator.command import simulate
+
+CORSIKA = Path(__file__).parent.parent / "data" / "corsika" / "bundles.parquet"
+
+
+@pytest.mark.slow
+def test_a_demo_run_ends_with_a_checkpoint_scalars_and_a_summary_that_adds_up(
+    processes: Processes, tmp_path: Path
+) -> None:
+    demo = tmp_path / "demo"
+    simulated = CliRunner().invoke(simulate, [str(demo), "--preset", "corsika", "--events", "5000", "--files", "3"])
+    assert simulated.exit_code == 0
+    files = [pq.read_table(path) for path in sorted(demo.rglob("*.parquet"))]
+
+    summary = processes.train("-i", str(demo), *settings(*TINY_MODEL))
+
+    summary.assert_read(sum(file.num_rows for file in files))
+    assert summary["exit_status"] == "finished"
+    assert summary["particles_trained"] == sum(len(muons) for file in files for muons in file["muons"])
+    assert summary["checkpoint"] == f"checkpoints/step-{summary['steps']:09d}.pt"
+    assert processes.checkpoint()["step"] == summary["steps"] >= 10
+    scalars = EventAccumulator(str(processes.run_dir / "tensorboard")).Reload()
+    for name in ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500"):
+        points = scalars.Scalars(f"train/{name}")
+        assert [point.step for point in points] == [1, *range(10, summary["steps"] + 1, 10)]
+        assert all(math.isfinite(point.value) for point in points)
+
+
+@pytest.mark.slow
+def test_real_corsika_showers_are_trained_on(processes: Processes) -> None:
+    summary = processes.train("-i", str(CORSIKA), *settings(*TINY_MODEL))
+    summary.assert_read(11)
+    assert summary.events == {"trained": 11}
+    assert summary["particles_trained"] == 1_398
+
+
+@pytest.mark.slow
+def test_a_real_shower_of_1335_muons_above_the_limit_is_set_aside_whole_with_its_origin(processes: Processes) -> None:
+    summary = processes.train("-i", str(CORSIKA), *settings(*TINY_MODEL, "max_particles_per_event=1000"))
+    summary.assert_read(11)
+    assert summary.events == {"trained": 10, "outlier": 1}
+    assert summary["particles_trained"] == 1_398 - 1_335
+
+    (path,) = (processes.run_dir / "outliers").iterdir()
+    (outlier,) = pq.read_table(path).to_pylist()
+    source_file, source_row = outlier.pop("source_file"), outlier.pop("source_row")
+    assert Path(source_file) == CORSIKA
+    assert outlier.pop("num_particles") == 1_335
+    assert outlier == pq.read_table(CORSIKA).to_pylist()[source_row]
+    assert len(outlier["muons"]) == 1_335

@@ -1,0 +1,108 @@
+"""Promise 2 and 6: kill -9 of anything, at any time, changes nothing in what is trained, and leaves nothing."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from runs import Process, Processes, kill, settings
+from showers import Undisturbed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("verb", ["decoder", "trainer", "fetcher"])
+def test_a_killed_process_is_started_again_and_changes_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, verb: str
+) -> None:
+    run = processes.start_and_reach(5, command, before=undisturbed.steps)
+    kill(processes.pids(verb)[0])
+    assert processes.finish(run) == 0, processes.report()
+    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0} | {verb: 1}
+    undisturbed.assert_same(processes)
+
+
+def stop_a_decoder_with_work_in_hand(processes: Processes, run: Process) -> int:
+    """The pid of a decoder that holds leases and sleeps: SIGSTOP reached it before the trainer came to want units."""
+    processes.wait_in(run, lambda: processes.log("fetcher").count(" joined ") == 2, "both decoders' joining")
+    assert processes.fetcher.units_leased == 0, "the decoders are at work already"
+    pid = processes.pids("decoder")[0]
+    kill(pid, signal.SIGSTOP)
+    # The decoder with the most credit is next: each has a lease before one of them has two.
+    processes.wait_in(run, lambda: processes.fetcher.units_leased > 0, "leases")
+    return pid
+
+
+def test_the_units_of_a_decoder_that_was_killed_in_its_work_are_decoded_by_another(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = processes.start("run", *command)
+    pid = stop_a_decoder_with_work_in_hand(processes, run)
+    kill(pid)
+    assert processes.finish(run) == 0, processes.report()
+    assert f"failed 1 time(s): decoder {pid}-" in processes.log("fetcher")
+    assert processes.fetcher.decoders_lost == 1
+    undisturbed.assert_same(processes)
+
+
+def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = processes.start("run", *command, *settings("fetcher.stall_timeout_s=2"))
+    pid = stop_a_decoder_with_work_in_hand(processes, run)
+    assert processes.finish(run) == 0, processes.report()
+    assert f"decoder {pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
+    assert processes.summary()["restarts"]["decoder"] == 1
+    undisturbed.assert_same(processes)
+
+
+def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_checkpoint(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    seldom = settings("trainer.checkpoint_every=50")
+    run = processes.start_and_reach(50, [*command, *seldom], before=undisturbed.steps)
+    committed_bytes = processes.checkpoint()["audit_bytes"]
+    audit = processes.run_dir / "audit.jsonl"
+    processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
+    processes.kill_all()
+    processes.assert_nothing_is_left()
+    step = processes.checkpoint_step()
+    assert 50 <= step < undisturbed.steps
+
+    processes.train(*command, *seldom)
+
+    assert f"goes on from step-{step:09d}.pt: step {step}," in processes.log("trainer")
+    undisturbed.assert_same(processes)
+
+
+def test_when_the_supervisor_is_killed_its_children_end_and_the_same_command_goes_on(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = processes.start_and_reach(5, command, before=undisturbed.steps)
+    kill(run.pid)
+    processes.assert_nothing_is_left()
+    assert 5 <= processes.checkpoint_step() < undisturbed.steps
+    processes.train(*command)
+    undisturbed.assert_same(processes)
+
+
+def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undisturbed_stream(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = processes.start("run", *command, "--epochs", "0")  # it can't end before it was disturbed
+    victims = ["decoder", "fetcher", "decoder", "trainer", "fetcher", "decoder", "decoder", "trainer"]
+    for verb in victims:
+        step = processes.checkpoint_step()
+        processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
+        pids = processes.wait_in(run, lambda verb=verb: processes.pids(verb), f"a {verb}")
+        kill(pids[0])
+    step = processes.checkpoint_step()
+    processes.wait_in(run, lambda: processes.checkpoint_step() > step, "a checkpoint after all kills")
+    run.send(signal.SIGINT)
+    assert processes.finish(run) == 130
+    restarts = processes.summary()["restarts"]
+    assert restarts == {verb: victims.count(verb) for verb in ("fetcher", "decoder", "trainer")}
+    assert processes.summary()["adds_up"]
+    length = min(len(processes.audit()), len(undisturbed.audit))
+    assert length > 40
+    assert processes.audit()[:length] == undisturbed.audit[:length]

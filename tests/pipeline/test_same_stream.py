@@ -1,0 +1,42 @@
+"""Promise 1: what is trained, and in which order, does not depend on how many work on it or how fast."""
+
+from __future__ import annotations
+
+import pytest
+from runs import Processes, settings
+from showers import EPOCHS, Showers, Undisturbed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("decoders", "assignments"),
+    [
+        (1, ()),
+        (3, ("stream.slots=8", "decoder.credit=1", "trainer.prefetch_units=5")),
+        (3, ("stream.slots=1",)),
+        (2, ("fetcher.transfers=1", "fetcher.blocks_ahead=1", "transport.sockets=folder")),
+    ],
+    ids=["1 decoder", "3 decoders, many slots", "3 decoders, 1 slot", "1 transfer"],
+)
+def test_the_audit_and_the_weights_do_not_depend_on_decoders_slots_or_threads(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, decoders: int, assignments: tuple[str, ...]
+) -> None:
+    processes.train(*command, *settings(*assignments), "--decoders", str(decoders))
+    undisturbed.assert_same(processes)
+    assert not list((processes.run_dir / "sockets").glob("*"))
+
+
+def test_another_seed_gives_another_order_of_the_same_events(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    summary = processes.train(*command, "--seed", "1")
+    assert not set(processes.audit()) & set(undisturbed.audit)
+    assert summary.events == undisturbed.summary.events
+
+
+def test_the_undisturbed_audit_covers_every_event_of_every_epoch(showers: Showers, undisturbed: Undisturbed) -> None:
+    undisturbed.summary.assert_read(EPOCHS * showers.events)
+    assert undisturbed.summary["particles_trained"] == EPOCHS * showers.muons
+    assert len(set(undisturbed.audit)) == len(undisturbed.audit)
+    assert undisturbed.steps > 150

@@ -1,0 +1,290 @@
+"""The feed against a real transport and dispatcher; units are filled in place of a decoder."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from common import messages as m
+from common.arena import Arena
+from common.config import StreamConfig, TransportConfig
+from common.errors import BadInputError
+from common.ragged import SlotHeader, SlotMismatch, slot_bytes_needed, unit_arrays, write_header
+from common.schema import MUONS
+from common.transport import Lost, Received, ServerTransport
+from services.decoder.microbatch import microbatch_bounds
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
+from services.trainer.feed import FedBatch, Feed
+from services.trainer.position import StreamPosition
+
+PLAN = "ab" * 16
+STREAM = StreamConfig(batch_events=4, max_particles=6, slots=2, slot_mib=0.02)
+CONFIG = TransportConfig(connect_timeout_s=20)
+EVENTS = (10, 0, 7, 9, 1, 12)
+"""Events of units 0, 1, …; event e of unit k has e % 3 particles."""
+
+
+def unit(k: int) -> m.Unit:
+    part = m.Part(k, "f", 0, 0, EVENTS[k], 99, 0) if EVENTS[k] else None
+    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=(part,) if part else ())
+
+
+class Fetcher:
+    """Dispatcher, transport and one imagined decoder in a thread. `skip`: units that can't be decoded."""
+
+    def __init__(self, run_dir: Path, *, plan: str = PLAN, skip: tuple[int, ...] = (), wrong_header: bool = False):
+        self.arena = Arena.create(STREAM.slots, STREAM.slot_bytes)
+        self.dispatcher = Dispatcher(slots=STREAM.slots, plan_hash=plan, max_unit_deaths=1, stall_timeout_s=1000)
+        self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
+        self.finished = threading.Event()
+        self.evicted: list[int] = []
+        self.ask_for_commit = False
+        self._plan = plan
+        self._skip = skip
+        self._wrong_header = wrong_header
+        self._leases: deque[m.Lease] = deque()
+        self._stopped = False
+        self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._stopped:
+            for event in self.transport.poll(0.01):
+                match event:
+                    case Received(peer, message):
+                        self._act(self.dispatcher.handle(peer, message, 0.0))
+                    case Lost(peer):
+                        self._act(self.dispatcher.lose(peer))
+            while self._leases:
+                self._decode(self._leases.popleft())
+            if self.ask_for_commit and self.dispatcher.trainer:
+                self.ask_for_commit = False
+                self.transport.send(self.dispatcher.trainer, m.CommitRequest())
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send("decoder", m.Lease() as lease):
+                    self._leases.append(lease)
+                case Send(peer, message):
+                    self.transport.send(peer, message)
+                case Replan(cursor):
+                    units = [unit(k) for k in range(cursor.block_first_unit, len(EVENTS))]
+                    self._act(self.dispatcher.add_units(units))
+                    self._act(self.dispatcher.end_plan())
+                case Evict(before_block):
+                    self.evicted.append(before_block)
+                case EndRun():
+                    self.finished.set()
+
+    def _decode(self, lease: m.Lease) -> None:
+        k = lease.unit.k
+        if k in self._skip:
+            self._act(self.dispatcher.handle("decoder", m.Failed(k, lease.lease, "poison"), 0.0))
+            return
+        counts = np.arange(EVENTS[k]) % 3
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        bounds = microbatch_bounds(offsets, STREAM.batch_events, STREAM.max_particles)
+        layout = m.Layout(EVENTS[k], int(offsets[-1]), len(bounds) - 1)
+        assert slot_bytes_needed(MUONS, layout) <= STREAM.slot_bytes
+        slot = self.arena.slot(lease.slot)
+        slot[:] = 0xEE  # whoever still reads a former unit here sees rubbish
+        arrays = unit_arrays(slot, MUONS, layout)
+        arrays.offsets[:] = offsets
+        arrays.microbatch_bounds[:] = bounds
+        arrays.event_columns["source_row"][:, 0] = 100 * k + np.arange(EVENTS[k])
+        arrays.particle_columns["muons"][:, 0] = np.repeat(100 * k + np.arange(EVENTS[k]), counts)
+        write_header(slot, SlotHeader(self._plan, k + self._wrong_header, lease.lease, layout))
+        tally = m.Tally(rows_read=EVENTS[k])
+        self._act(self.dispatcher.handle("decoder", m.Done(k, lease.lease, layout, tally), 0.0))
+
+    def close(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._thread.join(timeout=20)
+            self.transport.close()
+            self.arena.close()
+            self.dispatcher.validate()
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
+    started: list[Fetcher] = []
+
+    def start(**options: object) -> Fetcher:
+        started.append(Fetcher(tmp_path, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for fetcher in started:
+        fetcher.close()
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Callable[[], Feed]]:
+    feeds: list[Feed] = []
+
+    def make(stopped: Callable[[], bool] = lambda: False) -> Feed:
+        feeds.append(
+            Feed(
+                tmp_path,
+                MUONS,
+                STREAM,
+                CONFIG,
+                device=torch.device("cpu"),
+                prefetch_units=2,
+                audit=True,
+                stopped=stopped,
+            )
+        )
+        return feeds[-1]
+
+    yield make
+    for feed in feeds:
+        feed.close()
+
+
+def rows(fed: FedBatch) -> list[int]:
+    """The events of a batch, after a look at their particles."""
+    found: list[int] = []
+    for microbatch in fed.batch.microbatches:
+        numbers = microbatch.event_columns["source_row"][:, 0].tolist()
+        counts = microbatch.offsets_E1.diff()
+        assert counts.tolist() == [number % 100 % 3 for number in numbers]
+        energies = torch.repeat_interleave(torch.tensor(numbers), counts).float()
+        assert torch.equal(microbatch.particle_columns["muons"][:, 0], energies)
+        assert microbatch.num_particles <= STREAM.max_particles
+        found += numbers
+    return found
+
+
+ALL_ROWS = [100 * k + e for k, events in enumerate(EVENTS) for e in range(events)]
+
+
+def test_every_event_comes_once_in_order_in_batches_of_enough_events(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    fetcher, feed = fetch(), connect()
+    batches = list(feed.batches(StreamPosition()))
+    assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
+    assert all(fed.batch.num_events >= STREAM.batch_events for fed in batches[:-1])
+    assert feed.ended
+    assert feed.position.cursor == m.Cursor(2, 4, len(EVENTS), 0)
+    assert feed.position.counters.adds_up()
+    assert feed.position.counters.events_trained == len(ALL_ROWS)
+    lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
+    assert [(line["unit"], line["microbatch"]) for line in lines] == sorted(
+        (line["unit"], line["microbatch"]) for line in lines
+    )
+    feed.finished()
+    assert fetcher.finished.wait(20)
+
+
+def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    fetch()
+    feed = connect()
+    batches = list(feed.batches(StreamPosition()))
+    feed.close()
+    assert any(fed.position.cursor.microbatch for fed in batches), "some batches end inside a unit"
+    for number, fed in enumerate(batches):
+        again = connect()
+        rest = list(again.batches(fed.position))
+        again.close()
+        assert [rows(other) for other in rest] == [rows(other) for other in batches[number + 1 :]]
+        assert again.position == feed.position
+
+
+def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    first = fetch()
+    feed = connect()
+    found: list[int] = []
+    for number, fed in enumerate(feed.batches(StreamPosition())):
+        found += rows(fed)
+        if number in (1, 4):
+            first.close()
+            first = fetch()
+    assert found == ALL_ROWS
+    assert feed.position.counters.events_trained == len(ALL_ROWS)
+
+
+def test_a_fetcher_that_comes_back_with_another_plan_is_refused(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    first = fetch()
+    batches = connect().batches(StreamPosition())
+    next(batches)
+    first.close()
+    fetch(plan="cd" * 16)
+    with pytest.raises(BadInputError, match="came back with another plan"):
+        list(batches)
+
+
+def test_a_skipped_unit_is_counted_and_told(fetch: Callable[..., Fetcher], connect: Callable[[], Feed]) -> None:
+    fetch(skip=(2,))
+    feed = connect()
+    found = [row for fed in feed.batches(StreamPosition()) for row in rows(fed)]
+    assert found == [row for row in ALL_ROWS if row // 100 != 2]
+    assert feed.position.skipped_units == (2,)
+    assert feed.position.counters.events_quarantined == EVENTS[2]
+    assert feed.position.counters.adds_up()
+
+
+def test_a_slot_with_another_unit_ends_the_trainer(fetch: Callable[..., Fetcher], connect: Callable[[], Feed]) -> None:
+    fetch(wrong_header=True)
+    feed = connect()
+    with pytest.raises(SlotMismatch, match="should hold"):
+        next(feed.batches(StreamPosition()))
+
+
+def test_a_second_trainer_is_refused(fetch: Callable[..., Fetcher], connect: Callable[[], Feed]) -> None:
+    fetch()
+    with closing(connect().batches(StreamPosition())) as first:
+        next(first)
+        with pytest.raises(BadInputError, match="a trainer is already attached"):
+            next(connect().batches(StreamPosition()))
+
+
+def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    fetcher, feed = fetch(), connect()
+    asked: list[bool] = []
+
+    def commit() -> None:
+        asked.append(True)
+        feed.committed(feed.position)
+
+    feed.on_commit_request = commit
+    for number, _ in enumerate(feed.batches(StreamPosition())):
+        fetcher.ask_for_commit |= number == 0
+    feed.committed(feed.position)
+    feed.finished()
+    assert fetcher.finished.wait(20)
+    assert fetcher.evicted[-1] == 2
+    assert len(fetcher.evicted) == len(asked) + 1
+
+
+def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Callable[..., Fetcher], connect: Callable[..., Feed]):
+    fetch()
+    stop = False
+    feed = connect(lambda: stop)
+    found = []
+    for fed in feed.batches(StreamPosition()):
+        found += rows(fed)
+        stop = True
+    assert found == ALL_ROWS[: len(found)]
+    assert 0 < len(found) < len(ALL_ROWS)
+    assert not feed.ended
