@@ -14,6 +14,7 @@ Contract (rule R3 of the queue; the dispatcher holds it by leases, this module b
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -99,7 +100,8 @@ class Arena:
         if self._bytes is None:
             return
         self._bytes = None
-        self._map.close()
+        with contextlib.suppress(BufferError):  # the traceback of an error may hold a view; the mapping ends with it
+            self._map.close()
         os.close(self.fd)
 
     def __enter__(self) -> Self:

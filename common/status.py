@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 STATUS_FOLDER = "status"
+OUTLIER_FOLDER = "outliers"
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Why the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 

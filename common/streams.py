@@ -18,6 +18,6 @@ class Stream(IntEnum):
     """Order of the events in a unit: key (seed, epoch, k)."""
 
 
-def generator(stream: Stream, *key: int) -> np.random.Generator:
-    """A generator that depends on nothing but its arguments (non-negative, any size)."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([int(stream), *key])))
+def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:
+    """A generator that depends on nothing but its arguments (non-negative; the key's below 2**32)."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(int(stream), *key))))

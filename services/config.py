@@ -70,7 +70,11 @@ def load_config(
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(run_dir))
     if toml is not None:
-        _merge(tree, _read_toml(toml))
+        settings = _read_toml(toml)
+        for key in _leaves(settings):
+            if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation says what is wrong
+                _known_key(key, str(toml))
+        _merge(tree, settings)
     for name, text in sorted(environment.items()):
         if name.startswith(ENVIRONMENT_PREFIX):
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
@@ -104,6 +108,14 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from known_keys(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name
 

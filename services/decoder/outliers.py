@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from common.ragged import Array
 from common.schema import Workload
+from common.status import OUTLIER_FOLDER
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Outlier:
 
 def outlier_path(run_dir: Path, k: int) -> Path:
     """Named by the unit: decoding it again replaces the file."""
-    return run_dir / "outliers" / f"unit-{k:010d}.parquet"
+    return run_dir / OUTLIER_FOLDER / f"unit-{k:010d}.parquet"
 
 
 def write_outliers(path: Path, outliers: Sequence[Outlier], workload: Workload) -> None:
@@ -53,7 +55,7 @@ def write_outliers(path: Path, outliers: Sequence[Outlier], workload: Workload) 
     columns["source_row"] = pa.array([outlier.row for outlier in outliers], pa.int64())
     columns["num_particles"] = pa.array(counts, pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may be at it, one of them thought hung
     pq.write_table(pa.table(columns), part)
     part.replace(path)
 

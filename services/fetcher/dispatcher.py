@@ -214,8 +214,8 @@ class Dispatcher:
             case m.Release(k) if peer == self.trainer and self._is(k, State.DELIVERED):
                 self._free_slot(self._table.pop(k).slot)
             case m.Committed(cursor) if peer == self.trainer:
+                actions.append(Evict(self._first_needed_block(cursor)))
                 self._forget_before(cursor.unit)
-                actions.append(Evict(cursor.block))
             case m.Finished() if peer == self.trainer:
                 actions.append(EndRun())
             case _:
@@ -467,6 +467,14 @@ class Dispatcher:
 
     # -------------------------------------------------------------- small things
 
+    def _first_needed_block(self, cursor: m.Cursor) -> int:
+        """The block of the first unit that a trainer at ``cursor`` needs, as far as it is planned."""
+        if cursor.unit in self.units:
+            return self.units[cursor.unit].block
+        # A block's units are planned together: if none follows, the cursor's block is used up.
+        used_up = cursor.unit == self.next_k and cursor.unit - 1 in self.units
+        return cursor.block + 1 if used_up else cursor.block
+
     def _forget_before(self, k: int) -> None:
         """Nobody can come back for units before k; one that is still held is kept until its release."""
         bound = min([k, self.deliver_k, *(j for j in self._table if self._is(j, State.DELIVERED))])
@@ -486,7 +494,9 @@ class Dispatcher:
         if not self.attached_once or (self.plan_ended and self._next_to_lease() is None):
             return None
         if not self.free and self.num(State.READY) and not self.num(State.ORPHANED):
-            return "no_free_slot"
+            # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
+            waits_for_head = self._want > 0 and self._is(self.deliver_k, State.LEASED)
+            return "no_credit" if waits_for_head else "no_free_slot"
         if self._next_to_lease() is None:
             return "not_staged"
         return "no_credit"

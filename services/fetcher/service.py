@@ -16,7 +16,7 @@ from common.errors import BadInputError
 from common.metrics import Rate, Shares
 from common.process import StopFlag
 from common.schema import WORKLOADS
-from common.status import FetcherStatus, write_status
+from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport
 from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
@@ -59,6 +59,7 @@ class FetcherService:
         self._inventory = open_inventory(self._ledger, config.input)
         cache_dir = config.fetcher.cache_dir or run_dir / "cache"
         remove_parts(cache_dir)
+        remove_parts(run_dir / OUTLIER_FOLDER)  # of decoders that were killed while they wrote
         self._capacity = capacity
         self._stage = Stage(cache_dir, workload, stream, capacity)
         self._blocks = Blocks(len(self._inventory), stream, config.seed, config.epochs)

@@ -303,6 +303,16 @@ def test_files_are_evicted_only_behind_a_commit(make: Callable[..., Dispatcher])
     assert Evict(0) in dispatcher.handle("t", m.Committed(m.Cursor(0, 0, 1, 0)), 0.0)
 
 
+def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=1)
+    block = dispatcher.units[0].block
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    dispatcher.handle("t", m.Release(0), 0.0)
+    assert Evict(block) in dispatcher.handle("t", m.Committed(m.Cursor(block, 0, 0, 2)), 0.0)
+    assert Evict(block + 1) in dispatcher.handle("t", m.Committed(m.Cursor(block, 0, 1, 0)), 0.0)
+
+
 @pytest.mark.parametrize(
     "message",
     [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],

@@ -50,6 +50,7 @@ def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
 ) -> None:
     run = processes.start("run", *command, *settings("fetcher.stall_timeout_s=2"))
     pid = stop_a_decoder_with_work_in_hand(processes, run)
+    processes.wait_in(run, lambda: processes.fetcher.bottleneck == "decoders", "the hint at the decoders")
     assert processes.finish(run) == 0, processes.report()
     assert f"decoder {pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
     assert processes.summary()["restarts"]["decoder"] == 1

@@ -61,6 +61,9 @@ class Fetcher:
             for event in self.transport.poll(0.01):
                 match event:
                     case Received(peer, message):
+                        former = self.dispatcher.trainer
+                        if isinstance(message, m.Attach) and former and not self.transport.is_connected(former):
+                            self._act(self.dispatcher.lose(former))  # as the service does: its end may come later
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
@@ -273,7 +276,7 @@ def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(
     feed.committed(feed.position)
     feed.finished()
     assert fetcher.finished.wait(20)
-    assert fetcher.evicted[-1] == 2
+    assert fetcher.evicted[-1] == 3, "the last block is used up, too"
     assert len(fetcher.evicted) == len(asked) + 1
 
 
