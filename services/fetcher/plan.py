@@ -18,6 +18,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.messages import Layout, Part, Quarantined, Unit
 from common.ragged import slot_bytes_needed
+from common.redact import without_secrets
 from common.schema import SCHEMA_VERSION, Workload
 from common.streams import Stream, generator
 
@@ -92,7 +93,8 @@ def plan_hash(inventory: Sequence[SourceFile], workload: Workload, stream: Strea
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())
     for file in inventory:
-        digest.update(f"{file.url}\0{file.size_bytes}\n".encode())
+        # Without its token: a renewed one makes no other plan.
+        digest.update(f"{without_secrets(file.url)}\0{file.size_bytes}\n".encode())
     return digest.hexdigest()
 
 

@@ -244,6 +244,11 @@ def test_the_plan_hash_does_not_depend_on_the_number_of_slots() -> None:
     assert len(bytes.fromhex(found)) == 16
 
 
+def test_a_renewed_token_in_a_url_does_not_change_the_plan_hash() -> None:
+    old, new = ([SourceFile(f"https://host/a.parquet?token={token}", 5)] for token in ("old", "new"))
+    assert plan_hash(old, MUONS, STREAM, 0) == plan_hash(new, MUONS, STREAM, 0)
+
+
 def test_a_slot_that_holds_not_even_one_event_is_refused_with_the_size_that_would_do() -> None:
     stream = StreamConfig(max_particles=65_536, slot_mib=0.25)
     with pytest.raises(BadInputError, match=r"slot_mib to 1 or more.*max_particles_per_event.*max_particles"):
