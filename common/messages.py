@@ -199,12 +199,14 @@ class Stop:
 
 @dataclass(frozen=True, config=_checked)
 class Attach:
-    """A trainer wants the stream from ``cursor`` on; it knows these units to be skipped."""
+    """A trainer wants the stream from ``cursor`` on, with the same skips as before."""
 
     rank: Count
     plan_hash: Text
     cursor: Cursor
     skipped_units: tuple[Count, ...] = ()
+    bad_files: tuple[Count, ...] = ()
+    """Whole files that its journal says are quarantined."""
 
 
 @dataclass(frozen=True, config=_checked)

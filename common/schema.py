@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 SCHEMA_VERSION = 1
 """Part of the plan hash: raise it when the meaning or the order of a column changes."""
 
@@ -19,11 +17,6 @@ class Column:
     per: Literal["event", "particle"]
     dtype: str
     fields: tuple[str, ...]
-
-    @property
-    def itemsize_bytes(self) -> int:
-        """Bytes of one row."""
-        return np.dtype(self.dtype).itemsize * len(self.fields)
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ class TrainerStatus(Status):
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0
     quarantined: list[str] = []
-    """One line for each quarantined file, row group or unit: which, and why."""
+    """One line for each of the newest quarantined files, row groups or units: which, and why."""
+    num_quarantined: int = 0
+    """Of all that are quarantined; the fetcher's log and the checkpoint name each."""
 
 
 StatusType = TypeVar("StatusType", bound=Status)

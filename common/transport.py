@@ -45,6 +45,7 @@ _PEERCRED = struct.Struct("3i")  # pid, uid, gid
 _LAST_WORD = struct.Struct("<Q")  # messages that a peer sent
 _LAST_MESSAGES_S = 2.0
 _LEAVING_POLL_S = 0.01
+_RECONNECT_MS = 60_000  # -1, never, was seen to hang the context's end
 _LINGER_MS = 1000  # below _LAST_MESSAGES_S
 
 
@@ -142,6 +143,7 @@ class ServerTransport:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.IPC_FILTER_UID, os.getuid())  # its abstract name can be seen by everybody
         self._router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
             self._router.setsockopt(option, 0)
@@ -326,6 +328,8 @@ class PeerTransport:
         self._dealer.setsockopt(zmq.ROUTING_ID, welcome["peer"].encode())
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             self._dealer.setsockopt(option, 0)
+        # Who binds that name after the fetcher's end is somebody else; the lifeline tells the end long before.
+        self._dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._dealer.setsockopt(zmq.LINGER, _LINGER_MS)  # a Bye or Finished shall get out
         self._sent = 0
         self._dealer.connect(self._addresses.control(welcome["control"]))

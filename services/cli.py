@@ -67,11 +67,17 @@ def main() -> None:
         cli(prog_name="icestream")
     except IcestreamError as error:
         fail(str(error))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        if not _is_full_disk(error):
             raise
-        where = f" while writing {error.filename}" if error.filename else ""
+        name = getattr(error, "filename", None)
+        where = f" while writing {name}" if name else ""
         fail(f"the disk is full{where}: free some space and give the same command again")
+
+
+def _is_full_disk(error: Exception) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
 
 
 def fail(text: str) -> None:

@@ -23,7 +23,7 @@ CONFIG_FILE = "config.json"
 
 
 class LocalConfig(ConfigBranch):
-    """Read by services/local.py, which starts all services on one machine."""
+    """Read by services/supervisor.py, which runs all services on one machine."""
 
     decoders: int = Field(2, ge=1)
     """Decoder processes."""

@@ -14,6 +14,7 @@ from common.status import TrainerStatus
 SUMMARY_FILE = "summary.json"
 SERVICES = ("fetcher", "decoder", "trainer")
 FAILED_EXIT_CODE = 1
+QUARANTINED_SHOWN = 20
 
 ExitStatus = Literal["finished", "interrupted", "failed"]
 
@@ -49,7 +50,9 @@ class Summary(BaseModel):
     checkpoint: str
     """Newest checkpoint, relative to the run directory. Empty: none was written."""
     quarantined: list[str]
-    """One line for each quarantined file, row group or unit."""
+    """One line for each of the newest quarantined files, row groups or units."""
+    num_quarantined: int
+    """Number of all of them."""
     error: str | None
 
 
@@ -99,6 +102,7 @@ def build_summary(
         restarts={service: (restarts or {}).get(service, 0) for service in SERVICES},
         checkpoint=status.checkpoint,
         quarantined=status.quarantined,
+        num_quarantined=max(status.num_quarantined, len(status.quarantined)),
         error=error,
     )
 
@@ -134,7 +138,9 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  restarts: {restarts or 'none'}",
         f"  checkpoint: {summary.checkpoint or 'none'}",
     ]
-    lines += [f"  quarantined: {line}" for line in summary.quarantined]
+    lines += [f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]]
+    if summary.num_quarantined > QUARANTINED_SHOWN:
+        lines.append(f"  … and {summary.num_quarantined - QUARANTINED_SHOWN:,} more: see logs/fetcher.log")
     if not summary.adds_up:
         lines.append(f"  SUM IS WRONG: {summary.events_read:,} read ≠ {sum(fates.values()):,} accounted for")
     return lines

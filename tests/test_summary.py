@@ -81,7 +81,7 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
         *("exit_status", "exit_code"),
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
-        *("events_per_s", "particles_per_s", "restarts", "checkpoint", "quarantined", "error"),
+        *("events_per_s", "particles_per_s", "restarts", "checkpoint", "quarantined", "num_quarantined", "error"),
     ]
     assert stored["restarts"] == {"fetcher": 0, "decoder": 2, "trainer": 0}
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]

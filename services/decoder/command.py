@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from common.process import StopFlag, end_with_parent, start_logging
+from services.config import load_config
 from services.decoder.service import serve
 from services.options import config_options, run_dir_option
 from services.wait import wait_for_config
@@ -23,4 +24,4 @@ def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> N
     stop = StopFlag()
     config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
     if config is not None:
-        serve(run_dir, config, stop)
+        serve(run_dir, config, lambda: load_config(run_dir, toml=toml, assignments=assignments), stop)

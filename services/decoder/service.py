@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 
 from common import messages as m
 from common.errors import BadInputError
+from common.plan_hash import has_settings
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, write_header
 from common.schema import WORKLOADS
@@ -21,28 +24,39 @@ from services.decoder.readers.parquet import ParquetReader
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ESTALE)
 
 
-def serve(run_dir: Path, config: Config, stop: StopFlag) -> None:
-    """Decode until the run is over or until asked to stop; joins again if the fetcher comes back."""
+def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopFlag) -> None:
+    """Decode until the run is over or until asked to stop; joins again if the fetcher comes back.
+
+    ``load`` reads the run's configuration again: a fetcher that comes back may have another one. Raises BadInputError
+    if this decoder would decode otherwise than the run wants.
+    """
     pa.set_cpu_count(config.decoder.threads)
     pa.set_io_thread_count(config.decoder.threads)
-    reader = ParquetReader(WORKLOADS[config.workload])
-    decode = Decode(WORKLOADS[config.workload], config.stream, config.seed, run_dir, reader)
-    try:
-        while not stop:
+    while not stop:
+        try:
             transport = PeerTransport(run_dir, config.transport, writable=True, stopped=lambda: bool(stop))
-            try:
-                _take_leases(transport, config.decoder.credit, decode, stop)
-                return
-            except FetcherLost:
-                logger.warning("the fetcher is gone; waiting for it to come back")
-            finally:
-                transport.close()
-    except StopRequested:
-        return
-    finally:
-        reader.close()
+        except StopRequested:
+            return
+        config = load()
+        workload = WORKLOADS[config.workload]
+        reader = ParquetReader(workload)
+        try:
+            if not has_settings(transport.plan_hash, workload, config.stream, config.seed):
+                raise BadInputError(
+                    f"this decoder's seed or stream settings are not those of the run in {run_dir}: leave out its own "
+                    "--set, -c and environment"
+                )
+            decode = Decode(workload, config.stream, config.seed, run_dir, reader)
+            _take_leases(transport, config.decoder.credit, decode, stop)
+            return
+        except FetcherLost:
+            logger.warning("the fetcher is gone; waiting for it to come back")
+        finally:
+            reader.close()
+            transport.close()
 
 
 def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: StopFlag) -> None:
@@ -63,7 +77,14 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this decoder: {reason}")
         if leases:
-            _fill(transport, leases.popleft(), decode)
+            try:
+                _fill(transport, leases.popleft(), decode)
+            except OSError as error:
+                transport.send(m.Bye())  # something is wrong with this machine: no unit is to blame
+                if error.errno in _MISSING:
+                    name = error.filename or "a staged file"
+                    raise BadInputError(f"{name}: can't be read by this decoder: {error.strerror}") from None
+                raise
     transport.send(m.Bye())
 
 

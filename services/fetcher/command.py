@@ -20,7 +20,7 @@ from services.options import absolute, config_options, input_option, run_dir_opt
 def fetcher(run_dir: Path, inputs: tuple[str, ...], toml: Path | None, assignments: tuple[str, ...]) -> None:
     """Start a run's fetcher: it expands the inputs, stages files, plans units and deals them out to decoders."""
     start_logging("fetcher")
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGKILL)  # all that it has to save is saved already
     stop = StopFlag()
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     config = load_config(run_dir, toml=toml, assignments=assignments, flags={"input": absolute(inputs) or None})

@@ -268,8 +268,8 @@ class Dispatcher:
         if not self._finish_lease(decoder, done.k, done.lease):
             return []
         tally, layout = done.tally, done.layout
-        fates = layout.events + tally.outliers + tally.empty + tally.quarantined
-        if not fates == tally.rows_read == self.units[done.k].rows:
+        accounted = layout.events + tally.outliers + tally.empty + tally.quarantined
+        if not accounted == tally.rows_read == self.units[done.k].rows:
             reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally}"
             self._orphan(done.k, blamed=True, reason=reason)
             return []
@@ -436,7 +436,10 @@ class Dispatcher:
         if k in self._table:
             self._free_slot(self._table[k].slot)
         unit = self.units[k]
-        bad = tuple(m.Quarantined(part.file, part.row_group, part.rows, self._skip[k][:2000]) for part in unit.parts)
+        # One entry: what killed the decoders may be any of its files, and none of them counts as bad for it twice.
+        bad = tuple(
+            m.Quarantined(part.file, part.row_group, unit.rows, self._skip[k][:2000]) for part in unit.parts[:1]
+        )
         tally = m.Tally(rows_read=unit.rows, quarantined=unit.rows, bad=bad)
         self._table[k] = _Entry(State.READY, None, tally=tally)
         logger.error("skipping: %s", self._skip[k])

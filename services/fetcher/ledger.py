@@ -20,7 +20,8 @@ CREATE TABLE IF NOT EXISTS files (
     PRIMARY KEY (inventory, file)
 );
 CREATE TABLE IF NOT EXISTS footers (
-    inventory INTEGER NOT NULL, file INTEGER NOT NULL, footer TEXT NOT NULL, PRIMARY KEY (inventory, file)
+    inventory INTEGER NOT NULL, settings TEXT NOT NULL, file INTEGER NOT NULL, footer TEXT NOT NULL,
+    PRIMARY KEY (inventory, settings, file)
 );
 CREATE TABLE IF NOT EXISTS bad (
     inventory INTEGER NOT NULL, file INTEGER NOT NULL, row_group INTEGER NOT NULL, rows INTEGER NOT NULL,
@@ -31,17 +32,23 @@ CREATE TABLE IF NOT EXISTS cached (path TEXT PRIMARY KEY);
 
 
 class Ledger:
-    """One per run; only the fetcher's main thread uses it."""
+    """One per run; only the fetcher's main thread uses it.
 
-    def __init__(self, path: Path) -> None:
+    ``settings``: hash of the stream's settings. Footers are kept for each, since their spans depend on them.
+    """
+
+    def __init__(self, path: Path, settings: str = "") -> None:
         self._inventory = 0
+        self._settings = settings
         try:
             self._db = sqlite3.connect(path)
             path.chmod(0o600)
-            # The ledger is rebuilt from the inputs if it is lost: speed before durability.
+            self._db.execute("PRAGMA journal_mode = WAL")  # a commit for each file must not wait for the disk
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
+            if error.sqlite_errorname not in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+                raise  # a full or failing disk, say: the ledger itself may be sound
             raise BadInputError(f"{path}: not a ledger ({error}); use --fresh, or another run directory") from None
 
     def close(self) -> None:
@@ -66,8 +73,8 @@ class Ledger:
 
     def footer(self, file: int) -> Footer | None:
         """The footer of a file, if it was read before."""
-        query = "SELECT footer FROM footers WHERE inventory = ? AND file = ?"
-        row = self._db.execute(query, (self._inventory, file)).fetchone()
+        query = "SELECT footer FROM footers WHERE inventory = ? AND settings = ? AND file = ?"
+        row = self._db.execute(query, (self._inventory, self._settings, file)).fetchone()
         if row is None:
             return None
         groups = json.loads(row[0])
@@ -79,8 +86,8 @@ class Ledger:
             (g.rows, g.particles, [(s.first_row, s.rows, s.particles) for s in g.spans]) for g in footer.row_groups
         ]
         with self._db:
-            row = (self._inventory, file, json.dumps(groups))
-            self._db.execute("INSERT OR REPLACE INTO footers VALUES (?, ?, ?)", row)
+            row = (self._inventory, self._settings, file, json.dumps(groups))
+            self._db.execute("INSERT OR REPLACE INTO footers VALUES (?, ?, ?, ?)", row)
 
     def quarantine(self, bad: Quarantined) -> None:
         """Remember what was set aside; the first reason stays."""

@@ -7,8 +7,6 @@ unit is cut into spans. The permutation of events inside a unit is the decoder's
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,18 +16,14 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.messages import Layout, Part, Quarantined, Unit
 from common.ragged import slot_bytes_needed
-from common.redact import without_secrets
-from common.schema import SCHEMA_VERSION, Workload
+from common.schema import Workload
 from common.streams import Stream, generator
-
-PLAN_VERSION = 1
-"""Part of the plan hash: raise it when the same input gives other units."""
 
 MAX_PARTS = 64
 """Most parts of one unit: bounds the message that carries it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots: there may be millions
 class SourceFile:
     """One file of the inventory."""
 
@@ -73,29 +67,13 @@ class StagedFile:
 
     file: int
     path: str
+    """Empty: its footer is known from before, but the file is gone now."""
     footer: Footer | None
     remote: str = ""
     """URL, if it was staged from elsewhere."""
     reason: str = ""
     bad_rows: int = 0
     """Events of a file without footer, as far as they could be counted."""
-
-
-def plan_hash(inventory: Sequence[SourceFile], workload: Workload, stream: StreamConfig, seed: int) -> str:
-    """32 hexadecimal digits that name the plan: equal hashes give equal streams."""
-    digest = hashlib.blake2b(digest_size=16)
-    settings = {
-        "plan": PLAN_VERSION,
-        "schema": SCHEMA_VERSION,
-        "workload": workload.name,
-        "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
-        "seed": seed,
-    }
-    digest.update(json.dumps(settings, sort_keys=True).encode())
-    for file in inventory:
-        # Without its token: a renewed one makes no other plan.
-        digest.update(f"{without_secrets(file.url)}\0{file.size_bytes}\n".encode())
-    return digest.hexdigest()
 
 
 class Blocks:
@@ -194,18 +172,18 @@ def plan_block(
     seed: int,
 ) -> list[Unit]:
     """The units of one block, numbered from ``first_k``: at least one, with which quarantined files are told."""
-    pieces = [piece for file in staged if file.footer is not None for piece in _pieces(file, file.footer)]
+    parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
     if stream.shuffle:
-        order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(pieces))
-        pieces = [pieces[i] for i in order]
+        order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
+        parts = [parts[i] for i in order]
     quarantined = tuple(
         Quarantined(file.file, -1, file.bad_rows, file.reason[:2000]) for file in staged if file.footer is None
     )
-    packed = list(_pack(pieces, capacity, stream)) or [()]
+    packed = list(_pack(parts, capacity, stream)) or [()]
     return [Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined) for i, parts in enumerate(packed)]
 
 
-def _pieces(file: StagedFile, footer: Footer) -> Iterator[Part]:
+def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
     file_row = 0
     for index, group in enumerate(footer.row_groups):
         for span in group.spans or (Span(0, group.rows, group.particles),):
@@ -216,16 +194,16 @@ def _pieces(file: StagedFile, footer: Footer) -> Iterator[Part]:
         file_row += group.rows
 
 
-def _pack(pieces: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:
+def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:
     unit: list[Part] = []
     rows = particles = 0
-    for piece in pieces:
+    for part in parts:
         full = rows >= stream.unit_events or len(unit) == MAX_PARTS
-        if unit and (full or not capacity.fits(rows + piece.rows, particles + piece.particles)):
+        if unit and (full or not capacity.fits(rows + part.rows, particles + part.particles)):
             yield tuple(unit)
             unit, rows, particles = [], 0, 0
-        unit.append(piece)
-        rows += piece.rows
-        particles += piece.particles
+        unit.append(part)
+        rows += part.rows
+        particles += part.particles
     if unit:
         yield tuple(unit)

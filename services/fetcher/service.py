@@ -14,7 +14,9 @@ from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
 from common.metrics import Rate, Shares
+from common.plan_hash import plan_hash, settings_hash
 from common.process import StopFlag
+from common.redact import without_secrets
 from common.schema import WORKLOADS
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport
@@ -22,8 +24,8 @@ from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.ledger import LEDGER_FILE, Ledger
-from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block, plan_hash
-from services.fetcher.stage import Stage
+from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from services.fetcher.stage import NotStaged, Stage
 from services.fetcher.stage_ahead import StageAhead
 from services.fetcher.transfer import remove_parts
 
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
+_AGAIN_S = 10.0
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
 
@@ -55,7 +58,8 @@ class FetcherService:
         workload = WORKLOADS[config.workload]
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
-        self._ledger = Ledger(run_dir / LEDGER_FILE)
+        settings = settings_hash(workload, stream, config.seed)
+        self._ledger = Ledger(run_dir / LEDGER_FILE, settings)
         self._inventory = open_inventory(self._ledger, config.input)
         cache_dir = config.fetcher.cache_dir or run_dir / "cache"
         remove_parts(cache_dir)
@@ -70,7 +74,7 @@ class FetcherService:
             blocks_ahead=config.fetcher.blocks_ahead,
         )
         self._arena = Arena.create(stream.slots, stream.slot_bytes)  # first of what grows with the slots: it may refuse
-        self._hash = plan_hash(self._inventory, workload, stream, config.seed)
+        self._hash = plan_hash(settings, ((file.url, file.size_bytes) for file in self._inventory))
         self._dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=self._hash,
@@ -79,7 +83,8 @@ class FetcherService:
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         self._threads = ThreadPoolExecutor(config.fetcher.transfers, thread_name_prefix="stage")
-        self._staged: queue.SimpleQueue[Future[StagedFile]] = queue.SimpleQueue()
+        self._staged: queue.SimpleQueue[Future[StagedFile | NotStaged]] = queue.SimpleQueue()
+        self._again: list[tuple[float, int]] = []  # when to try which file again
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._transport.watch(self._wake_fd)
         self._next_k = 0
@@ -122,9 +127,9 @@ class FetcherService:
 
     def close(self) -> None:
         """Let go of everything; the kernel frees the arena with its last mapping."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        self._transport.close()
+        self._transport.close()  # first: the next fetcher may begin while the last transfers end
         self._arena.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
         self._ledger.close()
         os.close(self._wake_fd)
 
@@ -156,12 +161,15 @@ class FetcherService:
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""
         match message:
-            case m.Committed():
-                self._commit_answered, self._commit_asked = self._commit_asked, False
+            case m.Committed() if self._commit_asked and not self._dispatcher.num(State.DELIVERED):
+                # It is the answer, and no checkpoint that was due anyway, if nothing was left to train.
+                self._commit_answered, self._commit_asked = True, False
             case m.Want():
                 self._commit_answered = False  # it got further
-            case m.Attach():
+            case m.Attach(plan_hash=plan, bad_files=bad_files):
                 self._commit_asked = self._commit_answered = False
+                if plan == self._hash:
+                    self._remember_bad(bad_files)
                 former = self._dispatcher.trainer
                 # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
                 if former is not None and former != peer and not self._transport.is_connected(former):
@@ -196,13 +204,31 @@ class FetcherService:
                 path = str(self._stage.path(source))
                 self._ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
                 continue
-            future = self._threads.submit(self._stage, file, source, self._ledger.footer(file))
-            future.add_done_callback(self._tell_staged)
+            self._submit(file)
+        now_s = time.monotonic()
+        for due in [due for due in self._again if due[0] <= now_s]:
+            self._again.remove(due)
+            self._submit(due[1])
         self._plan_complete_blocks()
         if self._ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
 
-    def _tell_staged(self, future: Future[StagedFile]) -> None:
+    def _submit(self, file: int) -> None:
+        """Have a worker thread stage a file."""
+        source = self._inventory[file]
+        if local_path(source.url) is None:
+            self._ledger.note_cached(self._stage.path(source))
+        future = self._threads.submit(self._stage, file, source, self._ledger.footer(file))
+        future.add_done_callback(self._tell_staged)
+
+    def _remember_bad(self, files: Sequence[int]) -> None:
+        """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
+        for file in files:
+            if file < len(self._inventory) and self._ledger.whole_file(file) is None:
+                name = without_secrets(self._inventory[file].url)
+                self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))
+
+    def _tell_staged(self, future: Future[StagedFile | NotStaged]) -> None:
         """Runs in a worker thread: hand the result to the main loop, and wake it."""
         if not future.cancelled():
             self._staged.put(future)
@@ -214,12 +240,14 @@ class FetcherService:
                 staged = self._staged.get_nowait().result()
             except queue.Empty:
                 break
+            if isinstance(staged, NotStaged):
+                logger.warning("%s; trying again in %g s", staged.reason, _AGAIN_S)
+                self._again.append((time.monotonic() + _AGAIN_S, staged.file))
+                continue
             if staged.footer is None:
                 self._quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
-            else:
+            elif self._ledger.footer(staged.file) is None:
                 self._ledger.keep_footer(staged.file, staged.footer)
-                if staged.remote:
-                    self._ledger.note_cached(Path(staged.path))
             if not self._ahead.add(staged):
                 self._delete([staged.file])
         try:
@@ -291,6 +319,8 @@ class FetcherService:
         while self._dispatcher.num_decoders and time.monotonic() < deadline_s:
             for event in self._transport.poll(_POLL_S):
                 match event:
+                    case Received(peer, m.Hello()):  # it came, or came back, too late
+                        self._transport.send(peer, m.Stop())
                     case Received(peer, message):
                         self._dispatcher.handle(peer, message, time.monotonic())
                     case Lost(peer):

@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import StreamConfig
-from common.errors import IcestreamError
+from common.errors import IcestreamError, TransientError
 from common.redact import without_secrets
 from common.schema import Workload
 from services.fetcher.footers import BadFileError, read_footer
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
-from services.fetcher.transfer import cache_path, fetch
+from services.fetcher.transfer import WrongSizeError, cache_path, fetch
+
+
+@dataclass(frozen=True)
+class NotStaged:
+    """This time the file could not be staged; try again later."""
+
+    file: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -24,18 +32,26 @@ class Stage:
     stream: StreamConfig
     capacity: SlotCapacity
 
-    def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile:
-        """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason."""
+    def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
+        """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason.
+
+        NotStaged is for what may pass: it says nothing about the file.
+        """
         path = self.path(source)
         try:
             self._bring(source, path)
             footer = footer or read_footer(path, self.workload, self.stream, self.capacity)
         except BadFileError as error:
-            return StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=error.rows)
+            bad = StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=error.rows)
         except IcestreamError as error:
-            return StagedFile(file, str(path), None, reason=_reason(source, error))
-        remote = "" if local_path(source.url) else without_secrets(source.url)
-        return StagedFile(file, str(path), footer, remote)
+            if isinstance(error, TransientError) and not isinstance(error, WrongSizeError):
+                return NotStaged(file, _reason(source, error))
+            bad = StagedFile(file, str(path), None, reason=_reason(source, error))
+        else:
+            remote = "" if local_path(source.url) else without_secrets(source.url)
+            return StagedFile(file, str(path), footer, remote)
+        # The plan was made with this footer: its units stay, and the decoder quarantines their rows.
+        return StagedFile(file, "", footer, without_secrets(source.url)) if footer else bad
 
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""

@@ -26,6 +26,10 @@ def cache_path(cache_dir: Path, source: SourceFile) -> Path:
     return cache_dir / digest[:2] / f"{digest}-{readable}"
 
 
+class WrongSizeError(TransientError):
+    """All bytes that the server had arrived, but not as many as the inventory says."""
+
+
 @retry(
     retry=retry_if_exception_type(TransientError),
     stop=stop_after_attempt(_ATTEMPTS),
@@ -50,6 +54,8 @@ def fetch(source: SourceFile, path: Path) -> None:
         part.unlink(missing_ok=True)
         if is_gone(error):
             raise BadInputError("it does not exist any more") from None
+        if _is_refused(error):
+            raise BadInputError(f"the server refuses it: {' '.join(str(error).split())[:300]}") from None
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = str(path)
             raise
@@ -57,8 +63,14 @@ def fetch(source: SourceFile, path: Path) -> None:
     size_bytes = part.stat().st_size
     if size_bytes != source.size_bytes:
         part.unlink()
-        raise TransientError(f"{size_bytes} bytes arrived, the inventory says {source.size_bytes}")
+        raise WrongSizeError(f"{size_bytes} bytes arrived, the inventory says {source.size_bytes}")
     part.replace(path)
+
+
+def _is_refused(error: Exception) -> bool:
+    """True if asking again won't help: a client error that is no time-out and no "too many requests"."""
+    status = getattr(error.__cause__ or error, "status", 0) or 0
+    return isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429))
 
 
 def is_gone(error: Exception) -> bool:

@@ -126,7 +126,8 @@ class Feed:
 
     def _attach(self) -> None:
         at = self.position
-        self._transport.send(m.Attach(0, self.plan_hash, at.cursor, at.skipped_units))
+        bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
+        self._transport.send(m.Attach(0, self.plan_hash, at.cursor, at.skipped_units, bad_files))
         self._transport.send(m.Want(self._prefetch_units))
 
     # -------------------------------------------------------------- units, microbatches, batches

@@ -17,7 +17,10 @@ class StreamPosition(BaseModel):
     cursor: Cursor = Cursor()
     epoch: int = 0
     counters: Counters = Counters()
+    open_unit_events: int = 0
+    """Events trained of the unit that the cursor stands in."""
     quarantined: tuple[Quarantined, ...] = ()
+    """The journal: each file, row group or unit once, however many epochs met it."""
     skipped_units: tuple[int, ...] = ()
 
     def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
@@ -27,6 +30,7 @@ class StreamPosition(BaseModel):
             update={
                 "cursor": Cursor(unit.block, unit.block_first_unit, unit.k, index + 1),
                 "epoch": unit.epoch,
+                "open_unit_events": self.open_unit_events + num_events,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + num_events,
@@ -41,25 +45,30 @@ class StreamPosition(BaseModel):
     def after_unit(self, unit: DeliveredUnit) -> StreamPosition:
         """Once all microbatches of ``unit`` have been trained: count what is not in them. Raises SlotMismatch."""
         tally, counters = unit.tally, self.counters
-        aside = tally.outliers + tally.empty + tally.quarantined
-        if unit.layout.events + aside != tally.rows_read:
+        if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         bad_files_rows = sum(bad.rows for bad in unit.block_quarantined)
+        # A unit may be skipped after a restart although a part of it was trained before.
+        quarantined = max(tally.quarantined - self.open_unit_events, 0) if unit.slot < 0 else tally.quarantined
+        aside = tally.outliers + tally.empty + quarantined
+        known = {(bad.file, bad.row_group) for bad in self.quarantined}
+        new = [bad for bad in (*unit.block_quarantined, *tally.bad) if (bad.file, bad.row_group) not in known]
         return self.model_copy(
             update={
                 "cursor": Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0),
                 "epoch": unit.epoch,
+                "open_unit_events": 0,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + aside + bad_files_rows,
                         "events_outlier": counters.events_outlier + tally.outliers,
                         "events_empty": counters.events_empty + tally.empty,
-                        "events_quarantined": counters.events_quarantined + tally.quarantined + bad_files_rows,
+                        "events_quarantined": counters.events_quarantined + quarantined + bad_files_rows,
                         "particles_dropped": counters.particles_dropped + tally.particles_dropped,
                         "units": counters.units + 1,
                     }
                 ),
-                "quarantined": (*self.quarantined, *unit.block_quarantined, *tally.bad),
+                "quarantined": (*self.quarantined, *new) if new else self.quarantined,
                 "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
             }
         )

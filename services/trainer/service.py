@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from common.errors import BadInputError
+from common.plan_hash import has_settings
 from common.process import StopFlag
 from common.redact import without_secrets
 from common.schema import WORKLOADS
@@ -75,6 +76,11 @@ def _resume(
         stopped=lambda: bool(stop),
     )
     try:
+        if not has_settings(feed.plan_hash, WORKLOADS[config.workload], config.stream, config.seed):
+            raise BadInputError(
+                f"this trainer's seed or stream settings are not those of the run in {run_dir}: leave out its own "
+                "--set, -c and environment, and start it again"
+            )
         state = TrainState(TASKS[config.trainer.model](config, device), device, feed.plan_hash)
         if latest is not None:
             path, checkpoint = latest

@@ -16,6 +16,7 @@ from services.trainer.state import TrainState
 
 TENSORBOARD_FOLDER = "tensorboard"
 _STATUS_S = 0.5
+_QUARANTINED_TOLD = 100
 _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
@@ -79,7 +80,8 @@ class Telemetry:
                 "losses": {loss: self._losses[loss] for loss in _IN_STATUS if loss in self._losses},
                 "checkpoint": self._checkpoint,
                 "checkpoint_step": self._checkpoint_step,
-                "quarantined": [bad.reason for bad in state.position.quarantined],
+                "quarantined": [bad.reason for bad in state.position.quarantined[-_QUARANTINED_TOLD:]],
+                "num_quarantined": len(state.position.quarantined),
             }
         )
         write_status(self._run_dir, "trainer", self._newest)

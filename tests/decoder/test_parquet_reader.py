@@ -152,9 +152,34 @@ def test_rows_outside_the_part_are_not_looked_at(tmp_path: Path, reader: Parquet
 
 
 def test_a_staged_file_is_told_by_its_remote_name(tmp_path: Path, reader: ParquetReader) -> None:
-    part = replace(part_of(tmp_path / "gone", 1), remote="pelican://osg/f.parquet")
-    with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 0 can't be read: "):
+    path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
+    with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 3 can't be read: "):
+        reader.read(replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet"))
+
+
+def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path, reader: ParquetReader) -> None:
+    with pytest.raises(FileNotFoundError):
+        reader.read(part_of(tmp_path / "not mounted here", 1))
+
+
+def test_rows_of_a_file_that_was_planned_and_is_gone_are_quarantined(reader: ParquetReader) -> None:
+    part = replace(part_of(Path("x"), 5), path="", remote="/data/f.parquet")
+    with pytest.raises(
+        BadRowsError, match=r"^/data/f\.parquet: row group 0: the file was there when the plan was made"
+    ):
         reader.read(part)
+
+
+def test_a_file_that_was_evicted_is_closed_before_the_next_is_opened(tmp_path: Path, reader: ParquetReader) -> None:
+    first, second = (write_events(tmp_path / f"{name}.parquet", make_events([1])) for name in "ab")
+    reader.read(part_of(first, 1))
+    first.unlink()
+    reader.read(part_of(second, 1))
+    maps = Path("/proc/self/maps").read_text() + "".join(
+        str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
+    )
+    assert str(first) not in maps
+    assert str(second) in maps
 
 
 def test_a_row_group_that_is_not_there_or_shorter_is_told(tmp_path: Path, reader: ParquetReader) -> None:

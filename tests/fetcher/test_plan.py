@@ -18,12 +18,10 @@ from services.fetcher.plan import (
     Footer,
     RowGroup,
     SlotCapacity,
-    SourceFile,
     StagedFile,
     cut_spans,
     max_microbatches,
     plan_block,
-    plan_hash,
 )
 
 STREAM = StreamConfig(
@@ -204,49 +202,6 @@ def test_the_order_in_which_files_were_staged_does_not_matter() -> None:
             ]
         )
     assert plans[0] == plans[1]
-
-
-INVENTORY = [SourceFile("a", 1), SourceFile("b", 2)]
-
-
-@pytest.mark.parametrize(
-    ("inventory", "stream", "seed"),
-    [
-        ([SourceFile("a", 1)], {}, 0),
-        ([SourceFile("a", 1), SourceFile("c", 2)], {}, 0),
-        ([SourceFile("a", 1), SourceFile("b", 3)], {}, 0),
-        ([SourceFile("b", 2), SourceFile("a", 1)], {}, 0),
-        (INVENTORY, {}, 1),
-        *[
-            (INVENTORY, {name: value}, 0)
-            for name, value in {
-                "block_files": 4,
-                "unit_events": 41,
-                "batch_events": 9,
-                "max_particles": 51,
-                "max_particles_per_event": 21,
-                "drop_empty": True,
-                "shuffle": False,
-                "slot_mib": 0.02,
-            }.items()
-        ],
-    ],
-)
-def test_the_plan_hash_changes_with_whatever_changes_the_plan(
-    inventory: list[SourceFile], stream: dict[str, object], seed: int
-) -> None:
-    assert plan_hash(inventory, MUONS, STREAM.model_copy(update=stream), seed) != plan_hash(INVENTORY, MUONS, STREAM, 0)
-
-
-def test_the_plan_hash_does_not_depend_on_the_number_of_slots() -> None:
-    found = plan_hash(INVENTORY, MUONS, STREAM.model_copy(update={"slots": 99}), 0)
-    assert found == plan_hash(INVENTORY, MUONS, STREAM, 0)
-    assert len(bytes.fromhex(found)) == 16
-
-
-def test_a_renewed_token_in_a_url_does_not_change_the_plan_hash() -> None:
-    old, new = ([SourceFile(f"https://host/a.parquet?token={token}", 5)] for token in ("old", "new"))
-    assert plan_hash(old, MUONS, STREAM, 0) == plan_hash(new, MUONS, STREAM, 0)
 
 
 def test_a_slot_that_holds_not_even_one_event_is_refused_with_the_size_that_would_do() -> None:

@@ -90,7 +90,7 @@ def test_a_file_of_another_size_is_fetched_again(server: Server, tmp_path: Path)
     assert path.read_bytes() == BODY
 
 
-@pytest.mark.parametrize("failure", [500, 503, 403, 429, "short"])
+@pytest.mark.parametrize("failure", [500, 503, 408, 429, "short"])
 def test_a_transfer_that_failed_is_tried_again(server: Server, tmp_path: Path, failure: int | str) -> None:
     server.answers = [failure, failure]
     fetch(server.source, tmp_path / "f.parquet")
@@ -112,6 +112,15 @@ def test_a_transfer_that_fails_each_time_is_given_up_and_leaves_nothing(
 def test_a_file_that_is_gone_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     server.answers = [404] * 100
     with pytest.raises(BadInputError, match="does not exist any more"):
+        fetch(server.source, tmp_path / "f.parquet")
+    assert server.gets == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failure", [400, 401, 403])
+def test_a_file_that_the_server_refuses_is_not_tried_again(server: Server, tmp_path: Path, failure: int) -> None:
+    server.answers = [failure] * 100
+    with pytest.raises(BadInputError, match="the server refuses it"):
         fetch(server.source, tmp_path / "f.parquet")
     assert server.gets == 1
     assert list(tmp_path.iterdir()) == []

@@ -77,3 +77,21 @@ def test_a_position_survives_its_way_through_a_checkpoint() -> None:
     bad = m.Quarantined(5, -1, 30, "a column is missing")
     position = StreamPosition().after_microbatch(unit(), 0, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
     assert StreamPosition.model_validate_json(position.model_dump_json()) == position
+
+
+def test_a_unit_that_is_skipped_after_a_part_of_it_was_trained_counts_each_event_once() -> None:
+    started = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    tally = m.Tally(rows_read=7, quarantined=7)
+    position = started.after_unit(unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0)))
+    counters = position.counters
+    assert (counters.events_read, counters.events_trained, counters.events_quarantined) == (7, 4, 3)
+    assert position.open_unit_events == 0
+
+
+def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
+    bad = m.Quarantined(5, 2, 7, "row group 2: nan")
+    tally = m.Tally(rows_read=7, quarantined=7, bad=(bad,))
+    once = StreamPosition().after_unit(unit(tally=tally, layout=m.Layout(0, 0, 0)))
+    twice = once.after_unit(unit(9, tally=tally, layout=m.Layout(0, 0, 0)))
+    assert twice.quarantined == (bad,)
+    assert twice.counters.events_quarantined == 14

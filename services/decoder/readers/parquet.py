@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,10 @@ Beat = Callable[[], None]
 
 
 class ParquetReader:
-    """Reads parts; keeps the newest files open, since a block's files are read by many units."""
+    """Reads parts; keeps the newest files open, since a block's files are read by many units.
+
+    Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the file.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -32,11 +36,15 @@ class ParquetReader:
     def read(self, part: Part, beat: Beat = lambda: None) -> RaggedRows:
         """The rows of a part. Raises BadRowsError; calls ``beat`` after every record batch."""
         where = f"{part.name}: row group {part.row_group}"
+        if not part.path:
+            raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
         try:
             batches = [batch for batch in self._batches(part, beat) if batch.num_rows]
             table = pa.Table.from_batches(batches).combine_chunks()
         except (pa.ArrowException, OSError) as error:
             self._close(part.path)
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise  # it says something of this machine and nothing of the file: decoding must not depend on it
             raise BadRowsError(f"{where} can't be read: {' '.join(str(error).split())[:300]}") from None
         if table.num_rows != part.rows:
             raise BadRowsError(f"{where} has {table.num_rows} of the {part.rows} rows that its footer promised")
@@ -61,6 +69,8 @@ class ParquetReader:
                 return
 
     def _open(self, path: str) -> pq.ParquetFile:
+        for evicted in [known for known in self._files if not Path(known).exists()]:
+            self._close(evicted)  # an open file would keep its disk space
         file = self._files.pop(path, None) or pq.ParquetFile(path, memory_map=True)
         self._files[path] = file
         while len(self._files) > _OPEN_FILES:
