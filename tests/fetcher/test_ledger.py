@@ -79,3 +79,12 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     (tmp_path / LEDGER_FILE).write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(BadInputError, match=rf"{LEDGER_FILE}: not a ledger"):
         Ledger(tmp_path / LEDGER_FILE)
+
+
+def test_a_footer_is_kept_for_the_settings_that_its_spans_were_cut_for(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.freeze(["x"], FILES)
+    ledger.keep_footer(0, Footer((RowGroup(5, 9),)))
+    other = Ledger(tmp_path / LEDGER_FILE, "other settings")
+    assert other.inventory(["x"]) == FILES
+    assert other.footer(0) is None
+    other.close()

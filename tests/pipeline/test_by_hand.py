@@ -73,3 +73,12 @@ def test_a_decoder_of_a_run_that_is_not_there_gives_up_after_its_patience(proces
     assert exit_code == 2
     assert "no run was started here for 0.2 s" in output.splitlines()[-1]
     assert "Traceback" not in output
+
+
+def test_a_decoder_with_other_settings_than_the_run_is_refused(processes: Processes, command: list[str]) -> None:
+    run = processes.start_and_reach(5, [*command, "--epochs", "0"], before=10**9)
+    exit_code, output = processes.run("decoder", *settings("seed=99"))
+    assert exit_code == 2
+    assert "seed or stream settings are not those of the run" in output.splitlines()[-1]
+    run.send(signal.SIGINT)
+    assert processes.finish(run) == 130
