@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from common import messages as m
@@ -25,8 +23,9 @@ from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
-from services.fetcher.stage import NotStaged, Stage
+from services.fetcher.stage import Stage
 from services.fetcher.stage_ahead import StageAhead
+from services.fetcher.stage_pool import StagePool
 from services.fetcher.transfer import remove_parts
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
-_AGAIN_S = 10.0
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
 
@@ -82,11 +80,8 @@ class FetcherService:
             stall_timeout_s=config.fetcher.stall_timeout_s,
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
-        self._threads = ThreadPoolExecutor(config.fetcher.transfers, thread_name_prefix="stage")
-        self._staged: queue.SimpleQueue[Future[StagedFile | NotStaged]] = queue.SimpleQueue()
-        self._again: list[tuple[float, int]] = []  # when to try which file again
-        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._transport.watch(self._wake_fd)
+        self._pool = StagePool(self._stage, config.fetcher.transfers)
+        self._transport.watch(self._pool.wake_fd)
         self._next_k = 0
         self._commit_asked = False
         self._commit_answered = False
@@ -129,9 +124,8 @@ class FetcherService:
         """Let go of everything; the kernel frees the arena with its last mapping."""
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
         self._arena.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
         self._ledger.close()
-        os.close(self._wake_fd)
 
     # -------------------------------------------------------------- actions
 
@@ -205,21 +199,16 @@ class FetcherService:
                 self._ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
                 continue
             self._submit(file)
-        now_s = time.monotonic()
-        for due in [due for due in self._again if due[0] <= now_s]:
-            self._again.remove(due)
-            self._submit(due[1])
         self._plan_complete_blocks()
         if self._ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
 
     def _submit(self, file: int) -> None:
-        """Have a worker thread stage a file."""
+        """Stage a file, and remember where it will lie."""
         source = self._inventory[file]
         if local_path(source.url) is None:
             self._ledger.note_cached(self._stage.path(source))
-        future = self._threads.submit(self._stage, file, source, self._ledger.footer(file))
-        future.add_done_callback(self._tell_staged)
+        self._pool.submit(file, source, self._ledger.footer(file))
 
     def _remember_bad(self, files: Sequence[int]) -> None:
         """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
@@ -228,32 +217,14 @@ class FetcherService:
                 name = without_secrets(self._inventory[file].url)
                 self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))
 
-    def _tell_staged(self, future: Future[StagedFile | NotStaged]) -> None:
-        """Runs in a worker thread: hand the result to the main loop, and wake it."""
-        if not future.cancelled():
-            self._staged.put(future)
-            os.eventfd_write(self._wake_fd, 1)
-
     def _collect_staged(self) -> None:
-        while True:
-            try:
-                staged = self._staged.get_nowait().result()
-            except queue.Empty:
-                break
-            if isinstance(staged, NotStaged):
-                logger.warning("%s; trying again in %g s", staged.reason, _AGAIN_S)
-                self._again.append((time.monotonic() + _AGAIN_S, staged.file))
-                continue
+        for staged in self._pool.collect():
             if staged.footer is None:
                 self._quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
             elif self._ledger.footer(staged.file) is None:
                 self._ledger.keep_footer(staged.file, staged.footer)
             if not self._ahead.add(staged):
                 self._delete([staged.file])
-        try:
-            os.eventfd_read(self._wake_fd)
-        except BlockingIOError:
-            return
 
     def _plan_complete_blocks(self) -> None:
         while (taken := self._ahead.take_block()) is not None:
