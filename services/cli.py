@@ -21,7 +21,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "run": Verb("services.local_command:run", "Start every service on this machine and show progress."),
+    "run": Verb("services.local.command:run", "Start every service on this machine and show progress."),
     "simulate": Verb("services.simulator.command:simulate", "Write muon bundles with known truth (a toy)."),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),

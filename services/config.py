@@ -16,23 +16,11 @@ from common.config import ConfigBranch, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
+from services.local.config import LocalConfig
 from services.trainer.config import TrainerConfig
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
 CONFIG_FILE = "config.json"
-
-
-class LocalConfig(ConfigBranch):
-    """Read by services/supervisor.py, which runs all services on one machine."""
-
-    decoders: int = Field(2, ge=1)
-    """Decoder processes."""
-    restart_min_s: float = Field(5.0, ge=0)
-    """Pause before a process that died is started again; it doubles with each death in a row."""
-    restart_max_s: float = Field(300.0, ge=0)
-    """Longest such pause."""
-    stop_timeout_s: float = Field(60.0, gt=0)
-    """How long a process may take to stop cleanly before it is killed."""
 
 
 class Config(ConfigBranch):

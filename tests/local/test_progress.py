@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from common.status import Counters, FetcherStatus, TrainerStatus, write_status
-from services.progress import (
+from services.local.progress import (
     Display,
     ProgressModel,
     bottleneck,
@@ -21,7 +21,7 @@ from services.progress import (
     remaining_s,
     render,
 )
-from services.supervisor import Processes
+from services.local.supervisor import Processes
 
 FETCHER = FetcherStatus(
     state="streaming",

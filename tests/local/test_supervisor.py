@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from services.config import LocalConfig
-from services.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
+from services.local.config import LocalConfig
+from services.local.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
 
 PATIENCE_S = 60.0
 
@@ -101,8 +101,8 @@ while True:
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from services.config import LocalConfig
-from services.supervisor import Supervisor
+from services.local.config import LocalConfig
+from services.local.supervisor import Supervisor
 
 run_dir, stand_in = Path(sys.argv[1]), sys.argv[2]
 command = lambda name: [sys.executable, "-I", "-S", "-c", stand_in, name, "waits", str(run_dir)]
@@ -113,7 +113,7 @@ sys.exit(outcome.exit_code)
 HOLDER = """
 import signal, sys
 from pathlib import Path
-from services.supervisor import hold_run
+from services.local.supervisor import hold_run
 
 with hold_run(Path(sys.argv[1])):
     print("held", flush=True)

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from common.errors import BadInputError
-from services import supervisor
-from services.local_command import OWN_CONTENTS, run, without_secrets
-from services.supervisor import hold_run
+from services.local import supervisor
+from services.local.command import OWN_CONTENTS, run, without_secrets
+from services.local.supervisor import hold_run
 
 TRAINER = """
 import json, os, sys
@@ -143,7 +143,7 @@ def test_fresh_without_a_terminal_needs_yes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("answer", "deleted"), [(True, True), (False, False)])
 def test_fresh_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, deleted: bool) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("services.local_command._can_ask", lambda: True)
+    monkeypatch.setattr("services.local.command._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda question: answer)
     if answer:
         assert icestream_run(tmp_path, "--fresh", "-i", "demo").exit_code == 0

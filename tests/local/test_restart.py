@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.restart import Ended, Restart, RestartPolicy, UserError
+from services.local.restart import Ended, Restart, RestartPolicy, UserError
 
 
 def pauses_of_a_process_that_dies_at_once(policy: RestartPolicy, deaths: int) -> list[float]:

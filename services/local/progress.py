@@ -19,7 +19,7 @@ from rich.text import Text
 
 from common.metrics import WINDOW_S
 from common.status import FetcherStatus, StatusType, TrainerStatus, read_status
-from services.supervisor import FETCHER, TRAINER, Processes
+from services.local.supervisor import FETCHER, TRAINER, Processes
 
 PLAIN_LINE_S = 5.0
 """Seconds between lines where there is no terminal."""

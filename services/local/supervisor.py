@@ -24,8 +24,9 @@ from pathlib import Path
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.process import PARENT_VARIABLE
 from common.status import FetcherStatus, TrainerStatus, read_status
-from services.config import ENVIRONMENT_PREFIX, LocalConfig
-from services.restart import Ended, Restart, RestartPolicy, UserError
+from services.config import ENVIRONMENT_PREFIX
+from services.local.config import LocalConfig
+from services.local.restart import Ended, Restart, RestartPolicy, UserError
 from services.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 
 FETCHER = "fetcher"
@@ -65,7 +66,7 @@ def service_of(name: str) -> str:
 
 def service_command(name: str, run_dir: Path) -> list[str]:
     """How the real service is started, with this interpreter and this very package."""
-    package_root = Path(__file__).resolve().parent.parent
+    package_root = Path(__file__).resolve().parents[2]
     # `-m` looks into the working directory first, where a user's folder `common/` would hide ours.
     safe_path = [] if Path.cwd() == package_root else ["-P"]
     return [sys.executable, *safe_path, "-m", "services", service_of(name), "--run-dir", str(run_dir)]

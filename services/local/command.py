@@ -18,7 +18,7 @@ from services.options import absolute, config_options, input_option, run_dir_opt
 if TYPE_CHECKING:
     from common.status import TrainerStatus
     from services.config import Config
-    from services.supervisor import Outcome
+    from services.local.supervisor import Outcome
 
 OWN_CONTENTS = (
     "config.json",
@@ -86,7 +86,7 @@ def run(
     """
     from common.status import TrainerStatus, read_status
     from services.config import CONFIG_FILE, store_config
-    from services.supervisor import hold_run
+    from services.local.supervisor import hold_run
 
     flags = {
         "input": absolute(inputs) or None,
@@ -186,8 +186,8 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
 def _supervise(run_dir: Path, config: Config, new_plan: bool) -> Outcome:
     from rich.console import Console
 
-    from services.progress import Display
-    from services.supervisor import TRAINER, Supervisor, service_command
+    from services.local.progress import Display
+    from services.local.supervisor import TRAINER, Supervisor, service_command
 
     def command_for(name: str) -> list[str]:
         command = service_command(name, run_dir)
