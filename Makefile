@@ -7,7 +7,7 @@ DEMO := demo
 INPUT ?= $(DEMO)
 RUN ?= runs/$(if $(filter $(DEMO),$(INPUT)),demo,local)
 DECODERS ?= 2
-CONFIG ?= configs/demo.toml
+CONFIG ?= $(if $(filter $(DEMO),$(INPUT)),configs/demo.toml)
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
@@ -30,7 +30,7 @@ $(DEMO): | $(VENV)/.complete
 
 # make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
 run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT))
-	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) -c '$(CONFIG)'
+	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
 
 test: $(VENV)/.complete
 	$(BIN)/pytest
@@ -59,5 +59,6 @@ up:
 down:
 	$(COMPOSE) $(COMPOSE_FILES) down
 
+# What can be made again; runs/ is not.
 clean:
-	rm -rf $(VENV) $(DEMO) $(DEMO).part runs .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(DEMO) $(DEMO).part .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -63,6 +63,8 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
     leases: deque[m.Lease] = deque()
     retiring = False
     transport.send(m.Hello(credit))
+    logger.info("joined the run, plan %.12s", transport.plan_hash)
+    num_units = 0
     while not stop and not (retiring and not leases):
         match transport.receive(0.0 if leases else _POLL_S):
             case m.Lease() as lease:
@@ -79,6 +81,7 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
         if leases:
             try:
                 _fill(transport, leases.popleft(), decode)
+                num_units += 1
             except OSError as error:
                 transport.send(m.Bye())  # something is wrong with this machine: no unit is to blame
                 if error.errno in _MISSING:
@@ -86,6 +89,7 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
                     raise BadInputError(f"{name}: can't be read by this decoder: {error.strerror}") from None
                 raise
     transport.send(m.Bye())
+    logger.info("left the run after %d units", num_units)
 
 
 def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:

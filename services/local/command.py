@@ -42,7 +42,7 @@ Examples:
   icestream run -i demo --run-dir runs/demo
   icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
   icestream run --run-dir runs/muons                  # goes on where it stopped
-  icestream run -c configs/muons.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
+  icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
 
 \b
 Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you can mend, 1 a bug.
@@ -59,7 +59,11 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
 @config_options
-@click.option("--fresh", is_flag=True, help="Start from nothing: delete what icestream made in the run directory.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Start from nothing: delete what icestream made in the run directory, its inputs included.",
+)
 @click.option("--yes", is_flag=True, help="Don't ask before --fresh deletes.")
 @click.option(
     "--new-plan", is_flag=True, help="Go on with the weights although inputs, seed or stream settings changed."

@@ -17,8 +17,9 @@ class TrainerConfig(ConfigBranch):
     """Which model is trained."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
-    threads: int = Field(0, ge=0)
-    """CPU threads of torch. 0: torch's own choice."""
+    threads: int = Field(1, ge=0)
+    """CPU threads of torch. Networks as small as these gain nothing from more, and lose much on a busy machine.
+    0: torch's own choice."""
     max_steps: int = Field(0, ge=0)
     """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
     checkpoint_every: int = Field(200, ge=1)

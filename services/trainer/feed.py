@@ -70,7 +70,7 @@ class Feed:
         """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
         self.waited_s = 0.0
         """Time spent in waiting for units."""
-        self._connected = False
+        self._connected = self._attached = False
         self._connect()
 
     @property
@@ -99,11 +99,14 @@ class Feed:
 
     def committed(self, position: StreamPosition) -> None:
         """A checkpoint with this position is on disk: files behind it may be evicted."""
-        if self._connected:
+        if self._attached:
             self._transport.send(m.Committed(position.cursor))
 
-    def finished(self) -> None:
-        """The run is over: no more units are needed."""
+    def finished(self, position: StreamPosition) -> None:
+        """The run is over: no more units are needed after ``position``."""
+        if not self._attached:  # there was nothing to do at all; the dispatcher listens to its trainer only
+            self.position = position
+            self._attach()
         self._transport.send(m.Finished())
 
     def close(self) -> None:
@@ -120,12 +123,13 @@ class Feed:
 
     def _disconnect(self) -> None:
         if self._connected:
-            self._connected = False
+            self._connected = self._attached = False
             self._copier.close()
             self._transport.close()
 
     def _attach(self) -> None:
         at = self.position
+        self._attached = True
         bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
         self._transport.send(m.Attach(0, self.plan_hash, at.cursor, at.skipped_units, bad_files))
         self._transport.send(m.Want(self._prefetch_units))

@@ -65,6 +65,6 @@ def train(
         state.position = feed.position  # units without events may stand behind the last batch
     commit()
     if plan_ended or enough():
-        feed.finished()
+        feed.finished(state.position)
         return "finished"
     return "stopped"

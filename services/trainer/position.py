@@ -25,8 +25,9 @@ class StreamPosition(BaseModel):
 
     def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
         """Once microbatch ``index`` of ``unit`` has been trained."""
-        counters = self.counters
-        return self.model_copy(
+        before = self._with_block_told(unit)
+        counters = before.counters
+        return before.model_copy(
             update={
                 "cursor": Cursor(unit.block, unit.block_first_unit, unit.k, index + 1),
                 "epoch": unit.epoch,
@@ -44,15 +45,13 @@ class StreamPosition(BaseModel):
 
     def after_unit(self, unit: DeliveredUnit) -> StreamPosition:
         """Once all microbatches of ``unit`` have been trained: count what is not in them. Raises SlotMismatch."""
-        tally, counters = unit.tally, self.counters
+        before = self._with_block_told(unit)
+        tally, counters = unit.tally, before.counters
         if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
-        bad_files_rows = sum(bad.rows for bad in unit.block_quarantined)
         # A unit may be skipped after a restart although a part of it was trained before.
         quarantined = max(tally.quarantined - self.open_unit_events, 0) if unit.slot < 0 else tally.quarantined
         aside = tally.outliers + tally.empty + quarantined
-        known = {(bad.file, bad.row_group) for bad in self.quarantined}
-        new = [bad for bad in (*unit.block_quarantined, *tally.bad) if (bad.file, bad.row_group) not in known]
         return self.model_copy(
             update={
                 "cursor": Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0),
@@ -60,15 +59,33 @@ class StreamPosition(BaseModel):
                 "open_unit_events": 0,
                 "counters": counters.model_copy(
                     update={
-                        "events_read": counters.events_read + aside + bad_files_rows,
+                        "events_read": counters.events_read + aside,
                         "events_outlier": counters.events_outlier + tally.outliers,
                         "events_empty": counters.events_empty + tally.empty,
-                        "events_quarantined": counters.events_quarantined + quarantined + bad_files_rows,
+                        "events_quarantined": counters.events_quarantined + quarantined,
                         "particles_dropped": counters.particles_dropped + tally.particles_dropped,
                         "units": counters.units + 1,
                     }
                 ),
-                "quarantined": (*self.quarantined, *new) if new else self.quarantined,
+                "quarantined": before._journal(tally.bad),
                 "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
             }
         )
+
+    def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
+        """Files of the block that gave no units, counted with the first that is seen of the block's first unit."""
+        told = self.cursor.unit == unit.k and self.cursor.microbatch > 0
+        if told or not unit.block_quarantined:
+            return self
+        rows = sum(bad.rows for bad in unit.block_quarantined)
+        counters = self.counters.model_copy(
+            update={
+                "events_read": self.counters.events_read + rows,
+                "events_quarantined": self.counters.events_quarantined + rows,
+            }
+        )
+        return self.model_copy(update={"counters": counters, "quarantined": self._journal(unit.block_quarantined)})
+
+    def _journal(self, bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
+        known = {(one.file, one.row_group) for one in self.quarantined} if bad else set()
+        return (*self.quarantined, *(one for one in bad if (one.file, one.row_group) not in known))

@@ -115,6 +115,8 @@ def _train(
         epochs=config.epochs,
     )
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
+    if 0 < config.trainer.max_steps <= state.step:
+        logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
     try:
         telemetry.status("starting", state, 0.0, force=True)
         end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop))

@@ -188,7 +188,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert [(line["unit"], line["microbatch"]) for line in lines] == sorted(
         (line["unit"], line["microbatch"]) for line in lines
     )
-    feed.finished()
+    feed.finished(feed.position)
     assert fetcher.finished.wait(20)
 
 
@@ -274,10 +274,18 @@ def test_a_commit_lets_files_go_and_a_request_for_one_is_heard(
     for number, _ in enumerate(feed.batches(StreamPosition())):
         fetcher.ask_for_commit |= number == 0
     feed.committed(feed.position)
-    feed.finished()
+    feed.finished(feed.position)
     assert fetcher.finished.wait(20)
     assert fetcher.evicted[-1] == 3, "the last block is used up, too"
     assert len(fetcher.evicted) == len(asked) + 1
+
+
+def test_a_trainer_with_nothing_left_to_do_ends_the_run_all_the_same(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    fetcher = fetch()
+    connect().finished(StreamPosition())
+    assert fetcher.finished.wait(20)
 
 
 def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Callable[..., Fetcher], connect: Callable[..., Feed]):

@@ -64,13 +64,18 @@ def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
     assert position.counters.events_quarantined == 7
 
 
-def test_files_that_gave_no_units_are_counted_with_their_block() -> None:
+def test_files_that_gave_no_units_are_counted_once_with_the_first_that_is_seen_of_their_block() -> None:
     bad = m.Quarantined(5, -1, 30, "a column is missing")
-    trained = StreamPosition().after_microbatch(unit(), 0, 7, 20)
-    position = trained.after_unit(unit(block_quarantined=(bad,)))
-    assert position.counters.events_quarantined == 30
-    assert position.counters.events_read == 37
-    assert position.quarantined == (bad,)
+    first = unit(block_quarantined=(bad,))
+    started = StreamPosition().after_microbatch(first, 0, 4, 11)
+    done = started.after_microbatch(first, 1, 3, 9).after_unit(first)
+    for position in (started, done):
+        assert position.counters.events_quarantined == 30
+        assert position.quarantined == (bad,)
+        assert position.counters.adds_up()
+    assert done.counters.events_read == 37
+    empty = unit(block_quarantined=(bad,), layout=m.Layout(0, 0, 0), tally=m.Tally())
+    assert StreamPosition().after_unit(empty).counters.events_quarantined == 30
 
 
 def test_a_position_survives_its_way_through_a_checkpoint() -> None:
