@@ -51,6 +51,8 @@ class Part:
     """Upper bound, from the file's footer."""
     file_row: Count
     """Row of the file at which the row group starts."""
+    file_particle: Count = 0
+    """Particle of the file at which the row group starts; exact where the file counts them (HDF5)."""
     remote: Text = ""
     """URL of a file that was staged from elsewhere."""
 

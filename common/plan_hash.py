@@ -3,6 +3,7 @@ can check that it has the same ones; the second half names settings and inventor
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from common.config import StreamConfig
 from common.redact import without_tokens
 from common.schema import SCHEMA_VERSION, Workload
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 """Part of the hash: raise it when the same input gives other units."""
 
 _HALF_BYTES = 8
@@ -22,7 +23,7 @@ def settings_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,
-        "workload": workload.name,
+        "workload": dataclasses.asdict(workload),
         "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
         "seed": seed,
     }

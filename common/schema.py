@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-SCHEMA_VERSION = 1
+from common.config import SourceConfig
+from common.errors import BadInputError
+
+SCHEMA_VERSION = 2
 """Part of the plan hash: raise it when the meaning or the order of a column changes."""
 
 
@@ -29,6 +32,8 @@ class SourceColumn:
     """Column of the unit that it fills."""
     field: int | None = None
     """Field of that column; None: all of them, so that each innermost list must have that many numbers."""
+    stored: tuple[str, ...] = ()
+    """What each innermost list of the files holds, in order. Empty: the fields of ``into``, and no more."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,15 @@ class ValueRule:
 
 
 @dataclass(frozen=True)
+class Depth:
+    """Where an event's depth stands that some files give along the track: see `source.depth_kind`."""
+
+    column: str
+    depth: int
+    zenith: int
+
+
+@dataclass(frozen=True)
 class Workload:
     """The ragged columns that a workload's reader fills and its model reads, and the file columns they come from."""
 
@@ -50,6 +64,12 @@ class Workload:
     columns: tuple[Column, ...]
     source_columns: tuple[SourceColumn, ...]
     rules: tuple[ValueRule, ...]
+    slant_depth: Depth | None = None
+    """What the decoder turns into a vertical depth; None: nothing."""
+    depth: Depth | None = None
+    """What could be a slant depth."""
+    nulls: Literal["error", "empty"] = "error"
+    """See `source.nulls`."""
 
     def columns_per(self, per: Literal["event", "particle"]) -> tuple[Column, ...]:
         """The columns with one row per event, or per particle, in slot order."""
@@ -58,6 +78,30 @@ class Workload:
     def column(self, name: str) -> Column:
         """The unit's column of that name."""
         return next(column for column in self.columns if column.name == name)
+
+    def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
+        """The numbers of an innermost list of this file column, in the files' order."""
+        return source.stored or self.column(source.into).fields
+
+    def stored_as(self, source: SourceConfig) -> Workload:
+        """This workload, read from files like those. Raises BadInputError that names the key and what it lacks."""
+        lists = {column.name: column for column in self.source_columns if column.nesting}
+        for name, stored in source.fields.items():
+            key = f"source.fields.{name}"
+            if name not in lists:
+                raise BadInputError(f"{key}: the workload {self.name} has no such list; it has {', '.join(lists)}")
+            missing = [field for field in self.column(lists[name].into).fields if field not in stored]
+            if missing or len(set(stored)) != len(stored):
+                wrong = f"lacks {', '.join(missing)}" if missing else "names a number twice"
+                raise BadInputError(f"{key} = {list(stored)} {wrong}; name all numbers of a list, in order")
+        return replace(
+            self,
+            source_columns=tuple(
+                replace(column, stored=tuple(source.fields.get(column.name, ()))) for column in self.source_columns
+            ),
+            slant_depth=self.depth if source.depth_kind == "slant" else None,
+            nulls=source.nulls,
+        )
 
 
 MUONS = Workload(
@@ -84,6 +128,7 @@ MUONS = Workload(
         ValueRule("muons", 1, minimum=float("-inf")),
         ValueRule("muons", 2, minimum=float("-inf")),
     ),
+    depth=Depth("primary", depth=3, zenith=1),
 )
 
 # Where an event came from; the decoder adds these to every workload.

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from common.config import ConfigBranch, StreamConfig, TransportConfig
+from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
+from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
@@ -34,12 +35,17 @@ class Config(ConfigBranch):
     """Seed of the plan, the shuffle and the weights."""
     epochs: int = Field(1, ge=0)
     """Times the inventory is read. 0: without end (then set trainer.max_steps)."""
+    source: SourceConfig = SourceConfig()
     stream: StreamConfig = StreamConfig()
     transport: TransportConfig = TransportConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
     local: LocalConfig = LocalConfig()
+
+    def stored_workload(self) -> Workload:
+        """The workload, read from files as `source` describes them. Raises BadInputError."""
+        return WORKLOADS[self.workload].stored_as(self.source)
 
 
 def load_config(
@@ -90,6 +96,10 @@ def store_config(run_dir: Path, config: Config) -> None:
     part.replace(path)
 
 
+_TABLES = ("source.fields",)
+"""Keys whose value is a table with names of the user's own."""
+
+
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
     """Every dotted key of the tree that holds a value."""
     for name, field in model.model_fields.items():
@@ -111,7 +121,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 def _known_key(key: str, source: str) -> str:
     """The full key; a last part that only one key has is enough."""
     keys = list(known_keys())
-    if key in keys:
+    if key in keys or any(key.startswith(f"{table}.") for table in _TABLES):
         return key
     same_name = [known for known in keys if known.rpartition(".")[2] == key]
     if len(same_name) == 1:

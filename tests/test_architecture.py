@@ -17,6 +17,7 @@ SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 
 PURE = (
     "common/errors.py",
+    "common/geometry.py",
     "common/messages.py",
     "common/metrics.py",
     "common/plan_hash.py",
@@ -41,7 +42,7 @@ OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", 
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(f"common/{path.name}" for path in (ROOT / "common").glob("*.py") if path.name != "schema.py"),
+    *(f"common/{path.name}" for path in (ROOT / "common").glob("*.py") if path.name not in ("schema.py", "geometry.py")),
     *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
 )
 

@@ -15,7 +15,6 @@ from common.errors import BadInputError
 from common.plan_hash import has_settings
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, write_header
-from common.schema import WORKLOADS
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
@@ -41,7 +40,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         except StopRequested:
             return
         config = load()
-        workload = WORKLOADS[config.workload]
+        workload = config.stored_workload()
         reader = ParquetReader(workload)
         try:
             if not has_settings(transport.plan_hash, workload, config.stream, config.seed):

@@ -184,14 +184,23 @@ def plan_block(
 
 
 def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
-    file_row = 0
+    file_row = file_particle = 0
     for index, group in enumerate(footer.row_groups):
         for span in group.spans or (Span(0, group.rows, group.particles),):
             if span.rows:
                 yield Part(
-                    file.file, file.path, index, span.first_row, span.rows, span.particles, file_row, file.remote
+                    file=file.file,
+                    path=file.path,
+                    row_group=index,
+                    first_row=span.first_row,
+                    rows=span.rows,
+                    particles=span.particles,
+                    file_row=file_row,
+                    file_particle=file_particle,
+                    remote=file.remote,
                 )
         file_row += group.rows
+        file_particle += group.particles
 
 
 def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:

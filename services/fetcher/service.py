@@ -15,7 +15,6 @@ from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash, settings_hash
 from common.process import StopFlag
 from common.redact import without_secrets
-from common.schema import WORKLOADS
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport
 from services.config import Config
@@ -53,7 +52,7 @@ class FetcherService:
         self._config = config
         self._started_s = time.monotonic()
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        workload = WORKLOADS[config.workload]
+        workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
         settings = settings_hash(workload, stream, config.seed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from common.errors import BadInputError
+from common.geometry import EARTH_RADIUS_M
 
 Spectrum = Literal["powerlaw", "h3a"]
 Fluctuation = Literal["nb", "poisson", "lognormal"]
@@ -110,7 +111,7 @@ class SimulatorConfig:
     energy_cut_gev: float = 1.0
     """A muon with less energy at depth is not recorded, GeV."""
 
-    earth_radius_m: float = 6_374_134.0
+    earth_radius_m: float = EARTH_RADIUS_M
     """Radius of the ice surface from the Earth's centre, m (MuonGun, Muonitron)."""
 
     firn_m: float = 200.0

@@ -12,8 +12,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from common.geometry import slant_depth_m, vertical_depth_m
 from services.simulator.config import GROUP_CHARGE, GROUP_MASS, SimulatorConfig
-from services.simulator.propagation import Float32, Float64, slant_depth_m, vertical_depth_m
+from services.simulator.propagation import Float32, Float64
 
 # H3a, Gaisser 2012 (arXiv:1111.6675): three populations (rows) of five groups (columns),
 # dN/dE = sum_p norm E^-index exp(-E / (rigidity_p Z)), in GeV^-1 m^-2 sr^-1 s^-1.
@@ -44,7 +45,7 @@ class Primaries:
         """The file's ``primary`` column: energy_gev, zenith_rad, mass_a, depth_m. (E, 4)."""
         depth_m_E = self.depth_m_E
         if config.depth_kind == "slant":
-            depth_m_E = slant_depth_m(self.cos_zenith_E, depth_m_E, config)
+            depth_m_E = slant_depth_m(self.cos_zenith_E, depth_m_E, config.earth_radius_m)
         columns_E4 = np.empty((len(self), 4), np.float32)
         columns_E4[:, 0] = self.energy_gev_E
         columns_E4[:, 1] = np.arccos(self.cos_zenith_E)
@@ -58,7 +59,7 @@ class Primaries:
         energy_gev_E, zenith_rad_E, mass_E, depth_m_E = np.asarray(columns_E4, np.float64).T
         cos_zenith_E = np.cos(zenith_rad_E)
         if config.depth_kind == "slant":
-            depth_m_E = vertical_depth_m(cos_zenith_E, depth_m_E, config)
+            depth_m_E = vertical_depth_m(cos_zenith_E, depth_m_E, config.earth_radius_m)
         return cls(energy_gev_E.copy(), mass_E.copy(), cos_zenith_E, depth_m_E.copy())
 
 

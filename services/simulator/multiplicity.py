@@ -11,13 +11,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from common.geometry import slant_depth_m
 from services.simulator.config import ElbertFit, SimulatorConfig
 from services.simulator.flux import Primaries
 from services.simulator.propagation import (
     Float32,
     Float64,
     cos_local_zenith,
-    slant_depth_m,
     surface_energy_gev,
     vertical_depth_mwe,
 )
@@ -41,7 +41,7 @@ class Expectation:
 
 def expect(primaries: Primaries, config: SimulatorConfig) -> Expectation:
     """Geometry, threshold and mean multiplicity of each event."""
-    slant_m_E = slant_depth_m(primaries.cos_zenith_E, primaries.depth_m_E, config)
+    slant_m_E = slant_depth_m(primaries.cos_zenith_E, primaries.depth_m_E, config.earth_radius_m)
     vertical_mwe_E = vertical_depth_mwe(primaries.depth_m_E, config)
     slant_mwe_E = slant_m_E * vertical_mwe_E / primaries.depth_m_E
     cos_local_E = cos_local_zenith(primaries.cos_zenith_E)

@@ -1,4 +1,4 @@
-"""From the surface to the detector: geometry of the track and the muon's energy loss.
+"""From the surface to the detector: water above it, the inclination at production, and the muon's energy loss.
 
 All functions work element by element on arrays of events or muons. Continuous loss only: real losses are
 stochastic and widen the energies at depth, most for muons above a TeV.
@@ -16,28 +16,6 @@ Float32 = npt.NDArray[np.float32]
 
 # Chirkin, hep-ph/0407078: fit of the cosine of the zenith angle where the muons are made.
 _LOCAL_ANGLE = (0.102573, -0.068287, 0.958633, 0.0407253, 0.817285)
-
-
-def slant_depth_m(cos_zenith: Float64, depth_m: Float64, config: SimulatorConfig) -> Float64:
-    """Metres along the track from the surface of a round Earth to ``depth_m`` vertical metres (Muonitron).
-
-    The zenith angle is that at the detector.
-    """
-    radius_m = config.earth_radius_m
-    below_m = radius_m - depth_m
-    along_m = cos_zenith * below_m
-    # An operator order that keeps digits: 2rd - d² is small against r², and the root is close to `along_m`.
-    extra_m2 = 2.0 * radius_m * depth_m - depth_m**2
-    return extra_m2 / (np.sqrt(extra_m2 + along_m**2) + along_m)
-
-
-def vertical_depth_m(cos_zenith: Float64, slant_m: Float64, config: SimulatorConfig) -> Float64:
-    """The inverse of slant_depth_m: vertical metres of a point ``slant_m`` along the track."""
-    radius_m = config.earth_radius_m
-    across_m2 = slant_m**2 * (1.0 - cos_zenith**2)
-    # r - sqrt(r² - across²), written without the difference of two large numbers.
-    sagitta_m = across_m2 / (radius_m + np.sqrt(radius_m**2 - across_m2))
-    return slant_m * cos_zenith + sagitta_m
 
 
 def vertical_depth_mwe(depth_m: Float64, config: SimulatorConfig) -> Float64:

@@ -12,7 +12,6 @@ from common.errors import BadInputError
 from common.plan_hash import has_settings
 from common.process import StopFlag
 from common.redact import without_secrets
-from common.schema import WORKLOADS
 from common.status import TrainerStatus
 from common.transport import StopRequested
 from services.config import Config
@@ -65,9 +64,10 @@ def _resume(
     accept_new_plan: bool,
 ) -> TrainerStatus:
     latest = checkpoints.latest()
+    workload = config.stored_workload()
     feed = Feed(
         run_dir,
-        WORKLOADS[config.workload],
+        workload,
         config.stream,
         config.transport,
         device=device,
@@ -76,7 +76,7 @@ def _resume(
         stopped=lambda: bool(stop),
     )
     try:
-        if not has_settings(feed.plan_hash, WORKLOADS[config.workload], config.stream, config.seed):
+        if not has_settings(feed.plan_hash, workload, config.stream, config.seed):
             raise BadInputError(
                 f"this trainer's seed or stream settings are not those of the run in {run_dir}: leave out its own "
                 "--set, -c and environment, and start it again"
