@@ -39,10 +39,11 @@ PURE = (
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
+COMMON_MODULES = sorted(path.name for path in (ROOT / "common").glob("*.py"))
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(f"common/{path.name}" for path in (ROOT / "common").glob("*.py") if path.name not in ("schema.py", "geometry.py")),
+    *(f"common/{name}" for name in COMMON_MODULES if name not in ("schema.py", "geometry.py")),
     *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
 )
 

@@ -1,0 +1,25 @@
+"""What every reader of source files is: parts in, ragged rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from common.messages import Part
+from services.decoder.rows import RaggedRows
+
+Beat = Callable[[], None]
+
+
+class Reader(Protocol):
+    """Reads parts of files of one kind; keeps the newest ones open, since a block's files are read by many units."""
+
+    def read(self, part: Part, beat: Beat) -> list[RaggedRows]:
+        """The rows of a part, in order, in one or more pieces; calls ``beat`` after each.
+
+        Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the
+        file: that must not depend on the machine, or the stream would.
+        """
+
+    def close(self) -> None:
+        """Close all files."""
