@@ -43,8 +43,8 @@ class ValueRule:
     column: str
     field: int
     minimum: float
-    zero_is_filler: bool = False
-    """A particle with exactly 0 here is a converter's stand-in for none: it is dropped and counted."""
+    drop_unless_positive: bool = False
+    """A particle with 0 or less here is none (converters write such fillers): it is dropped and counted."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ MUONS = Workload(
         ValueRule("primary", 1, minimum=0.0),
         ValueRule("primary", 2, minimum=0.0),  # a photon has mass number 0
         ValueRule("primary", 3, minimum=0.0),
-        ValueRule("muons", 0, minimum=0.0, zero_is_filler=True),
+        ValueRule("muons", 0, minimum=float("-inf"), drop_unless_positive=True),
         ValueRule("muons", 1, minimum=float("-inf")),
         ValueRule("muons", 2, minimum=float("-inf")),
     ),

@@ -168,3 +168,13 @@ def test_the_failure_budget_is_a_count_or_a_fraction(budget: float, files: int, 
     assert config.fetcher.bad_files_allowed(files) == allowed
     strict = Config.model_validate({"fetcher": {"max_bad_files": budget, "strict": True}})
     assert strict.fetcher.bad_files_allowed(files) == 0
+
+
+def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_path: Path) -> None:
+    names = '["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]'
+    expected = {"primary": ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")}
+    by_flag = load_config(tmp_path, assignments=[f"source.fields.primary={names}"], environment=NOTHING)
+    toml = toml_file(tmp_path, f"[source.fields]\nprimary = {names}\n")
+    by_toml = load_config(tmp_path, toml=toml, environment=NOTHING)
+    assert by_flag.source.fields == by_toml.source.fields == expected
+    assert by_flag.stored_workload() != Config().stored_workload()

@@ -13,16 +13,19 @@ import numpy as np
 import numpy.typing as npt
 
 from common.config import StreamConfig
+from common.geometry import vertical_depth_m
 from common.messages import Layout, Part, Quarantined, Tally, Unit
-from common.ragged import UnitArrays, unit_arrays
-from common.schema import Workload
+from common.ragged import Array, UnitArrays, unit_arrays
+from common.schema import Depth, Workload
 from common.streams import Stream, generator
+from services.decoder.gather import offsets_of, take_particles, take_rows
 from services.decoder.microbatch import microbatch_bounds
-from services.decoder.outliers import Outlier, outlier_path, write_outliers
-from services.decoder.readers.parquet import Beat, ParquetReader
+from services.decoder.outliers import Outliers, outlier_path, write_outliers
+from services.decoder.readers.reader import Beat, Reader
 from services.decoder.rows import BadRowsError, RaggedRows
 
-Indices = npt.NDArray[np.int64]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -33,104 +36,137 @@ class Decode:
     stream: StreamConfig
     seed: int
     run_dir: Path
-    reader: ParquetReader
+    reader: Reader
 
     def __call__(self, unit: Unit, slot: npt.NDArray[np.uint8], beat: Beat = lambda: None) -> tuple[Layout, Tally]:
         """Fill the slot's arrays (not its header). Raises SlotMismatch if the unit does not fit."""
-        parts, rows, bad = self._read(unit, beat)
-        counts = np.concatenate([r.counts for r in rows]) if rows else np.zeros(0, np.int64)
-        is_outlier = counts > self.stream.outlier_above
-        is_dropped = (counts == 0) & self.stream.drop_empty
-        order = self._order(unit, ~(is_outlier | is_dropped))
-        offsets = _offsets(counts[order])
+        parts, pieces, bad = self._read(unit, beat)
+        counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
+        is_outlier, is_empty = self._aside(pieces, counts)
+        order = self._order(unit, is_outlier | is_empty)
+        offsets = offsets_of(counts if order is None else counts[order])
         bounds = microbatch_bounds(offsets, self.stream.batch_events, self.stream.max_particles)
-        layout = Layout(events=len(order), particles=int(offsets[-1]), microbatches=len(bounds) - 1)
+        layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
         arrays = unit_arrays(slot, self.workload, layout)
         arrays.offsets[:] = offsets
         arrays.microbatch_bounds[:] = bounds
-        _fill_events(arrays, parts, rows, order)
-        _fill_particles(arrays, rows, order)
+        if order is None:
+            _copy(arrays, parts, pieces)
+        elif len(order):
+            _gather(arrays, parts, pieces, order)
+        if self.workload.slant_depth is not None:
+            _make_vertical(arrays, self.workload.slant_depth)
         if is_outlier.any() and unit.epoch == 0:  # later epochs meet the same outliers again
-            outliers = _collect_outliers(parts, rows, is_outlier)
-            write_outliers(outlier_path(self.run_dir, unit.k), outliers, self.workload)
+            self._set_aside(unit, parts, pieces, is_outlier)
         tally = Tally(
             rows_read=unit.rows,
             outliers=int(is_outlier.sum()),
-            empty=int(is_dropped.sum()),
+            empty=int(is_empty.sum()),
             quarantined=sum(one.rows for one in bad),
-            particles_dropped=sum(r.particles_dropped for r in rows),
+            particles_dropped=sum(piece.particles_dropped for piece in pieces),
             bad=tuple(bad),
         )
         return layout, tally
 
     def _read(self, unit: Unit, beat: Beat) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
+        """The parts that are good, their rows in one or more pieces, and the parts that are not."""
+        of_unit = sorted(unit.parts, key=lambda part: part.file)  # parts of one file are read together
+        if not of_unit:
+            return [], [], []
+        try:
+            return of_unit, self.reader.read(of_unit, beat), []
+        except BadRowsError:  # which of them is it?
+            pass
         parts: list[Part] = []
-        rows: list[RaggedRows] = []
+        pieces: list[RaggedRows] = []
         bad: list[Quarantined] = []
-        for part in unit.parts:
+        for part in of_unit:
             try:
-                rows.append(self.reader.read(part, beat))
+                pieces += self.reader.read([part], beat)
                 parts.append(part)
             except BadRowsError as error:
                 bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
-        return parts, rows, bad
+        return parts, pieces, bad
 
-    def _order(self, unit: Unit, keep: npt.NDArray[np.bool_]) -> Indices:
-        """Rows that go into the slot, in the order in which they go."""
-        if not self.stream.shuffle:
-            return np.flatnonzero(keep)
-        order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(keep))
-        return order[keep[order]]
+    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool]:
+        """Which rows are outliers, and which are dropped because there is nothing in them. (R,), (R,)."""
+        is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
+        if len(counts) and counts.max() > self.stream.outlier_above:
+            is_outlier = counts > self.stream.outlier_above
+        if self.stream.drop_empty:
+            is_empty = counts == 0
+        if any(piece.is_null is not None for piece in pieces):
+            is_empty |= np.concatenate(
+                [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]
+            )
+        return is_outlier & ~is_empty, is_empty
 
+    def _order(self, unit: Unit, is_aside: Bool) -> Int64 | None:
+        """Rows that go into the slot, in the order in which they go; None: all of them, as they are."""
+        order = None
+        if self.stream.shuffle:
+            order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
+        if not is_aside.any():
+            return order
+        return np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
 
-def _fill_events(arrays: UnitArrays, parts: Sequence[Part], rows: Sequence[RaggedRows], order: Indices) -> None:
-    if not rows:
-        return
-    for name in rows[0].event_columns:
-        np.take(np.concatenate([r.event_columns[name] for r in rows]), order, axis=0, out=arrays.event_columns[name])
-    files = np.concatenate([np.full(part.rows, part.file, np.int32) for part in parts])
-    in_file = np.concatenate([np.arange(p.rows, dtype=np.int64) + (p.file_row + p.first_row) for p in parts])
-    arrays.event_columns["source_file"][:, 0] = files[order]
-    arrays.event_columns["source_row"][:, 0] = in_file[order]
-
-
-def _fill_particles(arrays: UnitArrays, rows: Sequence[RaggedRows], order: Indices) -> None:
-    """Scatter every part's particles to their places: they move with their event."""
-    num_rows = sum(len(r.counts) for r in rows)
-    place = np.full(num_rows, -1, np.int64)  # (R,) first particle of each row in the slot; -1: not in the slot
-    place[order] = arrays.offsets[:-1]
-    first = 0
-    for r in rows:
-        place_of_part = place[first : first + len(r.counts)]
-        first += len(r.counts)
-        source_offsets = _offsets(r.counts)
-        # A particle keeps its distance from the first particle of its row.
-        target = np.repeat(place_of_part - source_offsets[:-1], r.counts) + np.arange(source_offsets[-1])
-        if (place_of_part >= 0).all():
-            for name, column in r.particle_columns.items():
-                arrays.particle_columns[name][target] = column
-        else:
-            kept = np.repeat(place_of_part >= 0, r.counts)
-            for name, column in r.particle_columns.items():
-                arrays.particle_columns[name][target[kept]] = column[kept]
+    def _set_aside(self, unit: Unit, parts: Sequence[Part], pieces: Sequence[RaggedRows], is_outlier: Bool) -> None:
+        files, rows = _sources(parts)
+        names = {part.file: part.name for part in parts}
+        outliers: list[Outliers] = []
+        first = 0
+        for piece in pieces:
+            chosen = np.flatnonzero(is_outlier[first : first + len(piece.counts)])
+            if len(chosen):
+                file_names = [names[int(file)] for file in files[first + chosen]]
+                table = piece.source_table(chosen)
+                outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], table))
+            first += len(piece.counts)
+        write_outliers(outlier_path(self.run_dir, unit.k), outliers, self.workload)
 
 
-def _collect_outliers(
-    parts: Sequence[Part], rows: Sequence[RaggedRows], is_outlier: npt.NDArray[np.bool_]
-) -> list[Outlier]:
-    outliers: list[Outlier] = []
-    first = 0
-    for part, r in zip(parts, rows, strict=True):
-        offsets = _offsets(r.counts)
-        for row in np.flatnonzero(is_outlier[first : first + len(r.counts)]):
-            events = {name: column[row] for name, column in r.event_columns.items()}
-            particles = {name: col[offsets[row] : offsets[row + 1]] for name, col in r.particle_columns.items()}
-            outliers.append(Outlier(part.name, part.file_row + part.first_row + int(row), events, particles))
-        first += len(r.counts)
-    return outliers
+def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:
+    """All rows as they are: one copy a column, from the reader's buffer into the slot."""
+    row = 0
+    for part in parts:
+        first = part.file_row + part.first_row
+        arrays.event_columns["source_file"][row : row + part.rows] = part.file
+        arrays.event_columns["source_row"][row : row + part.rows, 0] = np.arange(first, first + part.rows)
+        row += part.rows
+    row = particle = 0
+    for piece in pieces:
+        end, end_particle = row + len(piece.counts), particle
+        for name, column in piece.event_columns.items():
+            arrays.event_columns[name][row:end] = column
+        for name, column in piece.particle_columns.items():
+            end_particle = particle + len(column)
+            arrays.particle_columns[name][particle:end_particle] = column
+        row, particle = end, end_particle
 
 
-def _offsets(counts: Indices) -> Indices:
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
+def _gather(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows], order: Int64) -> None:
+    """The rows ``order``: (E,) indices into the rows of all pieces."""
+    files, rows = _sources(parts)
+    np.take(files, order, out=arrays.event_columns["source_file"][:, 0], mode="clip")
+    np.take(rows, order, out=arrays.event_columns["source_row"][:, 0], mode="clip")
+    for name in pieces[0].event_columns:
+        take_rows([piece.event_columns[name] for piece in pieces], order, arrays.event_columns[name])
+    counts = [piece.counts for piece in pieces]
+    for name in pieces[0].particle_columns:
+        columns = [piece.particle_columns[name] for piece in pieces]
+        take_particles(columns, counts, order, arrays.particle_columns[name])
+
+
+def _sources(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int32], Int64]:
+    """Where each row came from: file, and row in that file. (R,), (R,)."""
+    numbers = np.array([part.rows for part in parts], np.int64)
+    firsts = np.array([part.file_row + part.first_row for part in parts], np.int64)
+    files = np.repeat(np.array([part.file for part in parts], np.int32), numbers)
+    # A row's number is its place among all rows, moved by the same distance for all rows of a part.
+    return files, np.repeat(firsts - offsets_of(numbers)[:-1], numbers) + np.arange(len(files))
+
+
+def _make_vertical(arrays: UnitArrays, where: Depth) -> None:
+    values: Array = arrays.event_columns[where.column]
+    cos_zenith = np.cos(values[:, where.zenith].astype(np.float64))
+    values[:, where.depth] = vertical_depth_m(cos_zenith, values[:, where.depth].astype(np.float64))

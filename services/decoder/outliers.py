@@ -1,4 +1,4 @@
-"""Outliers of one unit as a Parquet file: the workload's source schema, and where each event came from."""
+"""Outliers of one unit as a Parquet file: as they stood in their files, and where each came from."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.ragged import Array
 from common.schema import Workload
 from common.status import OUTLIER_FOLDER
+from services.decoder.readers.lists import is_list
 
 
 @dataclass(frozen=True)
-class Outlier:
-    """One event that has too many particles, whole."""
+class Outliers:
+    """Events that have too many particles, whole. N events."""
 
-    file: str
-    row: int
-    event_columns: dict[str, Array]
-    """Name -> (fields,)."""
-    particle_columns: dict[str, Array]
-    """Name -> (P, fields)."""
-
-    @property
-    def num_particles(self) -> int:
-        """Its particles."""
-        return len(next(iter(self.particle_columns.values())))
+    files: Sequence[str]
+    """(N,) names of their files."""
+    rows: npt.NDArray[np.int64]
+    """(N,) rows of the files."""
+    counts: npt.NDArray[np.int64]
+    """(N,) particles."""
+    events: pa.Table
+    """The workload's source columns, as the files have them."""
 
 
 def outlier_path(run_dir: Path, k: int) -> Path:
@@ -39,30 +36,31 @@ def outlier_path(run_dir: Path, k: int) -> Path:
     return run_dir / OUTLIER_FOLDER / f"unit-{k:010d}.parquet"
 
 
-def write_outliers(path: Path, outliers: Sequence[Outlier], workload: Workload) -> None:
+def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload) -> None:
     """Write the file atomically. It can be an input again."""
-    columns: dict[str, pa.Array] = {}
-    counts = np.array([outlier.num_particles for outlier in outliers])
-    for source in workload.source_columns:
-        width = len(workload.column(source.into).fields)
-        if source.nesting == 2:
-            values = np.concatenate([outlier.particle_columns[source.into] for outlier in outliers])
-            columns[source.name] = pa.ListArray.from_arrays(_offsets(counts), _lists(values, width))
-            continue
-        values = np.stack([outlier.event_columns[source.into] for outlier in outliers])
-        columns[source.name] = _lists(values, width) if source.nesting else pa.array(values[:, source.field])
-    columns["source_file"] = pa.array([outlier.file for outlier in outliers])
-    columns["source_row"] = pa.array([outlier.row for outlier in outliers], pa.int64())
-    columns["num_particles"] = pa.array(counts, pa.int64())
+    schema = _common_schema([one.events.schema for one in outliers], workload)
+    events = pa.concat_tables([one.events.select(schema.names).cast(schema) for one in outliers]).combine_chunks()
+    columns = {name: events.column(name) for name in schema.names}
+    columns["source_file"] = pa.array([file for one in outliers for file in one.files])
+    columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
+    columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may be at it, one of them thought hung
-    pq.write_table(pa.table(columns), part)
+    pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
     part.replace(path)
 
 
-def _lists(values: Array, width: int) -> pa.ListArray:
-    return pa.ListArray.from_arrays(_offsets(np.full(len(values), width)), pa.array(values.reshape(-1)))
+def _common_schema(schemas: Sequence[pa.Schema], workload: Workload) -> pa.Schema:
+    """One schema for events of several files: theirs, if they agree, else lists of the widest numbers."""
+    names = [source.name for source in workload.source_columns]
+    return pa.schema([(name, _common_type([schema.field(name).type for schema in schemas])) for name in names])
 
 
-def _offsets(counts: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+def _common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
+    if all(kind == kinds[0] for kind in kinds):
+        return kinds[0]
+    if is_list(kinds[0]):
+        return pa.list_(_common_type([kind.value_type for kind in kinds]))
+    if all(pa.types.is_floating(kind) for kind in kinds):
+        return pa.float64()
+    return pa.uint64() if all(pa.types.is_unsigned_integer(kind) for kind in kinds) else pa.int64()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
@@ -32,7 +33,7 @@ def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: 
             if problem:
                 raise BadFileError(problem, file.metadata.num_rows)
             particles = next(column for column in workload.source_columns if column.nesting == 2)
-            width = len(workload.column(particles.into).fields)
+            width = len(workload.stored_fields(particles))
             groups = [
                 _row_group(file, index, particles, width, stream, capacity) for index in range(file.num_row_groups)
             ]
@@ -59,11 +60,9 @@ def _row_group(
     spans: tuple[Span, ...] = ()
     if not capacity.fits(metadata.num_rows, bound):
         # The footer can't say where in the row group the particles are: count them, a batch at a time.
-        counts: list[int] = []
-        for batch in file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False):
-            lengths = pa.compute.list_value_length(batch.column(0)).fill_null(0)
-            counts += lengths.to_pylist()
-        spans = cut_spans(counts, capacity, stream)
+        batches = file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False)
+        counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
+        spans = cut_spans(np.concatenate(counts), capacity, stream)
     return RowGroup(metadata.num_rows, bound, spans)
 
 
@@ -73,8 +72,14 @@ def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
         if column.name not in schema.names:
             return f"column {column.name!r} is missing; the file has {', '.join(schema.names) or 'none'}"
         kind = found = schema.field(column.name).type
-        depth = 0
-        while pa.types.is_list(found) or pa.types.is_large_list(found):
+        depth, stored = 0, workload.stored_fields(column)
+        while pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found):
+            is_innermost = depth + 1 == column.nesting
+            if pa.types.is_fixed_size_list(found) and is_innermost and found.list_size != len(stored):
+                return (
+                    f"column {column.name!r} has lists of {found.list_size} numbers; expected {len(stored)} "
+                    f"({', '.join(stored)}): name all of them with source.fields.{column.name}"
+                )
             found = found.value_type
             depth += 1
         is_number = pa.types.is_floating(found) if column.nesting else pa.types.is_integer(found)

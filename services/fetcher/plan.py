@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.messages import Layout, Part, Quarantined, Unit
@@ -141,23 +144,26 @@ def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
     return math.ceil(events / stream.batch_events) + 2 * particles // stream.max_particles + 1
 
 
-def cut_spans(counts: Sequence[int], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
+def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
     """Cut a row group, given the particles of every row, into spans that each fit a unit.
 
     An event counts as no more than the largest that goes into a slot: an outlier is set aside, unless it loses enough
     fillers to be none.
     """
+    before = np.concatenate([[0], np.cumsum(np.minimum(counts, stream.outlier_above), dtype=np.int64)])
     spans: list[Span] = []
-    first = rows = particles = 0
-    for row, count in enumerate(counts):
-        kept = min(count, stream.outlier_above)
-        if rows and (rows >= stream.unit_events or not capacity.fits(rows + 1, particles + kept)):
-            spans.append(Span(first, rows, particles))
-            first, rows, particles = row, 0, 0
-        rows += 1
-        particles += kept
-    if rows:
-        spans.append(Span(first, rows, particles))
+    first = 0
+    while first < len(counts):
+        # The longest that fits, by bisection: a row group may have ten million rows. One row always fits.
+        fits, too_many = 1, min(stream.unit_events, len(counts) - first) + 1
+        while too_many - fits > 1:
+            rows = (fits + too_many) // 2
+            if capacity.fits(rows, int(before[first + rows] - before[first])):
+                fits = rows
+            else:
+                too_many = rows
+        spans.append(Span(first, fits, int(before[first + fits] - before[first])))
+        first += fits
     return tuple(spans)
 
 
@@ -175,7 +181,7 @@ def plan_block(
     parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
     if stream.shuffle:
         order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
-        parts = [parts[i] for i in order]
+        parts = _spans_in_order([parts[i] for i in order])
     quarantined = tuple(
         Quarantined(file.file, -1, file.bad_rows, file.reason[:2000]) for file in staged if file.footer is None
     )
@@ -201,6 +207,18 @@ def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
                 )
         file_row += group.rows
         file_particle += group.particles
+
+
+def _spans_in_order(parts: list[Part]) -> list[Part]:
+    """The spans of each row group in their own order, at the places that they have among all parts.
+
+    A row group is decoded from its start: who has read one span goes on to the next, and never back.
+    """
+    spans: dict[tuple[int, int], list[Part]] = {}
+    for part in parts:
+        spans.setdefault((part.file, part.row_group), []).append(part)
+    rest = {key: iter(sorted(group, key=lambda part: part.first_row)) for key, group in spans.items()}
+    return [next(rest[part.file, part.row_group]) for part in parts]
 
 
 def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:

@@ -143,7 +143,7 @@ def test_the_order_of_the_events_depends_on_epoch_and_unit(tmp_path: Path) -> No
 
 def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
     good = make_events([2, 1, 3])
-    bad = [Event(7, 7, (1000.0, 0.5, 4.0, 1500.0), ((-1.0, 0.0, 0.0),))] * 4
+    bad = [Event(7, 7, (1000.0, 0.5, 4.0, 1500.0), ((float("nan"), 0.0, 0.0),))] * 4
     unit = unit_of(tmp_path, [good, bad, good])
     slot = new_slot()
     stream = stream_of(shuffle=False)
@@ -151,7 +151,7 @@ def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
         layout, tally = decode(unit, slot)
     (told,) = tally.bad
     assert (told.file, told.row_group, told.rows) == (11, 0, 4)
-    assert told.reason.startswith(f"{tmp_path}/1.parquet: row group 0, column 'muons', row 0: energy_gev is -1")
+    assert told.reason.startswith(f"{tmp_path}/1.parquet: row group 0, column 'muons', row 0: energy_gev is nan")
     assert (tally.rows_read, tally.quarantined, layout.events) == (10, 4, 6)
     expected = [(10, r, event) for r, event in enumerate(good)] + [(12, 200 + r, event) for r, event in enumerate(good)]
     assert_holds(unit_arrays(slot, MUONS, layout), expected)

@@ -14,6 +14,16 @@ def offsets_of(counts: list[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
+def fewest(counts: list[int], max_particles: int) -> int:
+    """Microbatches that a greedy cut makes: there is no way with fewer."""
+    number, held = 1, 0
+    for count in counts:
+        if held + count > max_particles:
+            number, held = number + 1, 0
+        held += count
+    return number
+
+
 @given(st.lists(st.integers(0, 20), max_size=120), st.integers(1, 30), st.integers(20, 60))
 def test_bounds_cut_the_events_into_microbatches_within_the_limits(
     counts: list[int], batch_events: int, max_particles: int
@@ -24,10 +34,27 @@ def test_bounds_cut_the_events_into_microbatches_within_the_limits(
     for first, last in itertools.pairwise(bounds):
         assert first < last
         assert sum(counts[first:last]) <= max_particles
-        assert last - first <= batch_events
-        is_cut = last == len(counts) or last % batch_events == 0
-        assert is_cut or sum(counts[first : last + 1]) > max_particles, "no cut without need"
-    assert set(range(0, len(counts), batch_events)) <= set(bounds), "whole batches can be made of them"
+    edges = [edge for edge in range(0, len(counts), batch_events)]
+    if len(edges) > 1 and 2 * (len(counts) - edges[-1]) < batch_events:
+        edges.pop()  # the last piece would be tiny
+    assert set(edges) <= set(bounds), "whole batches can be made of them"
+    for first, last in itertools.pairwise([*edges, len(counts)]):
+        number = sum(first <= bound < last for bound in bounds)
+        assert number == fewest(counts[first:last], max_particles), "no cut without need"
+
+
+@given(st.lists(st.integers(0, 10), min_size=1, max_size=200), st.integers(40, 100))
+def test_microbatches_of_one_batch_are_balanced(counts: list[int], max_particles: int) -> None:
+    bounds = microbatch_bounds(offsets_of(counts), len(counts), max_particles).tolist()
+    average = sum(counts) / (len(bounds) - 1)
+    for first, last in itertools.pairwise(bounds):
+        assert sum(counts[first:last]) >= average - 2 * max(counts), "none is tiny"
+
+
+def test_a_last_piece_of_less_than_half_a_batch_joins_the_batch_before() -> None:
+    assert microbatch_bounds(offsets_of([1] * 19), 8, 100).tolist() == [0, 8, 19]
+    assert microbatch_bounds(offsets_of([1] * 20), 8, 100).tolist() == [0, 8, 16, 20]
+    assert microbatch_bounds(offsets_of([1] * 3), 8, 100).tolist() == [0, 3]
 
 
 def test_no_events_make_no_microbatch() -> None:
@@ -36,10 +63,6 @@ def test_no_events_make_no_microbatch() -> None:
 
 def test_an_event_of_exactly_the_limit_is_a_microbatch_of_its_own() -> None:
     assert microbatch_bounds(offsets_of([3, 10, 1]), 8, 10).tolist() == [0, 1, 2, 3]
-
-
-def test_events_without_particles_join_the_one_before() -> None:
-    assert microbatch_bounds(offsets_of([10, 0, 0, 1]), 8, 10).tolist() == [0, 3, 4]
 
 
 def test_an_event_above_the_limit_is_an_error() -> None:

@@ -62,7 +62,7 @@ def test_outliers_can_be_an_input_again(tmp_path: Path) -> None:
     (group,) = footer.row_groups
     assert (group.rows, group.particles) == (2, 16)
     reader = ParquetReader(MUONS)
-    rows = reader.read(Part(0, str(outlier_path(tmp_path, 7)), 0, 0, 2, 16, 0))
+    (rows,) = reader.read([Part(0, str(outlier_path(tmp_path, 7)), 0, 0, 2, 16, 0)])
     reader.close()
     assert rows.counts.tolist() == [9, 7]
     assert rows.event_columns["primary_id"][:, 0].tolist() == [1, 4]

@@ -1,9 +1,11 @@
-"""Parquet row groups to ragged rows: lists are read through their offsets and values, never row by row."""
+"""Parquet row groups to ragged rows, in any layout of lists."""
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,171 +15,243 @@ import pyarrow.parquet as pq
 
 from common.messages import Part
 from common.ragged import Array
-from common.schema import SourceColumn, ValueRule, Workload
+from common.schema import SourceColumn, Workload
+from services.decoder.readers.checks import checked, drop_particles
+from services.decoder.readers.lists import BadList, flattened, list_lengths, matrix, null_mask
+from services.decoder.readers.reader import Beat
 from services.decoder.rows import BadRowsError, RaggedRows
 
 _OPEN_FILES = 16
-_BATCH_ROWS = 32_768
-
-Beat = Callable[[], None]
+_OPEN_SCANS = 4
+_SMALL_ROWS = 16_384
+_BATCH_ROWS = 65_536
 
 
 class ParquetReader:
-    """Reads parts; keeps the newest files open, since a block's files are read by many units.
-
-    Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the file.
-    """
+    """See Reader."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._names = [column.name for column in workload.source_columns]
         self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._scans: OrderedDict[tuple[str, int], _Scan] = OrderedDict()
 
-    def read(self, part: Part, beat: Beat = lambda: None) -> RaggedRows:
-        """The rows of a part. Raises BadRowsError; calls ``beat`` after every record batch."""
-        where = f"{part.name}: row group {part.row_group}"
-        if not part.path:
-            raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
-        try:
-            batches = [batch for batch in self._batches(part, beat) if batch.num_rows]
-            table = pa.Table.from_batches(batches).combine_chunks()
-        except (pa.ArrowException, OSError) as error:
-            self._close(part.path)
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-                raise  # it says something of this machine and nothing of the file: decoding must not depend on it
-            raise BadRowsError(f"{where} can't be read: {' '.join(str(error).split())[:300]}") from None
-        if table.num_rows != part.rows:
-            raise BadRowsError(f"{where} has {table.num_rows} of the {part.rows} rows that its footer promised")
-        return _to_rows(table, self._workload, where, part.first_row)
+    def read(self, parts: Sequence[Part], beat: Beat = lambda: None) -> list[RaggedRows]:
+        """The rows of the parts: see Reader."""
+        pieces: list[RaggedRows] = []
+        small: list[pa.RecordBatch] = []
+        where, first_row = _name(parts[0]), parts[0].first_row
+
+        def flush() -> None:
+            nonlocal first_row
+            # Small batches as one: what is done once a batch costs as much as thousands of rows.
+            joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
+            for batch in joined:
+                pieces.append(_to_rows(batch, self._workload, where, first_row))
+                first_row += batch.num_rows
+            small.clear()
+
+        for _, of_file in itertools.groupby(parts, lambda part: part.path):
+            for batch in self._batches(list(of_file)):
+                beat()
+                if small and (batch.num_rows > _SMALL_ROWS or batch.schema != small[0].schema):
+                    flush()
+                small.append(batch)
+        flush()
+        return pieces
 
     def close(self) -> None:
         """Close all files."""
         for path in list(self._files):
             self._close(path)
 
-    def _batches(self, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
-        """Record batches of the row group, cut to the part's rows."""
-        file = self._open(part.path)
-        row = 0
-        for batch in file.iter_batches(_BATCH_ROWS, [part.row_group], self._names, use_threads=False):
-            start, stop = max(part.first_row - row, 0), min(part.first_row + part.rows - row, batch.num_rows)
-            if start < stop:
-                yield batch.slice(start, stop - start)
-            row += batch.num_rows
-            beat()
-            if row >= part.first_row + part.rows:
-                return
+    def _batches(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """Record batches of the rows of parts of one file."""
+        path, where = parts[0].path, _name(parts[0])
+        if not path:
+            raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
+        try:
+            file = self._open(path)
+            whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
+            if whole:
+                batches = self._iterate(file, [part.row_group for part in parts])
+            else:
+                batches = itertools.chain.from_iterable(self._rows_of(file, part) for part in parts)
+            num_rows = 0
+            for batch in batches:
+                num_rows += batch.num_rows
+                yield batch
+        except (pa.ArrowException, OSError, IndexError) as error:
+            self._close(path)
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
+                raise  # it says something of this machine and nothing of the file: decoding must not depend on it
+            raise BadRowsError(f"{where} can't be read: {' '.join(str(error).split())[:300]}") from None
+        promised = sum(part.rows for part in parts)
+        if num_rows != promised:
+            raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
+
+    def _iterate(self, file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(_BATCH_ROWS, groups, self._names, use_threads=False)
+        return batches
+
+    def _rows_of(self, file: pq.ParquetFile, part: Part) -> Iterator[pa.RecordBatch]:
+        """Some rows of a row group. It is decoded from its start only: a scan is kept for who wants the rows behind."""
+        key = (part.path, part.row_group)
+        scan = self._scans.pop(key, None)
+        if scan is None or scan.row > part.first_row:
+            scan = _Scan(self._iterate(file, [part.row_group]))
+        yield from scan.rows(part.first_row, part.rows)
+        if part.first_row + part.rows < file.metadata.row_group(part.row_group).num_rows:
+            self._scans[key] = scan
+            while len(self._scans) > _OPEN_SCANS:
+                self._scans.popitem(last=False)
 
     def _open(self, path: str) -> pq.ParquetFile:
-        for evicted in [known for known in self._files if not Path(known).exists()]:
-            self._close(evicted)  # an open file would keep its disk space
-        file = self._files.pop(path, None) or pq.ParquetFile(path, memory_map=True)
+        file = self._files.pop(path, None)
+        if file is None:
+            for evicted in [known for known in self._files if not Path(known).exists()]:
+                self._close(evicted)  # an open file would keep its disk space
+            file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         self._files[path] = file
         while len(self._files) > _OPEN_FILES:
             self._close(next(iter(self._files)))
         return file
 
     def _close(self, path: str) -> None:
+        for key in [key for key in self._scans if key[0] == path]:
+            del self._scans[key]
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
 
 
-def _to_rows(table: pa.Table, workload: Workload, where: str, first_row: int) -> RaggedRows:
-    counts: npt.NDArray[np.int64] | None = None
+def _name(part: Part) -> str:
+    return f"{part.name}: row group {part.row_group}"
+
+
+@dataclass
+class _Scan:
+    """Record batches of row groups, and how far they were read."""
+
+    batches: Iterator[pa.RecordBatch]
+    row: int = 0
+    """First row of ``rest``, or of the next batch."""
+    rest: pa.RecordBatch | None = None
+
+    def rows(self, first: int, num: int) -> Iterator[pa.RecordBatch]:
+        """Rows ``first`` to ``first + num``; fewer if there are no more."""
+        end = first + num
+        while self.row < end:
+            batch = self.rest if self.rest is not None else next(self.batches, None)
+            self.rest = None
+            if batch is None:
+                return
+            start, stop = max(first - self.row, 0), min(end - self.row, batch.num_rows)
+            if stop < batch.num_rows:
+                self.rest = batch.slice(max(stop, 0))
+            self.row += max(stop, 0)
+            if start < stop:
+                yield batch.slice(start, stop - start)
+
+
+def _to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: int) -> RaggedRows:
+    """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
     arrays: dict[str, Array] = {}
+    counts: npt.NDArray[np.int64] | None = None
+    is_null = np.zeros(batch.num_rows, np.bool_)
+    keep: npt.NDArray[np.bool_] | None = None
     for source in workload.source_columns:
         target = workload.column(source.into)
-        column = table.column(source.name)
-        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        lists = batch.column(source.name)
+        null = _null_rows(lists, source, workload, where, first_row)
         if source.nesting == 0:
-            _check_nulls(array, source, where, first_row)
-            filled = arrays.setdefault(target.name, np.empty((table.num_rows, len(target.fields)), target.dtype))
-            filled[:, source.field] = array.to_numpy(zero_copy_only=False)
+            filled = arrays.setdefault(target.name, np.empty((batch.num_rows, len(target.fields)), target.dtype))
+            filled[:, source.field] = (lists if null is None else lists.fill_null(0)).to_numpy(zero_copy_only=False)
+        elif source.nesting == 1:
+            arrays[target.name] = _matrix(lists, null, source, workload, where, first_row, None)
+        else:
+            counts = _same(counts, list_lengths(lists), source, where, first_row)
+            lists = flattened(lists)
+            null_particles = null_mask(lists)
+            if null_particles is not None:
+                if workload.nulls == "error":
+                    row = first_row + _row_of(int(np.argmax(null_particles)), counts)
+                    raise BadRowsError(f"{where}, column {source.name!r}, row {row}: a particle is null; {_NULLS_HINT}")
+                keep = ~null_particles if keep is None else keep & ~null_particles
+            arrays[target.name] = _matrix(lists, null_particles, source, workload, where, first_row, counts)
             continue
-        if source.nesting == 2:
-            _check_nulls(array, source, where, first_row)
-            counts = np.diff(array.offsets.to_numpy()).astype(np.int64)
-            array = array.flatten()
-        arrays[target.name] = _matrix(array, len(target.fields), target.dtype, source, where, first_row, counts)
-    assert counts is not None, "a workload has one column of particles"
+        if null is not None:
+            is_null |= null
+    assert counts is not None, "a workload has a column of particles"
     rows = RaggedRows(
         counts=counts,
         event_columns={column.name: arrays[column.name] for column in workload.columns_per("event")},
         particle_columns={column.name: arrays[column.name] for column in workload.columns_per("particle")},
+        source_table=lambda indices: pa.Table.from_batches([batch]).take(pa.array(indices)),
+        is_null=is_null if is_null.any() else None,
     )
-    for rule in workload.rules:
-        rows = _apply_rule(rows, rule, workload, where, first_row)
-    return rows
+    return checked(rows if keep is None else drop_particles(rows, keep), workload, where, first_row)
+
+
+_NULLS_HINT = 'source.nulls = "empty" would count it as empty'
+
+
+def _null_rows(
+    array: pa.Array, source: SourceColumn, workload: Workload, where: str, first_row: int
+) -> npt.NDArray[np.bool_] | None:
+    null = null_mask(array)
+    if null is not None and workload.nulls == "error":
+        row = first_row + int(np.argmax(null))
+        raise BadRowsError(f"{where}, column {source.name!r}, row {row}: the value is null; {_NULLS_HINT}")
+    return null
+
+
+def _same(
+    known: npt.NDArray[np.int64] | None,
+    counts: npt.NDArray[np.int64],
+    source: SourceColumn,
+    where: str,
+    first_row: int,
+) -> npt.NDArray[np.int64]:
+    """Particle columns of one event have the same length."""
+    if known is not None and not np.array_equal(known, counts):
+        row = int(np.argmax(known != counts))
+        raise BadRowsError(
+            f"{where}, column {source.name!r}, row {first_row + row}: {counts[row]} particles; another column has "
+            f"{known[row]}"
+        )
+    return counts
 
 
 def _matrix(
     lists: pa.Array,
-    width: int,
-    dtype: str,
+    null: npt.NDArray[np.bool_] | None,
     source: SourceColumn,
+    workload: Workload,
     where: str,
     first_row: int,
     counts: npt.NDArray[np.int64] | None,
 ) -> Array:
-    """(lists, width) of lists that must all have ``width`` numbers."""
-    _check_nulls(lists, source, where, first_row, counts)
-    lengths = np.diff(lists.offsets.to_numpy())
-    wrong = np.flatnonzero(lengths != width)
-    if len(wrong):
-        row = first_row + _row_of(int(wrong[0]), counts)
+    """(N, fields) of N lists; zeros for null ones."""
+    column = workload.column(source.into)
+    stored = workload.stored_fields(source)
+    columns = slice(None) if stored == column.fields else [stored.index(field) for field in column.fields]
+    try:
+        values = matrix(lists if null is None else lists.drop_null(), len(stored), columns, column.dtype)
+    except BadList as error:
+        index = error.index if null is None else int(np.flatnonzero(~null)[error.index])
+        row = first_row + (index if counts is None else _row_of(index, counts))
         raise BadRowsError(
-            f"{where}, column {source.name!r}, row {row}: a list has {lengths[wrong[0]]} numbers; expected {width}"
-        )
-    values = lists.flatten()
-    if values.null_count:
-        index = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
-        row = first_row + _row_of(index, counts)
-        raise BadRowsError(f"{where}, column {source.name!r}, row {row}: a number is null; expected none")
-    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
-        matrix: Array = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False).reshape(-1, width)
-    return matrix
+            f"{where}, column {source.name!r}, row {row}: {error} "
+            f"({', '.join(stored)}; source.fields.{source.name} names others)"
+        ) from None
+    if null is None:
+        return values
+    filled = np.zeros((len(null), len(column.fields)), column.dtype)
+    filled[~null] = values
+    return filled
 
 
-def _check_nulls(
-    array: pa.Array,
-    source: SourceColumn,
-    where: str,
-    first_row: int,
-    counts: npt.NDArray[np.int64] | None = None,
-) -> None:
-    if array.null_count:
-        row = first_row + _row_of(int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))), counts)
-        raise BadRowsError(f"{where}, column {source.name!r}, row {row}: the value is null; expected none")
-
-
-def _row_of(index: int, counts: npt.NDArray[np.int64] | None) -> int:
-    """The row that a list belongs to: itself, or the event that owns the particle."""
-    return index if counts is None else int(np.searchsorted(np.cumsum(counts), index, side="right"))
-
-
-def _apply_rule(rows: RaggedRows, rule: ValueRule, workload: Workload, where: str, first_row: int) -> RaggedRows:
-    """Raise BadRowsError for a value that may not be; drop fillers."""
-    column = workload.column(rule.column)
-    per_event = column.per == "event"
-    values: npt.NDArray[np.float32]
-    values = (rows.event_columns if per_event else rows.particle_columns)[rule.column][:, rule.field]  # type: ignore[assignment]
-    bad = ~np.isfinite(values) | (values < rule.minimum)
-    if bad.any():
-        index = int(np.argmax(bad))
-        row = first_row + _row_of(index, None if per_event else rows.counts)
-        least = f" of at least {rule.minimum:g}" if np.isfinite(rule.minimum) else ""
-        raise BadRowsError(
-            f"{where}, column {rule.column!r}, row {row}: {column.fields[rule.field]} is {values[index]:g}; "
-            f"expected a finite number{least}"
-        )
-    if not rule.zero_is_filler or (keep := values != 0).all():
-        return rows
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    offsets = np.concatenate([[0], np.cumsum(rows.counts)])
-    return RaggedRows(
-        counts=np.diff(kept_before[offsets]),
-        event_columns=rows.event_columns,
-        particle_columns={name: array[keep] for name, array in rows.particle_columns.items()},
-        particles_dropped=rows.particles_dropped + int(len(keep) - kept_before[-1]),
-    )
+def _row_of(index: int, counts: npt.NDArray[np.int64]) -> int:
+    """The row of a particle's list."""
+    return int(np.searchsorted(np.cumsum(counts), index, side="right"))

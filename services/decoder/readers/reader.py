@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from common.messages import Part
@@ -12,10 +12,10 @@ Beat = Callable[[], None]
 
 
 class Reader(Protocol):
-    """Reads parts of files of one kind; keeps the newest ones open, since a block's files are read by many units."""
+    """Reads files of one kind; keeps the newest ones open, since a block's files are read by many units."""
 
-    def read(self, part: Part, beat: Beat) -> list[RaggedRows]:
-        """The rows of a part, in order, in one or more pieces; calls ``beat`` after each.
+    def read(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
+        """The rows of the parts, in order, in one or more pieces; calls ``beat`` once in a while.
 
         Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the
         file: that must not depend on the machine, or the stream would.

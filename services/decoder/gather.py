@@ -1,0 +1,59 @@
+"""Permutes ragged arrays: whole events move, each with its particles.
+
+R rows in pieces, E of them in the order wanted, P particles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.ragged import Array
+
+Int64 = npt.NDArray[np.int64]
+
+
+def offsets_of(counts: Int64) -> Int64:
+    """(R + 1,) first particle of each row, and the number of all. (R,)."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
+    """out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
+    rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    # A row as one item: numpy moves it at once instead of number by number. `clip` only saves a buffer.
+    np.take(_as_items(rows), order, out=_as_items(out), mode="clip")
+
+
+def take_particles(pieces: Sequence[Array], counts: Sequence[Int64], order: Int64, out: Array) -> None:
+    """The particles of rows order[0], order[1], … of all pieces together, one behind the other. (P, F).
+
+    Arrow's `take` of byte strings is a memcpy a row, three times as fast as any index per particle in numpy, and needs
+    no such indices: a row's particles are taken as one string of bytes.
+    """
+    if not out.size:
+        return
+    strings = [_as_strings(piece, offsets_of(number)) for piece, number in zip(pieces, counts, strict=True)]
+    rows = strings[0] if len(strings) == 1 else pa.concat_arrays(strings)
+    del strings
+    taken = pc.take(rows, pa.array(order), boundscheck=False)
+    offsets = np.frombuffer(taken.buffers()[1], np.int64, len(order) + 1, taken.offset * 8)
+    data = np.frombuffer(taken.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    out.reshape(-1).view(np.uint8)[:] = data
+
+
+def _as_items(rows: Array) -> Array:
+    return rows.view(f"V{rows.itemsize * rows.shape[1]}")[:, 0]
+
+
+def _as_strings(particles: Array, offsets: Int64) -> pa.Array:
+    """Each row's particles as one string of bytes: no copy."""
+    width = particles.itemsize * particles.shape[1]
+    buffers = [None, pa.py_buffer(offsets * width), pa.py_buffer(np.ascontiguousarray(particles))]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

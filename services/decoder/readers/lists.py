@@ -1,0 +1,92 @@
+"""Arrow lists of every layout as counts and matrices: through their offsets and values, never row by row.
+
+A list column may be list, large_list or fixed_size_list, whole or sliced, with or without nulls.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from common.ragged import Array
+
+Int64 = npt.NDArray[np.int64]
+
+
+class BadList(Exception):
+    """A list that can't be used: which one, counted from the first, and what is wrong with it."""
+
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
+        self.index = index
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for each of the three list types."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """(N,) True where a value is null; None if none is."""
+    if not array.null_count:
+        return None
+    mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def list_lengths(lists: pa.Array) -> Int64:
+    """(N,) numbers of values in each list; a null one has none."""
+    if pa.types.is_fixed_size_list(lists.type):
+        lengths = np.full(len(lists), lists.type.list_size, np.int64)
+    else:
+        lengths = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    null = null_mask(lists)
+    if null is not None:
+        lengths[null] = 0
+    return lengths
+
+
+def flattened(lists: pa.Array) -> pa.Array:
+    """The values of all lists, one behind the other: no copy where no list is null."""
+    if lists.null_count or pa.types.is_fixed_size_list(lists.type):
+        return lists.flatten()
+    offsets = lists.offsets
+    first = offsets[0].as_py()
+    return lists.values.slice(first, offsets[-1].as_py() - first)
+
+
+def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) -> Array:
+    """(N, columns) of ``dtype``: those numbers of N lists, none of them null, that must have ``width`` each.
+
+    A view of Arrow's buffer where dtype and columns are the stored ones. Raises BadList.
+    """
+    if not pa.types.is_fixed_size_list(lists.type):
+        offsets = lists.offsets.to_numpy()
+        # One comparison in place of a difference and another: the offsets of lists of one length are multiples.
+        expected = _multiples(len(offsets), width, offsets.dtype.str)
+        if not np.array_equal(offsets - offsets[0] if offsets[0] else offsets, expected):
+            lengths = np.diff(offsets)
+            wrong = int(np.argmax(lengths != width))
+            raise BadList(wrong, f"a list has {lengths[wrong]} numbers; expected {width}")
+    elif lists.type.list_size != width:
+        raise BadList(0, f"a list has {lists.type.list_size} numbers; expected {width}")
+    values = flattened(lists)
+    null = null_mask(values)
+    if null is not None:
+        raise BadList(int(np.argmax(null)) // width, "a number is null; expected none")
+    stored = values.to_numpy(zero_copy_only=False).reshape(-1, width)[:, columns]
+    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
+        return np.ascontiguousarray(stored, dtype)
+
+
+@lru_cache(maxsize=8)
+def _multiples_of(width: int, dtype: str, length: int) -> Array:
+    return np.arange(0, length * width, width, dtype=dtype)
+
+
+def _multiples(length: int, width: int, dtype: str) -> Array:
+    """(length,) 0, width, 2 width, …"""
+    return _multiples_of(width, dtype, 1 << max(length - 1, 1).bit_length())[:length]
