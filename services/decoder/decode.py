@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from common.config import StreamConfig
 from common.geometry import vertical_depth_m
@@ -74,7 +75,7 @@ class Decode:
         if not of_unit:
             return [], [], []
         try:
-            return of_unit, self.reader.read(of_unit, beat), []
+            return of_unit, self._read_parts(of_unit, beat), []
         except BadRowsError:  # which of them is it?
             pass
         parts: list[Part] = []
@@ -82,11 +83,14 @@ class Decode:
         bad: list[Quarantined] = []
         for part in of_unit:
             try:
-                pieces += self.reader.read([part], beat)
+                pieces += self._read_parts([part], beat)
                 parts.append(part)
             except BadRowsError as error:
                 bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
         return parts, pieces, bad
+
+    def _read_parts(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
+        return self.reader.read(parts, beat, large_above=self.stream.outlier_above)
 
     def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool]:
         """Which rows are outliers, and which are dropped because there is nothing in them. (R,), (R,)."""
@@ -116,11 +120,12 @@ class Decode:
         outliers: list[Outliers] = []
         first = 0
         for piece in pieces:
-            chosen = np.flatnonzero(is_outlier[first : first + len(piece.counts)])
+            # A large one that loses enough fillers is no outlier.
+            chosen = piece.large[is_outlier[first + piece.large]]
             if len(chosen):
                 file_names = [names[int(file)] for file in files[first + chosen]]
-                table = piece.source_table(chosen)
-                outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], table))
+                events = piece.large_events.take(pa.array(np.searchsorted(piece.large, chosen)))
+                outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
         write_outliers(outlier_path(self.run_dir, unit.k), outliers, self.workload)
 
@@ -145,16 +150,20 @@ def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows
 
 
 def _gather(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows], order: Int64) -> None:
-    """The rows ``order``: (E,) indices into the rows of all pieces."""
-    files, rows = _sources(parts)
-    np.take(files, order, out=arrays.event_columns["source_file"][:, 0], mode="clip")
-    np.take(rows, order, out=arrays.event_columns["source_row"][:, 0], mode="clip")
+    """The rows ``order``: (E,) indices into the rows of all pieces, which lose their particles."""
+    _gather_sources(arrays, parts, order)
     for name in pieces[0].event_columns:
         take_rows([piece.event_columns[name] for piece in pieces], order, arrays.event_columns[name])
     counts = [piece.counts for piece in pieces]
-    for name in pieces[0].particle_columns:
-        columns = [piece.particle_columns[name] for piece in pieces]
+    for name in list(pieces[0].particle_columns):
+        columns = [piece.particle_columns.pop(name) for piece in pieces]
         take_particles(columns, counts, order, arrays.particle_columns[name])
+
+
+def _gather_sources(arrays: UnitArrays, parts: Sequence[Part], order: Int64) -> None:
+    files, rows = _sources(parts)
+    np.take(files, order, out=arrays.event_columns["source_file"][:, 0], mode="clip")
+    np.take(rows, order, out=arrays.event_columns["source_row"][:, 0], mode="clip")
 
 
 def _sources(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int32], Int64]:

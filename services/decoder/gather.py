@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 
 from common.ragged import Array
 
+_ROWS_AT_A_TIME = 16_384
+"""Arrow can't take into memory of ours: what lies beside the slot for a moment is kept small."""
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -31,8 +34,10 @@ def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
     np.take(_as_items(rows), order, out=_as_items(out), mode="clip")
 
 
-def take_particles(pieces: Sequence[Array], counts: Sequence[Int64], order: Int64, out: Array) -> None:
+def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, out: Array) -> None:
     """The particles of rows order[0], order[1], … of all pieces together, one behind the other. (P, F).
+
+    Empties ``pieces``: they are a unit's bytes, and not needed any more once they are joined.
 
     Arrow's `take` of byte strings is a memcpy a row, three times as fast as any index per particle in numpy, and needs
     no such indices: a row's particles are taken as one string of bytes.
@@ -40,12 +45,17 @@ def take_particles(pieces: Sequence[Array], counts: Sequence[Int64], order: Int6
     if not out.size:
         return
     strings = [_as_strings(piece, offsets_of(number)) for piece, number in zip(pieces, counts, strict=True)]
-    rows = strings[0] if len(strings) == 1 else pa.concat_arrays(strings)
-    del strings
-    taken = pc.take(rows, pa.array(order), boundscheck=False)
-    offsets = np.frombuffer(taken.buffers()[1], np.int64, len(order) + 1, taken.offset * 8)
-    data = np.frombuffer(taken.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    out.reshape(-1).view(np.uint8)[:] = data
+    pieces.clear()
+    rows = strings.pop() if len(strings) == 1 else pa.concat_arrays(strings)
+    strings.clear()
+    indices, target = pa.array(order), out.reshape(-1).view(np.uint8)
+    filled = 0
+    for first in range(0, len(order), _ROWS_AT_A_TIME):
+        taken = pc.take(rows, indices.slice(first, _ROWS_AT_A_TIME), boundscheck=False)
+        offsets = np.frombuffer(taken.buffers()[1], np.int64, len(taken) + 1, taken.offset * 8)
+        num_bytes = int(offsets[-1] - offsets[0])
+        target[filled : filled + num_bytes] = np.frombuffer(taken.buffers()[2], np.uint8, num_bytes, int(offsets[0]))
+        filled += num_bytes
 
 
 def _as_items(rows: Array) -> Array:
@@ -53,7 +63,8 @@ def _as_items(rows: Array) -> Array:
 
 
 def _as_strings(particles: Array, offsets: Int64) -> pa.Array:
-    """Each row's particles as one string of bytes: no copy."""
+    """Each row's particles as one string of bytes: no copy. The offsets become those of the bytes."""
     width = particles.itemsize * particles.shape[1]
-    buffers = [None, pa.py_buffer(offsets * width), pa.py_buffer(np.ascontiguousarray(particles))]
+    offsets *= width
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(particles))]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

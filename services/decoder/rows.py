@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ class BadRowsError(Exception):
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """Consecutive rows of one file, checked. R rows, P particles. The arrays may be views of the reader's buffers."""
+    """Rows of files, checked. R rows, P particles. The arrays may be views of the reader's buffers."""
 
     counts: npt.NDArray[np.int64]
     """(R,) particles of every row."""
@@ -26,8 +25,11 @@ class RaggedRows:
     """Name -> (R, fields)."""
     particle_columns: dict[str, Array]
     """Name -> (P, fields)."""
-    source_table: Callable[[npt.NDArray[np.int64]], pa.Table]
-    """Some of the rows, by index, as they stand in the file: a table with the workload's source columns."""
+    large: npt.NDArray[np.int64]
+    """(L,) rows with more particles than the reader was told to look for, in order."""
+    large_events: pa.Table
+    """(L) the same rows as they stand in the file: the workload's source columns. The rest of the file's buffers that
+    the arrays don't need can so be let go."""
     particles_dropped: int = 0
     """Fillers that a converter wrote for rows without particles, and null particles."""
     is_null: npt.NDArray[np.bool_] | None = None

@@ -19,7 +19,7 @@ def test_rows_move_with_all_their_particles(counts: list[list[int]], data: st.Da
     pieces = np.split(particles, splits)
     out = np.full((sum(flat[i] for i in order), fields), -1, np.float32)
 
-    take_particles(pieces, [np.array(piece, np.int64) for piece in counts], order, out)
+    take_particles(list(pieces), [np.array(piece, np.int64) for piece in counts], order, out)
 
     offsets = offsets_of(np.array(flat, np.int64))
     expected = [particles[offsets[i] : offsets[i + 1]] for i in order]

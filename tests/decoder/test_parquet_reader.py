@@ -41,7 +41,8 @@ def read(reader: ParquetReader, *parts: Part, beat: Beat = lambda: None) -> Ragg
         particle_columns={
             n: np.concatenate([one.particle_columns[n] for one in pieces]) for n in pieces[0].particle_columns
         },
-        source_table=pieces[0].source_table,
+        large=pieces[0].large,
+        large_events=pieces[0].large_events,
         particles_dropped=sum(one.particles_dropped for one in pieces),
         is_null=np.concatenate(nulls),
     )

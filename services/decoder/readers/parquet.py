@@ -23,8 +23,8 @@ from services.decoder.rows import BadRowsError, RaggedRows
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
-_SMALL_ROWS = 16_384
-_BATCH_ROWS = 65_536
+_SMALL_ROWS = 8_192
+_BATCH_ROWS = 16_384
 
 
 class ParquetReader:
@@ -36,7 +36,7 @@ class ParquetReader:
         self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
         self._scans: OrderedDict[tuple[str, int], _Scan] = OrderedDict()
 
-    def read(self, parts: Sequence[Part], beat: Beat = lambda: None) -> list[RaggedRows]:
+    def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """The rows of the parts: see Reader."""
         pieces: list[RaggedRows] = []
         small: list[pa.RecordBatch] = []
@@ -47,7 +47,7 @@ class ParquetReader:
             # Small batches as one: what is done once a batch costs as much as thousands of rows.
             joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
             for batch in joined:
-                pieces.append(_to_rows(batch, self._workload, where, first_row))
+                pieces.append(_to_rows(batch, self._workload, where, first_row, large_above))
                 first_row += batch.num_rows
             small.clear()
 
@@ -154,7 +154,7 @@ class _Scan:
                 yield batch.slice(start, stop - start)
 
 
-def _to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: int) -> RaggedRows:
+def _to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: int, large_above: int) -> RaggedRows:
     """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
     arrays: dict[str, Array] = {}
     counts: npt.NDArray[np.int64] | None = None
@@ -183,11 +183,13 @@ def _to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: i
         if null is not None:
             is_null |= null
     assert counts is not None, "a workload has a column of particles"
+    large = np.flatnonzero(counts > large_above)
     rows = RaggedRows(
         counts=counts,
         event_columns={column.name: arrays[column.name] for column in workload.columns_per("event")},
         particle_columns={column.name: arrays[column.name] for column in workload.columns_per("particle")},
-        source_table=lambda indices: pa.Table.from_batches([batch]).take(pa.array(indices)),
+        large=large,
+        large_events=pa.Table.from_batches([batch]).take(pa.array(large)),
         is_null=is_null if is_null.any() else None,
     )
     return checked(rows if keep is None else drop_particles(rows, keep), workload, where, first_row)

@@ -14,8 +14,10 @@ Beat = Callable[[], None]
 class Reader(Protocol):
     """Reads files of one kind; keeps the newest ones open, since a block's files are read by many units."""
 
-    def read(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
+    def read(self, parts: Sequence[Part], beat: Beat, *, large_above: int) -> list[RaggedRows]:
         """The rows of the parts, in order, in one or more pieces; calls ``beat`` once in a while.
+
+        Events with more than ``large_above`` particles are given as they stand in the file, too.
 
         Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the
         file: that must not depend on the machine, or the stream would.
