@@ -27,6 +27,7 @@ VERBS = {
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
     "config": Verb(
         "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
     ),

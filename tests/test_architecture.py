@@ -33,6 +33,8 @@ PURE = (
     "services/fetcher/plan_summary.py",
     "services/fetcher/stage_ahead.py",
     "services/local/restart.py",
+    "services/outliers/merge.py",
+    "services/outliers/schema.py",
     "services/trainer/batch.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
