@@ -22,7 +22,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -104,6 +104,22 @@ class _Addresses:
         if self.folder_fd is not None:
             os.close(self.folder_fd)
             self.folder_fd = None
+
+
+@contextlib.contextmanager
+def keep_fetchers_out(run_dir: Path, config: TransportConfig) -> Iterator[None]:
+    """Hold the place of the run's fetcher, so that none can start. Raises BadInputError if one is running."""
+    with contextlib.ExitStack() as held:
+        addresses = _Addresses(run_dir, config.sockets)
+        held.callback(addresses.close)
+        try:
+            if addresses.folder_fd is not None:
+                fcntl.flock(addresses.folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).bind(addresses.lifeline)
+        except OSError:
+            raise BadInputError(f"{run_dir}: a fetcher is running in this run directory") from None
+        yield
 
 
 @dataclass

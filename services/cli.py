@@ -23,9 +23,11 @@ class Verb(NamedTuple):
 VERBS = {
     "run": Verb("services.local.command:run", "Start every service on this machine and show progress."),
     "simulate": Verb("services.simulator.command:simulate", "Write muon bundles with known truth (a toy)."),
+    "plan": Verb("services.fetcher.plan_command:plan", "Print a run's plan, bytes and slots without running it."),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
     "config": Verb(
         "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
     ),

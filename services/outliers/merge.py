@@ -1,0 +1,108 @@
+"""Which files of an outlier folder are merged into new shards, and which are removed. Pure.
+
+The rule that makes a kill at any instant harmless: an event belongs to its unit, and a unit's events are those of its
+unit file, if there is one; else those of the shard of the highest generation that names the unit. A decoder's file is
+never older than a shard (it is removed once it is merged, and a later one was decoded later), and each shard that is
+written is of a new generation. So a new shard changes nothing by appearing, and what it supersedes may go afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_SMALL = 0.5
+"""A shard below this part of the wanted size is merged again with what is new."""
+
+
+@dataclass(frozen=True)
+class UnitFile:
+    """unit-<k>.parquet, as a decoder wrote it."""
+
+    k: int
+    path: Path
+    size_bytes: int
+    digest: str | None = None
+    """Of its bytes; None if no shard names its unit, so that nobody needs to know."""
+
+
+@dataclass(frozen=True)
+class MergedUnit:
+    """A unit in a shard."""
+
+    k: int
+    events: int
+    digest: str
+    """Of the unit file that it was merged from."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard, its units in order of k, as are its rows."""
+
+    path: Path
+    size_bytes: int
+    generation: int
+    units: tuple[MergedUnit, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the events of unit ``k`` are taken from."""
+
+    k: int
+    file: UnitFile | Shard
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What is to be done."""
+
+    generation: int
+    """Of the new shards."""
+    sources: tuple[Source, ...]
+    """In order of k; empty: nothing is written."""
+    rewritten: tuple[Shard, ...]
+    """Shards among the sources: removed once all new shards are there."""
+    obsolete_shards: tuple[Shard, ...]
+    """All that they hold is in newer shards."""
+    merged_files: tuple[UnitFile, ...]
+    """Unit files whose very bytes were merged before."""
+
+    @property
+    def unit_files(self) -> list[UnitFile]:
+        """Unit files among the sources."""
+        return [source.file for source in self.sources if isinstance(source.file, UnitFile)]
+
+
+def newest_shards(shards: Iterable[Shard]) -> dict[int, Shard]:
+    """k -> the shard that tells its events, if no unit file does."""
+    return {unit.k: shard for shard in sorted(shards, key=lambda shard: shard.generation) for unit in shard.units}
+
+
+def plan_merge(files: Sequence[UnitFile], shards: Sequence[Shard], shard_bytes: int) -> Merge:
+    """Merge all new unit files, and shards that hold what was decoded anew, that are superseded in part, or small."""
+    newest = newest_shards(shards)
+    digests = {(shard.path, unit.k): unit.digest for shard in shards for unit in shard.units}
+    merged = [file for file in files if file.k in newest and digests[newest[file.k].path, file.k] == file.digest]
+    merged_ks = {file.k for file in merged}
+    fresh = {file.k: file for file in files if file.k not in merged_ks}
+    live = {shard.path: [unit.k for unit in shard.units if newest[unit.k] is shard] for shard in shards}
+    kept = [shard for shard in shards if live[shard.path]]
+    stale = [
+        shard for shard in kept if len(live[shard.path]) < len(shard.units) or any(k in fresh for k in live[shard.path])
+    ]
+    small = [shard for shard in kept if shard not in stale and shard.size_bytes < _SMALL * shard_bytes]
+    if not fresh and not stale and len(small) < 2:
+        small = []
+    rewritten = sorted([*stale, *small], key=lambda shard: shard.path)
+    sources: list[Source] = [Source(k, file) for k, file in fresh.items()]
+    sources += [Source(k, shard) for shard in rewritten for k in live[shard.path] if k not in fresh]
+    return Merge(
+        generation=max((shard.generation for shard in shards), default=0) + 1,
+        sources=tuple(sorted(sources, key=lambda source: source.k)),
+        rewritten=tuple(rewritten),
+        obsolete_shards=tuple(shard for shard in shards if not live[shard.path]),
+        merged_files=tuple(merged),
+    )

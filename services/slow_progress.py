@@ -1,0 +1,69 @@
+"""Progress of a command that may take long: nothing for two seconds, then a bar, or plain lines without a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+QUIET_S = 2.0
+_LINE_S = 5.0
+
+
+class SlowProgress:
+    """Context manager; call advance() often. Everything goes to standard error."""
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        to_text: Callable[[int], str] = "{:,}".format,
+    ) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._console = console or Console(file=sys.stderr)
+        self._clock = clock
+        self._to_text = to_text
+        self._next_s = clock() + QUIET_S
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, amount: int = 0) -> None:
+        """So much more is done; 0 to tell that it goes on."""
+        self._done += amount
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, text=self._text())
+        elif self._clock() >= self._next_s:
+            if self._console.is_interactive:
+                self._begin_bar()
+            else:
+                self._next_s = self._clock() + _LINE_S
+                click.echo(f"{self._what}: {self._text()}", err=True)
+
+    def _begin_bar(self) -> None:
+        columns = (TextColumn("{task.description} {task.fields[text]}"), BarColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True)
+        self._task = self._bar.add_task(self._what, total=self._total, completed=self._done, text=self._text())
+        self._bar.start()
+
+    def _text(self) -> str:
+        return f"{self._to_text(self._done)} of {self._to_text(self._total)}"
