@@ -26,6 +26,7 @@ VERBS = {
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "keys": Verb("services.keys_command:keys", "Make the certificates of a trainer on another machine."),
     "config": Verb(
         "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
     ),

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from common import messages as m
@@ -14,6 +15,7 @@ from common.errors import BadInputError
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash, settings_hash
 from common.process import StopFlag
+from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
 from common.schema import WORKLOADS
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
@@ -80,6 +82,7 @@ class FetcherService:
             stall_timeout_s=config.fetcher.stall_timeout_s,
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
+        self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._next_k = 0
@@ -305,6 +308,7 @@ class FetcherService:
         status = FetcherStatus(
             state="finished" if self._ended else "streaming" if dispatcher.trainer else "waiting for a trainer",
             pid=os.getpid(),
+            listen=self._listen,
             uptime_s=now_s - self._started_s,
             files_total=len(self._inventory) * (self._config.epochs or 1),
             files_planned=self._files_planned,
