@@ -24,6 +24,9 @@ PURE = (
     "common/redact.py",
     "common/schema.py",
     "common/streams.py",
+    "common/transport/endpoint.py",
+    "common/transport/events.py",
+    "common/transport/wire.py",
     "services/decoder/decode.py",
     "services/decoder/microbatch.py",
     "services/decoder/rows.py",
@@ -41,7 +44,7 @@ OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", 
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(f"common/{path.name}" for path in (ROOT / "common").glob("*.py") if path.name != "schema.py"),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py") if path.name != "schema.py"),
     *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
 )
 

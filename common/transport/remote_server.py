@@ -5,9 +5,9 @@ Without keys, whoever can reach a loopback address. Only a trainer's messages ar
 
 What takes the lifeline's place: there is no descriptor, and no end-of-file. The proof that a trainer is gone is that
 its connection is gone. The kernel ends it when the trainer's process ends; ZeroMQ's heartbeats end it when the other
-side is silent for heartbeat_timeout_s. A name is valid for one connection: a trainer that connects again has another
-one. Each second a probe is sent to everyone, and ROUTER_MANDATORY refuses it where the connection is gone. What was
-received before is read first.
+side is silent for heartbeat_timeout_s. Each second a probe is sent to everyone, and ROUTER_MANDATORY refuses it where
+the connection is gone. What was received before is read first. A name is good for one connection: a trainer that
+connects again takes another one, and its socket would not come back under the old one within a minute.
 
 When a slot may be written again (rule R3): a payload is sent straight from the slot, without a copy, so ZeroMQ may read
 it at any time until its tracker is done. A Release proves that the trainer has the whole payload: nothing is left to
@@ -55,6 +55,8 @@ _FROM_TRAINERS = get_args(m.TrainerMessage)
 class _RemotePeer:
     routing_id: bytes
     trackers: list[zmq.MessageTracker] = field(default_factory=list)
+    leaving: bool = False
+    """It said its last message."""
     gone: bool = False
     """Its connection has ended."""
 
@@ -118,8 +120,8 @@ class RemoteServer:
 
     @property
     def is_waiting_for_an_end(self) -> bool:
-        """True while a trainer is gone and not reported yet: poll again soon."""
-        return any(peer.gone for peer in self._peers.values())
+        """True while a trainer leaves, or is gone and not reported yet: poll again soon."""
+        return any(peer.leaving or peer.gone for peer in self._peers.values())
 
     def owns(self, name: str) -> bool:
         """True for the name of a trainer that came over tcp and is not lost."""
@@ -128,9 +130,11 @@ class RemoteServer:
     def poll(self) -> list[Event]:
         """What happened, messages before deaths; doesn't wait."""
         now_s = time.monotonic()
-        if now_s >= self._probe_s:
+        is_due = now_s >= self._probe_s
+        if is_due:
             self._probe_s = now_s + _PROBE_S
-            for peer in self._peers.values():
+        for peer in self._peers.values():
+            if is_due or peer.leaving:
                 self._write(peer, wire.PROBE)
         events: list[Event] = [*self._receive_all()]  # a connection that is gone has given all that it had
         for name in [name for name, peer in self._peers.items() if peer.gone and peer.is_settled()]:
@@ -199,6 +203,7 @@ class RemoteServer:
                 case [wire.JOIN, handshake] if peer is None:
                     self._join(name, routing_id, handshake, str(frames[0].get("Peer-Address")))
                 case [wire.LEAVE] if peer is not None:
+                    peer.leaving = True
                     self._write(peer, wire.LEAVE)
                 case [wire.MESSAGE, raw] if peer is not None:
                     received += self._decode(name, raw)
