@@ -346,6 +346,18 @@ def test_a_trainer_that_was_locked_out_while_the_fetcher_runs_gets_nothing(
             future.result()
 
 
+def test_nobody_comes_in_when_nobody_checks_keys(serve: Serve, keys: Path) -> None:
+    server, where = serve(TransportConfig(listen=ANY_PORT, keys=keys))
+    assert server._remote is not None
+    assert server._remote._authenticator is not None
+    server._remote._authenticator.stop()
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(remote_peer, where.model_copy(update={"connect_timeout_s": 0.5}))
+        poll_until(server, future.done)
+        with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.5 s"):
+            future.result()
+
+
 def test_a_trainer_without_keys_gets_nothing_from_a_fetcher_with_keys(serve: Serve, keys: Path) -> None:
     server, where = serve(TransportConfig(listen=ANY_PORT, keys=keys))
     with ThreadPoolExecutor(1) as thread:
@@ -392,6 +404,21 @@ def test_a_trainer_that_closes_is_lost_after_its_last_message(serve: Serve, conf
         assert close(server, peer) == [Received(name, m.Finished()), Lost(name)]
         assert not server.is_connected(name)
     assert server.malformed == 0
+
+
+def test_a_trainer_that_closes_waits_until_the_fetcher_has_read_its_last_message(
+    serve: Serve, config: TransportConfig
+) -> None:
+    server, where = serve(config)
+    peer = connect(server, where)
+    name = attach(server, peer)
+    peer.send(m.Finished())
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(peer.close)
+        with pytest.raises(TimeoutError):
+            future.result(timeout=0.3)
+        assert poll_until_lost(server) == [Received(name, m.Finished()), Lost(name)]
+        future.result(timeout=20)
 
 
 def test_a_trainer_learns_of_the_fetchers_end(serve: Serve, config: TransportConfig) -> None:
