@@ -13,6 +13,7 @@ from common.transport.addresses import SOCKET_FOLDER
 from common.transport.events import Event, FetcherLost, Lost, Received, StopRequested
 from common.transport.peer import PeerTransport
 from common.transport.remote_peer import RemotePeerTransport
+from common.transport.remote_server import check_listen
 from common.transport.server import ServerTransport
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "RemotePeerTransport",
     "ServerTransport",
     "StopRequested",
+    "check_listen",
 ]

@@ -61,7 +61,7 @@ class RemotePeerTransport:
         self._payload_bytes = payload_bytes
         self._held: dict[int, int] = {}  # k -> slot of the ring
         self._free = list(range(slots))
-        self.arena = Arena.create(slots, slot_bytes)
+        self.arena = _ring(slots, slot_bytes)
         try:
             self._connection, welcome = self._connect(stopped)
         except BaseException:
@@ -217,3 +217,13 @@ class RemotePeerTransport:
             except m.MalformedMessage as error:
                 raise self._broken(str(error)) from None
         raise ConnectionEnded("no answer")
+
+
+def _ring(slots: int, slot_bytes: int) -> Arena:
+    try:
+        return Arena.create(slots, slot_bytes)
+    except BadInputError:  # which speaks of the fetcher's arena
+        raise BadInputError(
+            f"{slots} slots of {slot_bytes / MIB:g} MiB for units that come over tcp do not fit into memory; lower "
+            "trainer.prefetch_units"
+        ) from None

@@ -24,6 +24,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias, get_args
 
 import zmq
@@ -34,9 +35,9 @@ from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
 from common.transport import wire
-from common.transport.endpoint import parse_endpoint, require_keys
+from common.transport.endpoint import Endpoint, parse_endpoint, require_keys
 from common.transport.events import Event, Lost, Received
-from common.transport.keys import known_clients, server_keys
+from common.transport.keys import KeyPair, known_clients, server_keys
 from common.transport.tcp import ZAP_DOMAIN, set_heartbeat
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,16 @@ class _RemotePeer:
         return not self.trackers
 
 
+def check_listen(config: TransportConfig) -> tuple[Endpoint, KeyPair | None]:
+    """Where to listen, and the fetcher's certificate. Raises BadInputError if it may not, or not without keys."""
+    endpoint = parse_endpoint(config.listen, "transport.listen", example="tcp://0.0.0.0:5570")
+    require_keys(endpoint, config.keys, "transport.listen")
+    if config.keys is None:
+        return endpoint, None
+    known_clients(config.keys)
+    return endpoint, server_keys(config.keys)
+
+
 class RemoteServer:
     """See the module. Raises BadInputError if the address can't be used, or not without keys."""
 
@@ -77,9 +88,7 @@ class RemoteServer:
         self._payload_bytes = payload_bytes
         self._peers: dict[str, _RemotePeer] = {}
         self._probe_s = 0.0
-        endpoint = parse_endpoint(config.listen, "transport.listen", example="tcp://0.0.0.0:5570")
-        require_keys(endpoint, config.keys, "transport.listen")
-        keys = None if config.keys is None else server_keys(config.keys)
+        endpoint, keys = check_listen(config)
         self._context = zmq.Context()
         self._authenticator: ThreadAuthenticator | None = None
         self.router = self._context.socket(zmq.ROUTER)
@@ -92,10 +101,9 @@ class RemoteServer:
         set_heartbeat(self.router, config.heartbeat_timeout_s)
         try:
             if config.keys is not None and keys is not None:
-                clients = _Clients(config)
                 self._authenticator = ThreadAuthenticator(self._context)
                 self._authenticator.start()
-                self._authenticator.configure_curve_callback(ZAP_DOMAIN, clients)
+                self._authenticator.configure_curve_callback(ZAP_DOMAIN, _Clients(config.keys))
                 self.router.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
                 self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in if the authenticator is gone
                 self.router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
@@ -242,10 +250,8 @@ class RemoteServer:
 class _Clients:
     """Answers the authenticator: may the holder of this public key come?"""
 
-    def __init__(self, config: TransportConfig) -> None:
-        assert config.keys is not None
-        self._folder = config.keys
-        known_clients(self._folder)  # what is wrong there is said at the start
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Called in the authenticator's thread, with the key in Z85."""

@@ -19,7 +19,7 @@ from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
 from common.schema import WORKLOADS
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
-from common.transport import Lost, Received, ServerTransport
+from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
 from services.fetcher.inputs import expand, local_path
@@ -54,6 +54,8 @@ class FetcherService:
         self._run_dir = run_dir
         self._config = config
         self._started_s = time.monotonic()
+        if config.transport.listen:
+            check_listen(config.transport)  # before the inputs are listed, which may take long
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         workload = WORKLOADS[config.workload]
         stream = config.stream

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zmq
 
+from common import arena as arena_module
 from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
@@ -273,6 +274,15 @@ def test_a_trainer_with_other_slots_is_refused(serve: Serve, config: TransportCo
         poll_until_lost(server)
         with pytest.raises(BadInputError, match=r"slots have 1048576 bytes, by this trainer's stream\.slot_mib 4096"):
             future.result(timeout=20)
+
+
+def test_a_ring_that_does_not_fit_into_memory_is_refused(
+    serve: Serve, config: TransportConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, where = serve(config)
+    monkeypatch.setattr(arena_module, "_available_memory_bytes", lambda: SLOT_BYTES)
+    with pytest.raises(BadInputError, match=r"2 slots of 1 MiB .* lower trainer\.prefetch_units"):
+        remote_peer(where, slots=2)
 
 
 def test_a_trainer_of_another_protocol_version_is_told_so(
