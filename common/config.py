@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -82,3 +83,12 @@ class TransportConfig(ConfigBranch):
     that share it as a volume."""
     connect_timeout_s: float = Field(600.0, gt=0)
     """How long a decoder or a trainer waits for the run's fetcher before it gives up."""
+    listen: str = ""
+    """Address at which the fetcher also serves a trainer on another machine: `tcp://0.0.0.0:5570`, port `*` for any.
+    Empty: none. Other addresses than loopback need `keys`."""
+    connect: str = ""
+    """Address at which a trainer finds its fetcher: `tcp://HOST:5570`. Empty: on this host, by the run directory."""
+    keys: Path | None = None
+    """Folder with CURVE certificates, made by `icestream keys`: the fetcher's, or on the trainer's side `for-NAME`."""
+    heartbeat_timeout_s: float = Field(20.0, ge=0.1)
+    """A tcp connection whose other side is silent for this long is given up. Longer than a unit's transfer takes."""

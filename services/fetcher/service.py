@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from common import messages as m
@@ -14,9 +15,10 @@ from common.errors import BadInputError
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash, settings_hash
 from common.process import StopFlag
+from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
-from common.transport import Lost, Received, ServerTransport
+from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
 from services.fetcher.inputs import expand, local_path
@@ -51,6 +53,8 @@ class FetcherService:
         self._run_dir = run_dir
         self._config = config
         self._started_s = time.monotonic()
+        if config.transport.listen:
+            check_listen(config.transport)  # before the inputs are listed, which may take long
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         workload = config.stored_workload()
         stream = config.stream
@@ -79,6 +83,7 @@ class FetcherService:
             stall_timeout_s=config.fetcher.stall_timeout_s,
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
+        self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._next_k = 0
@@ -304,6 +309,7 @@ class FetcherService:
         status = FetcherStatus(
             state="finished" if self._ended else "streaming" if dispatcher.trainer else "waiting for a trainer",
             pid=os.getpid(),
+            listen=self._listen,
             uptime_s=now_s - self._started_s,
             files_total=len(self._inventory) * (self._config.epochs or 1),
             files_planned=self._files_planned,

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,9 +18,9 @@ import torch
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, UnitArrays, check_header, unit_arrays
+from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
-from common.transport import FetcherLost, PeerTransport, StopRequested
+from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
@@ -116,10 +117,22 @@ class Feed:
     # -------------------------------------------------------------- connection
 
     def _connect(self) -> None:
-        writable = self._device.type == "cuda"  # page-locking wants a writable mapping; nothing is written
-        self._transport = PeerTransport(self._run_dir, self._config, writable=writable, stopped=self._stopped)
+        self._transport = self._local() if not self._config.connect else self._remote()
         self._copier: Copier = make_copier(self._transport.arena, self._device)
         self._connected = True
+
+    def _local(self) -> PeerTransport | RemotePeerTransport:
+        writable = self._device.type == "cuda"  # page-locking wants a writable mapping; nothing is written
+        return PeerTransport(self._run_dir, self._config, writable=writable, stopped=self._stopped)
+
+    def _remote(self) -> RemotePeerTransport:
+        return RemotePeerTransport(
+            self._config,
+            partial(slot_bytes_needed, self._workload),
+            slots=self._prefetch_units + 1,
+            slot_bytes=self._stream.slot_bytes,
+            stopped=self._stopped,
+        )
 
     def _disconnect(self) -> None:
         if self._connected:

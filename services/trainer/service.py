@@ -77,10 +77,10 @@ def _resume(
     )
     try:
         if not has_settings(feed.plan_hash, workload, config.stream, config.seed):
-            raise BadInputError(
-                f"this trainer's seed or stream settings are not those of the run in {run_dir}: leave out its own "
-                "--set, -c and environment, and start it again"
-            )
+            remedy = "leave out its own --set, -c and environment, and start it again"
+            if config.transport.connect:
+                remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
+            raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(TASKS[config.trainer.model](config, device), device, feed.plan_hash)
         if latest is not None:
             path, checkpoint = latest
