@@ -61,7 +61,7 @@ class Fetcher:
             for event in self.transport.poll(0.01):
                 match event:
                     case Received(peer, message):
-                        former = self.dispatcher.trainer
+                        former = next(iter(self.dispatcher.trainers), None)
                         if isinstance(message, m.Attach) and former and not self.transport.is_connected(former):
                             self._act(self.dispatcher.lose(former))  # as the service does: its end may come later
                         self._act(self.dispatcher.handle(peer, message, 0.0))
@@ -69,9 +69,9 @@ class Fetcher:
                         self._act(self.dispatcher.lose(peer))
             while self._leases:
                 self._decode(self._leases.popleft())
-            if self.ask_for_commit and self.dispatcher.trainer:
+            if self.ask_for_commit and self.dispatcher.trainers:
                 self.ask_for_commit = False
-                self.transport.send(self.dispatcher.trainer, m.CommitRequest())
+                self.transport.send(self.dispatcher.trainers[0], m.CommitRequest())
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -181,7 +181,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
     assert all(fed.batch.num_events >= STREAM.batch_events for fed in batches[:-1])
     assert feed.ended
-    assert feed.position.cursor == m.Cursor(2, 4, len(EVENTS), 0)
+    assert feed.position.cursors[0] == m.Cursor(2, 4, len(EVENTS), 0)
     assert feed.position.counters.adds_up()
     assert feed.position.counters.events_trained == len(ALL_ROWS)
     lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
@@ -199,7 +199,7 @@ def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
     feed = connect()
     batches = list(feed.batches(StreamPosition()))
     feed.close()
-    assert any(fed.position.cursor.microbatch for fed in batches), "some batches end inside a unit"
+    assert any(fed.position.cursors[0].microbatch for fed in batches), "some batches end inside a unit"
     for number, fed in enumerate(batches):
         again = connect()
         rest = list(again.batches(fed.position))
