@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -471,16 +471,17 @@ class Dispatcher:
                 return [self._lease(k, slot, peer)]
         return []
 
-    def _to_lease(self) -> list[int]:
+    def _to_lease(self) -> Iterator[int]:
         """Units that are wanted, planned, and absent or orphaned: heads that a trainer waits for, the lowest of each
         lane, and orphans, which have a slot whoever has none. Not all that there are: who asks takes the first it can.
         """
         if not self.attached_once:
-            return []
-        heads = [lane.deliver_k for lane in self.lanes if self._is_awaited(lane) and self._is_to_lease(lane.deliver_k)]
-        firsts = [k for lane in self.lanes if (k := self._first_to_lease(lane)) is not None]
-        orphans = [k for k in self._table if self._is(k, State.ORPHANED)]
-        return [*sorted(heads), *sorted(firsts), *sorted(orphans)]
+            return
+        yield from sorted(
+            lane.deliver_k for lane in self.lanes if self._is_awaited(lane) and self._is_to_lease(lane.deliver_k)
+        )
+        yield from sorted(k for lane in self.lanes if (k := self._first_to_lease(lane)) is not None)
+        yield from sorted(k for k, entry in self._table.items() if entry.state is State.ORPHANED)
 
     def _is_awaited(self, lane: _Lane) -> bool:
         return lane.want > 0 and lane.deliver_k in self.units
@@ -588,31 +589,41 @@ class Dispatcher:
 
     def _stall(self) -> str | None:
         """Why nothing can be leased now; None if nothing needs to be."""
-        if not self.attached_once or (self.plan_ended and not self._to_lease()):
+        if not self.attached_once or (self.plan_ended and next(self._to_lease(), None) is None):
             return None
         if not self.free and self.num(State.READY) and not self.num(State.ORPHANED):
             # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
             waits_for_head = any(lane.want > 0 and self._is(lane.deliver_k, State.LEASED) for lane in self.lanes)
             return "no_credit" if waits_for_head else "no_free_slot"
-        if not self._to_lease():
+        if next(self._to_lease(), None) is None:
             return "not_staged"
         return "no_credit"
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant doesn't hold. For tests."""
-        zombies = [slot for decoder in self._decoders.values() for slot in decoder.zombies.values()]
-        held = [entry.slot for entry in self._table.values() if entry.slot is not None]
-        assert sorted([*self.free, *zombies, *held]) == list(range(self.slots)), "each slot has exactly one owner"
-        leased = {k: e for k, e in self._table.items() if e.state is State.LEASED}
-        of_decoders = {k: (peer, lease) for peer, d in self._decoders.items() for lease, k in d.leases.items()}
-        assert of_decoders == {k: (e.decoder, e.lease) for k, e in leased.items()}, "leases agree on both sides"
-        assert all(d.credit >= 0 for d in self._decoders.values())
-        assert all(e.slot is not None for e in self._table.values() if e.state in (State.LEASED, State.ORPHANED))
+        slots = [*self.free]
+        leases: dict[int, tuple[str, int]] = {}
+        for peer, decoder in self._decoders.items():
+            assert decoder.credit >= 0
+            slots += decoder.zombies.values()
+            leases.update({k: (peer, lease) for lease, k in decoder.leases.items()})
+        num_lanes, num_leased = len(self.lanes), 0
         for k, entry in self._table.items():
-            lane = self.lanes[k % len(self.lanes)]
-            is_behind = k < lane.deliver_k
-            assert is_behind == (entry.state is State.DELIVERED), "what is delivered is behind its lane's head"
-            assert entry.state is State.DELIVERED or k in self.units, "what is kept is planned"
-        assert all(lane.deliver_k % len(self.lanes) == lane.number for lane in self.lanes)
-        assert list(self.units) == list(range(self.first_k, self.next_k)), "the planned units have no gap"
-        assert all(lane.trainer is not None or lane.want == 0 for lane in self.lanes)
+            state = entry.state
+            if entry.slot is not None:
+                slots.append(entry.slot)
+            if state is State.LEASED:
+                num_leased += 1
+                assert leases[k] == (entry.decoder, entry.lease), "leases agree on both sides"
+            is_delivered = state is State.DELIVERED
+            assert entry.slot is not None or is_delivered or state is State.READY, "who writes has a slot"
+            assert is_delivered == (k < self.lanes[k % num_lanes].deliver_k), "delivered is what is behind the head"
+            assert is_delivered or self.first_k <= k < self.next_k, "what is kept is planned"
+        assert sorted(slots) == list(range(self.slots)), "each slot has exactly one owner"
+        assert num_leased == len(leases), "leases agree on both sides"
+        for lane in self.lanes:
+            assert lane.deliver_k % num_lanes == lane.number
+            assert lane.trainer is not None or lane.want == 0
+        num_planned = self.next_k - self.first_k
+        assert len(self.units) == num_planned, "the planned units have no gap"
+        assert not num_planned or (self.first_k in self.units and self.next_k - 1 in self.units)
