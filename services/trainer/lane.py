@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from common import messages as m
 from common.config import StreamConfig
+from common.errors import BadInputError
 from common.ragged import UnitArrays
 
 
@@ -27,7 +28,9 @@ class Lane:
 
 
 def lanes_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[Lane]:
-    """The lanes that one of ``ranks`` trainers takes."""
+    """The lanes that one of ``ranks`` trainers takes. Raises BadInputError if they can't be shared evenly."""
+    if stream.lanes % ranks:
+        raise BadInputError(f"stream.lanes = {stream.lanes} must be a multiple of the number of trainers, {ranks}")
     return [Lane(number) for number in range(stream.lanes) if number % ranks == rank]
 
 
