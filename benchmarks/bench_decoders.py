@@ -7,12 +7,12 @@ Command, from the repository's root:
 
     python -m benchmarks.bench_decoders [--decoders 1 2] [--repeats 5] [--seconds 4]
 
-Real processes: `icestream fetcher` and N × `icestream decoder`; the trainer is this process, which takes units through the
-real transport, checks each header and releases the slot. Shuffled units of 65,536 events, epochs without end; counted
-from the tenth unit on, for `--seconds`. The cases take turns; medians.
+Real processes: `icestream fetcher` and N × `icestream decoder`; the trainer is this process, which takes units through
+the real transport, checks each header and releases the slot. Shuffled units of 65,536 events, epochs without end;
+counted from the tenth unit on, for `--seconds`. The cases take turns; medians.
 
-Table: events/s, and against the first number of decoders; the share of the time that the dispatcher had no free slot (the
-trainer is the bottleneck) and no credit (the decoders are).
+Table: events/s, and against the first number of decoders; the share of the time that the dispatcher had no free slot
+(the trainer is the bottleneck) and no credit (the decoders are).
 
 Reading: on two cores the fetcher, the counting trainer and the kernel share them with the decoders. A second decoder
 doubles what is decoded while nothing else is short.
