@@ -1,4 +1,4 @@
-"""What a staged Parquet file holds, from its footer: row groups, rows, and a tight bound of their particles."""
+"""What a staged file holds, from its footer: row groups, rows, and a tight bound of their particles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.file_kind import file_kind
 from common.schema import SourceColumn, Workload
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 
@@ -27,6 +28,20 @@ class BadFileError(BadInputError):
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file."""
+    try:
+        kind = file_kind(path)
+    except BadInputError as error:
+        raise BadFileError(str(error)) from None
+    except OSError as error:
+        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+    if kind == "HDF5":
+        from services.fetcher.hdf5_footer import read_hdf5_footer  # h5py: most runs never need it
+
+        return read_hdf5_footer(path, workload, stream, capacity)
+    return _read_parquet(path, workload, stream, capacity)
+
+
+def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         with pq.ParquetFile(path) as file:
             problem = _schema_problem(file.schema_arrow, workload)
