@@ -73,7 +73,7 @@ def parse_footer(path: Path) -> ParquetFooter:
         raw = file.read(length)
     try:
         return _checked(_Compact(raw).struct(), size_bytes - 8 - length)
-    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise DamagedFooter(f"its metadata can't be parsed: {error!r}") from None
 
 
