@@ -24,6 +24,7 @@ from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
 from services.trainer.position import StreamPosition
+from services.trainer.waits import BatchWaits
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +69,8 @@ class Feed:
         """True once the plan has no more units."""
         self.on_commit_request: Callable[[], None] = lambda: None
         """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
-        self.waited_s = 0.0
-        """Time spent in waiting for units."""
+        self.waits = BatchWaits()
+        """Who waited for whom between feed and steps."""
         self._connected = self._attached = False
         self._connect()
 
@@ -170,16 +171,15 @@ class Feed:
             self.position = position  # units without events may stand behind the last batch
 
     def _give(self, microbatches: list[Microbatch], position: StreamPosition, lines: list[str]) -> Iterator[FedBatch]:
+        self.waits.given(time.monotonic())
         yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines))
+        self.waits.taken(time.monotonic())
         self.position = position  # the loop came back for the next batch: this one is trained
 
     def _units(self) -> Iterator[m.DeliveredUnit]:
         while not self._stopped():
             self._copier.poll()
-            started_s = time.monotonic()
-            message = self._transport.receive(_POLL_S)
-            self.waited_s += time.monotonic() - started_s
-            match message:
+            match self._receive():
                 case m.DeliveredUnit() as unit:
                     yield unit
                 case m.End():
@@ -189,6 +189,15 @@ class Feed:
                     self.on_commit_request()
                 case m.Refuse(reason):
                     raise BadInputError(f"the dispatcher refused this trainer: {reason}")
+
+    def _receive(self) -> m.Message | None:
+        """The next message, or None after a short time; notes how long nothing was there."""
+        message = self._transport.receive(0.0)
+        if message is None:
+            started_s = time.monotonic()
+            message = self._transport.receive(_POLL_S)
+            self.waits.waited(time.monotonic() - started_s)
+        return message
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
         """Views into the unit's slot, checked against its header; None if it was skipped."""
