@@ -59,12 +59,14 @@ class DecoderScaling:
         return self.wanted
 
     def _note(self, now_s: float, load: Load) -> None:
+        idle = load.idle * load.decoders
         missing = max(0, self.wanted - load.decoders)
-        if missing or load.no_credit < STEADY_ABOVE:
-            self._grow_since_s = None  # those who are still to come will change the load
+        if missing or load.no_credit < STEADY_ABOVE or idle >= 1.0:
+            # Who is still to come will change the load; who is idle waits for one late unit, as another would.
+            self._grow_since_s = None
         elif load.no_credit >= GROW_ABOVE and self._grow_since_s is None:
             self._grow_since_s = now_s
-        if load.idle * load.decoders + missing < SHRINK_ABOVE or load.no_credit >= STEADY_ABOVE:
+        if idle + missing < SHRINK_ABOVE or load.no_credit >= STEADY_ABOVE:
             self._shrink_since_s = None
         elif self._shrink_since_s is None:
             self._shrink_since_s = now_s

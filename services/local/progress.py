@@ -89,12 +89,12 @@ def progress_model(
 
 
 def hop_rows(told: Mapping[str, float]) -> tuple[HopRow, ...]:
-    """The hops of which something is told, with data flowing, from common.measurements.values()."""
+    """The hops of which all is told, with data flowing, from common.measurements.values()."""
     shares = ("wait_put_share", "wait_get_share", "occupancy")
     return tuple(
         HopRow(hop, *(100 * told[f"hop/{hop}/{share}"] for share in shares))
         for hop in HOPS
-        if f"hop/{hop}/occupancy" in told
+        if all(f"hop/{hop}/{share}" in told for share in shares)
     )
 
 

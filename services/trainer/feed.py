@@ -69,6 +69,8 @@ class Feed:
         """True once the plan has no more units."""
         self.on_commit_request: Callable[[], None] = lambda: None
         """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called again and again while there is no unit."""
         self.waits = BatchWaits()
         """Who waited for whom between feed and steps."""
         self._connected = self._attached = False
@@ -90,11 +92,13 @@ class Feed:
             except FetcherLost:
                 logger.warning("the fetcher is gone; waiting for it to come back")
                 plan_hash = self.plan_hash
+                started_s = time.monotonic()
                 self._disconnect()
                 try:
                     self._connect()
                 except StopRequested:
                     return
+                self.waits.waited(time.monotonic() - started_s)
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
 
@@ -197,6 +201,7 @@ class Feed:
             started_s = time.monotonic()
             message = self._transport.receive(_POLL_S)
             self.waits.waited(time.monotonic() - started_s)
+            self.on_wait()
         return message
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:

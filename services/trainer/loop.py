@@ -40,6 +40,7 @@ def train(
         return 0 < config.max_steps <= state.step
 
     feed.on_commit_request = commit
+    feed.on_wait = lambda: telemetry.waiting(state, feed.waits)
     exhausted = False
     with closing(feed.batches(state.position)) as batches:
         while not enough() and not stopped():

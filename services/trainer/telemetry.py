@@ -94,6 +94,10 @@ class Telemetry:
         write_status(self._run_dir, "trainer", self._newest)
         return self._newest
 
+    def waiting(self, state: TrainState, waits: BatchWaits) -> None:
+        """Keep the status file new while no step is made, or nobody would see the waiting."""
+        self.status(self._newest.state, state, waits)
+
     def _batches(self, now_s: float, waits: BatchWaits) -> Hop:
         shares = self._waits.update(now_s, {"put": waits.put_s, "get": waits.get_s})
         return Hop(
