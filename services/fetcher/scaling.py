@@ -15,7 +15,7 @@ STEADY_ABOVE = 0.3
 GROW_AFTER_S = 3.0
 """How long the need must last."""
 SHRINK_ABOVE = 1.25
-"""Decoders' time that is idle, in decoders: one can go, and the others are still not short."""
+"""Decoders' time that is idle, in decoders: one can go, and the others are still not short. Above 1, the last stays."""
 SHRINK_AFTER_S = 20.0
 """How long that must last; longer, because a decoder too many costs little."""
 COOL_DOWN_S = 6.0
@@ -54,7 +54,7 @@ class DecoderScaling:
         self._note(now_s, load)
         if self._lasts(self._grow_since_s, now_s, GROW_AFTER_S) and self.wanted < self._most:
             self._change(now_s, self.wanted + 1)
-        elif self._lasts(self._shrink_since_s, now_s, SHRINK_AFTER_S) and self.wanted > 1:
+        elif self._lasts(self._shrink_since_s, now_s, SHRINK_AFTER_S):
             self._change(now_s, self.wanted - 1)
         return self.wanted
 

@@ -422,14 +422,23 @@ def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make: Callab
 # ------------------------------------------------------------------ retiring
 
 
-def test_the_newest_of_the_idlest_decoders_is_told_to_leave(make: Callable[..., Dispatcher]) -> None:
+def test_the_newest_of_the_idle_decoders_is_told_to_leave(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=1)
     for name in ("a", "b", "c"):
         dispatcher.handle(name, m.Hello(1), 0.0)
     assert dispatcher.retire() == [Send("c", m.Retire())]
     assert dispatcher.retire() == [Send("b", m.Retire())]
-    assert dispatcher.retire() == [Send("a", m.Retire())], "a is at work"
+    assert dispatcher.retire() == [Send("a", m.Retire())], "a is at work, but nobody else is left"
     assert dispatcher.retire() == []
+
+
+def test_a_decoder_at_work_stays_before_an_older_idle_one(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("z", m.Hello(1), 0.0)
+    dispatcher.handle("b", m.Hello(1), 0.0)
+    dispatcher.handle("z", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert leases(dispatcher.handle("t", m.Release(0), 0.0)) == [("b", 1, 0)]
+    assert dispatcher.retire() == [Send("z", m.Retire())]
 
 
 def test_a_retired_decoder_finishes_its_leases_and_gets_no_more(make: Callable[..., Dispatcher]) -> None:
