@@ -17,6 +17,7 @@ from services.decoder.config import parse_cores
 
 logger = logging.getLogger(__name__)
 
+_CLAIM = "icestream-core"
 MATH_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -47,7 +48,7 @@ class ClaimedCores:
                 break
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                claim.bind(f"\0icestream-core-{os.getuid()}-{core}")
+                claim.bind(f"\0{_CLAIM}-{os.getuid()}-{core}")
             except OSError:  # somebody has it
                 claim.close()
                 continue

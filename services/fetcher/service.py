@@ -55,6 +55,7 @@ class FetcherService:
         self._config = config
         self._started_s = time.monotonic()
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
+        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
@@ -94,7 +95,6 @@ class FetcherService:
         self._stalls = Shares()
         self._hops = Hops()
         self._scaling = DecoderScaling(self._most_decoders()) if config.local.decoders == "auto" else None
-        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""

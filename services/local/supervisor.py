@@ -197,8 +197,10 @@ class Supervisor:
 
     def _add_decoders(self) -> None:
         """Start the decoders that the fetcher wants and that are neither there nor on their way."""
+        if self._local.decoders != "auto" or self._stop is not None:
+            return
         status = self._fetcher_status()
-        if self._local.decoders != "auto" or self._stop is not None or status is None or status.state == "finished":
+        if status is None or status.state == "finished":
             return
         coming = [
             child

@@ -15,8 +15,12 @@ from common.errors import BadInputError
 from services.decoder.cores import MATH_THREADS, ClaimedCores, limit_math_threads, pin_to_own_cores
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+CLAIM = f"icestream-test-{os.getpid()}"
+"""Claims of this test run: decoders and other tests on this machine are not in the way."""
 NO_CORES = (60_001, 60_002, 60_003)
-"""No machine has them: nobody else claims them meanwhile."""
+"""No machine has them."""
+
+USE_OWN_CLAIMS = f"import services.decoder.cores\nservices.decoder.cores._CLAIM = {CLAIM!r}\n"
 
 HOLDER = """
 import sys
@@ -37,10 +41,15 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture(autouse=True)
+def own_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.decoder.cores._CLAIM", CLAIM)
+
+
 @contextmanager
 def process(script: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that runs the script, and the first line that it prints; it is ended behind the block."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-c", USE_OWN_CLAIMS + script, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, env=environment, **pipes) as popen:  # type: ignore[call-overload]
