@@ -168,8 +168,12 @@ class Stage:
         status = FetcherStatus(pid=self.processes.pids["fetcher"], decoders_wanted=wanted, decoder_pids=pids)
         write_status(self.run_dir, "fetcher", status)
 
-    def run(self, decoders: int | Literal["auto"] = 2, stop_timeout_s: float = PATIENCE_S) -> Outcome:
-        local = LocalConfig(decoders=decoders, restart_min_s=0, restart_max_s=0, stop_timeout_s=stop_timeout_s)
+    def run(
+        self, decoders: int | Literal["auto"] = 2, stop_timeout_s: float = PATIENCE_S, restart_s: float = 0
+    ) -> Outcome:
+        local = LocalConfig(
+            decoders=decoders, restart_min_s=restart_s, restart_max_s=restart_s, stop_timeout_s=stop_timeout_s
+        )
         supervisor = Supervisor(
             self.run_dir,
             local,
@@ -475,6 +479,17 @@ def test_auto_starts_a_killed_decoder_again_and_no_other_in_its_place(stage: Sta
         (lambda story: True, CTRL_C),
     ]
     assert stage.run(decoders="auto").restarts["decoder"] == 1
+    assert not started("decoder-1")(stage.story())
+
+
+def test_auto_starts_no_other_while_a_killed_decoder_pauses_before_its_restart(stage: Stage) -> None:
+    stage.script = [
+        (ONE_OF_EACH, lambda: os.kill(stage.processes.pids["decoder-0"], signal.SIGKILL)),
+        (lambda story: "decoder-0" not in stage.processes.pids, lambda: stage.tell_wanted(1)),
+        *looks(3),
+        (lambda story: True, CTRL_C),
+    ]
+    stage.run(decoders="auto", restart_s=300)
     assert not started("decoder-1")(stage.story())
 
 
