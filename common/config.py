@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,8 +21,9 @@ class StreamConfig(ConfigBranch):
 
     block_files: int = Field(8, ge=1)
     """Files staged and shuffled together."""
-    unit_events: int = Field(16_384, ge=1)
-    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot."""
+    unit_events: int = Field(65_536, ge=1)
+    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot. The
+    more row groups a unit has, the better its events are mixed: see `icestream plan`."""
     batch_events: int = Field(256, ge=1)
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)
@@ -32,6 +34,9 @@ class StreamConfig(ConfigBranch):
     """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
+    lanes: int = Field(1, ge=1, le=256)
+    """Ordered streams that the units are dealt to, one after the other. R trainers take lanes / R each, so that what is
+    trained, in which order, does not depend on their number. A step takes batch_events / lanes events of each lane."""
     slots: int = Field(8, ge=1)
     """Slots of the arena: units that may be in decoding, ready or in use at a time."""
     slot_mib: float = Field(8.0, gt=0)
@@ -41,6 +46,11 @@ class StreamConfig(ConfigBranch):
     def slot_bytes(self) -> int:
         """Size of one slot, rounded down to whole pages."""
         return int(self.slot_mib * MIB) // 4096 * 4096
+
+    @property
+    def lane_batch_events(self) -> int:
+        """Events of one lane in one optimiser step."""
+        return -(-self.batch_events // self.lanes)
 
     @property
     def outlier_above(self) -> int:
@@ -82,3 +92,12 @@ class TransportConfig(ConfigBranch):
     that share it as a volume."""
     connect_timeout_s: float = Field(600.0, gt=0)
     """How long a decoder or a trainer waits for the run's fetcher before it gives up."""
+    listen: str = ""
+    """Address at which the fetcher also serves a trainer on another machine: `tcp://0.0.0.0:5570`, port `*` for any.
+    Empty: none. Other addresses than loopback need `keys`."""
+    connect: str = ""
+    """Address at which a trainer finds its fetcher: `tcp://HOST:5570`. Empty: on this host, by the run directory."""
+    keys: Path | None = None
+    """Folder with CURVE certificates, made by `icestream keys`: the fetcher's, or on the trainer's side `for-NAME`."""
+    heartbeat_timeout_s: float = Field(20.0, ge=0.1)
+    """A tcp connection whose other side is silent for this long is given up. Longer than a unit's transfer takes."""

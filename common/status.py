@@ -45,6 +45,8 @@ class FetcherStatus(Status):
 
     state: Literal["listing", "waiting for a trainer", "streaming", "finished"] = "listing"
     pid: int = 0
+    listen: str = ""
+    """Address for trainers on other machines, with the port that was bound; empty if there is none."""
     uptime_s: float = 0.0
     files_total: int = 0
     """Files of the inventory, times the epochs (0 epochs: of one)."""

@@ -28,6 +28,7 @@ VERBS = {
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
+    "keys": Verb("services.keys_command:keys", "Make the certificates of a trainer on another machine."),
     "config": Verb(
         "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
     ),

@@ -26,6 +26,9 @@ PURE = (
     "common/redact.py",
     "common/schema.py",
     "common/streams.py",
+    "common/transport/endpoint.py",
+    "common/transport/events.py",
+    "common/transport/wire.py",
     "services/decoder/decode.py",
     "services/decoder/gather.py",
     "services/decoder/microbatch.py",
@@ -44,6 +47,7 @@ PURE = (
     "services/outliers/merge.py",
     "services/outliers/schema.py",
     "services/trainer/batch.py",
+    "services/trainer/lane.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
@@ -51,11 +55,11 @@ PURE = (
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
-COMMON_MODULES = sorted(path.name for path in (ROOT / "common").glob("*.py"))
+COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py"))
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(f"common/{name}" for name in COMMON_MODULES if name not in ("schema.py", "geometry.py")),
+    *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
     *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
 )
 

@@ -12,7 +12,6 @@ import click
 
 from common.errors import BadInputError
 from common.plan_hash import plan_hash, settings_hash
-from common.schema import WORKLOADS
 from services.config import Config, load_config
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
@@ -68,7 +67,7 @@ def plan(
 
 def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_blocks: int | None) -> PlanSummary:
     """The plan of the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
-    workload, stream = WORKLOADS[config.workload], config.stream
+    workload, stream = config.stored_workload(), config.stream
     capacity = SlotCapacity(workload, stream)
     order = Blocks(len(inventory), stream, config.seed, epochs=0)
     first = epoch * order.per_epoch

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from common import messages as m
@@ -14,9 +15,10 @@ from common.errors import BadInputError
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash, settings_hash
 from common.process import StopFlag
+from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
-from common.transport import Lost, Received, ServerTransport
+from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
 from services.fetcher.exporter import Exporter
@@ -54,6 +56,8 @@ class FetcherService:
         self._run_dir = run_dir
         self._config = config
         self._started_s = time.monotonic()
+        if config.transport.listen:
+            check_listen(config.transport)  # before the inputs are listed, which may take long
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
@@ -81,8 +85,10 @@ class FetcherService:
             plan_hash=self._hash,
             max_unit_deaths=config.fetcher.max_unit_deaths,
             stall_timeout_s=config.fetcher.stall_timeout_s,
+            lanes=stream.lanes,
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
+        self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._next_k = 0
@@ -172,10 +178,10 @@ class FetcherService:
                 self._commit_asked = self._commit_answered = False
                 if plan == self._hash:
                     self._remember_bad(bad_files)
-                former = self._dispatcher.trainer
-                # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
-                if former is not None and former != peer and not self._transport.is_connected(former):
-                    self._act(self._dispatcher.lose(former))
+                for former in self._dispatcher.trainers:
+                    # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
+                    if former != peer and not self._transport.is_connected(former):
+                        self._act(self._dispatcher.lose(former))
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
@@ -211,7 +217,7 @@ class FetcherService:
 
     def _current_block(self) -> int:
         """The block that is being dealt out."""
-        units, k = self._dispatcher.units, self._dispatcher.deliver_k
+        units, k = self._dispatcher.units, self._dispatcher.furthest_k
         return units[k].block if k in units else self._ahead.next_to_plan
 
     def _submit(self, file: int) -> None:
@@ -266,9 +272,10 @@ class FetcherService:
                 f"fetcher.disk_budget_gib = {self._config.fetcher.disk_budget_gib:g} is too small: a batch needs "
                 "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
             )
-        if not self._commit_asked and self._dispatcher.trainer is not None:
-            self._commit_asked = True
-            self._transport.send(self._dispatcher.trainer, m.CommitRequest())
+        if not self._commit_asked:
+            for trainer in self._dispatcher.trainers:
+                self._commit_asked = True
+                self._transport.send(trainer, m.CommitRequest())
 
     def _delete(self, files: Sequence[int]) -> None:
         for file in files:
@@ -335,7 +342,7 @@ class FetcherService:
         """Decoders wanted, 0 if that is the user's affair; tells those that are too many to leave."""
         if self._scaling is None:
             return 0
-        load = Load(self._dispatcher.num_staying, no_credit, idle) if self._dispatcher.trainer is not None else None
+        load = Load(self._dispatcher.num_staying, no_credit, idle) if self._dispatcher.trainers else None
         wanted = self._scaling.update(now_s, load)
         for _ in range(self._dispatcher.num_staying - wanted if load is not None else 0):
             self._act(self._dispatcher.retire())
@@ -349,8 +356,9 @@ class FetcherService:
         wanted = self._scale_decoders(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
         status = FetcherStatus(
-            state="finished" if self._ended else "streaming" if dispatcher.trainer else "waiting for a trainer",
+            state="finished" if self._ended else "streaming" if dispatcher.trainers else "waiting for a trainer",
             pid=os.getpid(),
+            listen=self._listen,
             uptime_s=now_s - self._started_s,
             files_total=len(self._inventory) * (self._config.epochs or 1),
             files_planned=self._files_planned,

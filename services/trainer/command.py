@@ -10,30 +10,54 @@ from pathlib import Path
 import click
 
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging
+from services.config import Config, load_config
 from services.options import config_options, run_dir_option
 from services.wait import wait_for_config
 
 
-@click.command(epilog="Example: icestream trainer --run-dir runs/demo --device cuda")
+@click.command(
+    epilog="""\b
+Examples:
+  icestream trainer --run-dir runs/demo --device cuda
+  icestream trainer --run-dir runs/demo --connect tcp://data-node:5570 --keys keys/for-trainer
+"""
+)
 @run_dir_option
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
+@click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
+@click.option(
+    "--keys", type=click.Path(file_okay=False, path_type=Path), help="Folder `for-NAME` that `icestream keys` made."
+)
 @config_options
 def trainer(
     run_dir: Path,
     device: str | None,
     max_steps: int | None,
     new_plan: bool,
+    connect: str | None,
+    keys: Path | None,
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Start a run's trainer: it waits for the fetcher, goes on from the newest checkpoint, and saves on Ctrl-C."""
+    """Start a run's trainer: it waits for the fetcher, goes on from the newest checkpoint, and saves on Ctrl-C.
+
+    With --connect, the run directory is the trainer's own and needs a copy of the run's config.json (or -c with the
+    same file).
+    """
     start_logging("trainer")
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
-    flags = {"trainer.device": device, "trainer.max_steps": max_steps}
-    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
+    flags = {
+        "trainer.device": device,
+        "trainer.max_steps": max_steps,
+        "transport.connect": connect,
+        "transport.keys": keys,
+    }
+    config: Config | None = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    if config is not None and not config.transport.connect:  # else nobody will store a configuration here
+        config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
     from services.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds

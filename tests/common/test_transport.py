@@ -18,7 +18,6 @@ import pytest
 import zmq
 
 from common import messages as m
-from common import transport
 from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
@@ -31,7 +30,9 @@ from common.transport import (
     Received,
     ServerTransport,
     StopRequested,
+    addresses,
 )
+from common.transport import server as server_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = "ab" * 16
@@ -127,7 +128,7 @@ def raw_lifeline(run_dir: Path) -> socket.socket:
     """A connection to the abstract lifeline of a run, without the rest of a peer."""
     lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     lifeline.settimeout(20)
-    lifeline.connect(transport._Addresses(run_dir, "abstract").lifeline)
+    lifeline.connect(addresses.Addresses(run_dir, "abstract").lifeline)
     return lifeline
 
 
@@ -207,7 +208,7 @@ def test_a_peer_that_is_asked_to_stop_waits_no_more(run_dir: Path, config: Trans
 def test_a_fetcher_that_dies_before_it_answers_is_waited_for(run_dir: Path, arena: Arena) -> None:
     config = TransportConfig(sockets="abstract", connect_timeout_s=20)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(transport._Addresses(run_dir, "abstract").lifeline)
+    listener.bind(addresses.Addresses(run_dir, "abstract").lifeline)
     listener.listen()
     asked = 0
 
@@ -235,7 +236,7 @@ def test_a_fetcher_that_dies_before_it_answers_is_waited_for(run_dir: Path, aren
 def test_a_connection_that_is_reset_before_it_is_accepted_is_no_crash(run_dir: Path) -> None:
     config = TransportConfig(sockets="abstract", connect_timeout_s=20)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(transport._Addresses(run_dir, "abstract").lifeline)
+    listener.bind(addresses.Addresses(run_dir, "abstract").lifeline)
     listener.listen()
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(PeerTransport, run_dir, config, writable=True, stopped=lambda: True)
@@ -252,13 +253,13 @@ def test_a_peer_of_another_protocol_version_is_told_so(
 ) -> None:
     with ThreadPoolExecutor(1) as thread:
         packb = msgpack.packb
-        monkeypatch.setattr(transport.msgpack, "packb", lambda welcome: packb({**welcome, "v": 99}))
+        monkeypatch.setattr(msgpack, "packb", lambda welcome: packb({**welcome, "v": 99}))
         future = thread.submit(PeerTransport, run_dir, config, writable=True, stopped=lambda: False)
         for _ in range(_MANY_POLLS):
             server.poll(0.05)
             if future.done():
                 break
-        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 1"):
+        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 2"):
             future.result(timeout=1)
 
 
@@ -321,7 +322,7 @@ def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_th
 def test_a_peer_whose_last_messages_never_come_is_lost_all_the_same(
     run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_LAST_MESSAGES_S", 0.0)
+    monkeypatch.setattr(server_module, "_LAST_MESSAGES_S", 0.0)
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
     with raw_lifeline(run_dir) as lifeline:
         server.poll(1.0)
@@ -395,7 +396,7 @@ def test_who_can_not_be_seen_can_not_be_fenced(
     def not_here(pid: int) -> int:
         raise ProcessLookupError(pid)
 
-    monkeypatch.setattr(transport.os, "pidfd_open", not_here)
+    monkeypatch.setattr(os, "pidfd_open", not_here)
     (event,) = poll_for(server, 1)
     assert not server.fence(event.peer)
     assert child.poll() is None
@@ -432,7 +433,7 @@ def test_another_users_process_gets_nothing(run_dir: Path, arena: Arena, monkeyp
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
     with raw_lifeline(run_dir) as lifeline:
         uid = os.getuid()
-        monkeypatch.setattr(transport.os, "getuid", lambda: uid + 1)
+        monkeypatch.setattr(os, "getuid", lambda: uid + 1)
         assert server.poll(1.0) == []
         assert lifeline.recv(100) == b""
     server.close()
@@ -442,7 +443,7 @@ def test_a_fetcher_of_another_user_is_refused(run_dir: Path, arena: Arena, monke
     config = TransportConfig(sockets="folder")
     server = ServerTransport(run_dir, config, arena, PLAN)
     uid = os.getuid()
-    monkeypatch.setattr(transport.os, "getuid", lambda: uid + 1)
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
     with pytest.raises(BadInputError, match="belongs to another user"):
         PeerTransport(run_dir, config, writable=True, stopped=lambda: False)
     server.close()

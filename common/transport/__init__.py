@@ -1,0 +1,31 @@
+"""How the processes of a run meet: a lifeline (unix stream) and a control socket (ZeroMQ) for every peer on this host,
+and one encrypted TCP connection for a trainer elsewhere.
+
+Lifeline: tells who connects (SO_PEERCRED: the owner only), hands over the arena's descriptor and a name for the
+control socket, and gives end-of-file when the other side is dead, however it died. A peer that closes in good order
+first says there how many messages it sent: they are waited for before it counts as lost. Control: ROUTER (dispatcher)
+and DEALER (peers), no high-water mark, no linger; a message from a name that no lifeline was given to is dropped.
+
+Over TCP there is neither descriptor nor lifeline: remote_server says what takes their place.
+"""
+
+from common.transport.addresses import SOCKET_FOLDER
+from common.transport.events import Event, FetcherLost, Lost, Received, StopRequested
+from common.transport.peer import PeerTransport
+from common.transport.remote_peer import RemotePeerTransport
+from common.transport.remote_server import check_listen
+from common.transport.server import ServerTransport, keep_fetchers_out
+
+__all__ = [
+    "SOCKET_FOLDER",
+    "Event",
+    "FetcherLost",
+    "Lost",
+    "PeerTransport",
+    "Received",
+    "RemotePeerTransport",
+    "ServerTransport",
+    "StopRequested",
+    "check_listen",
+    "keep_fetchers_out",
+]

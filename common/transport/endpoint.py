@@ -1,0 +1,64 @@
+"""tcp:// addresses as they stand in the configuration, and which of them need keys."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadInputError
+
+# No ";", with which ZeroMQ would take the part behind it for the address that is meant.
+_TCP = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>\*|[0-9A-Za-z][0-9A-Za-z._-]*)):(?P<port>\d{1,5}|\*)")
+_LOOPBACK_FOUR = ipaddress.IPv4Network("127.0.0.0/8")
+_LOOPBACK_SIX = ipaddress.IPv6Address("::1")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a lane is served over tcp."""
+
+    host: str
+    """Without brackets; `*` for every interface."""
+    port: int
+    """0: any that is free."""
+
+    @property
+    def is_loopback(self) -> bool:
+        """True for 127.0.0.0/8 and ::1 as they are written: a name says nothing about where it leads."""
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return False
+        return address == _LOOPBACK_SIX or (address.version == 4 and address in _LOOPBACK_FOUR)
+
+    @property
+    def is_ipv6(self) -> bool:
+        """True for an IPv6 address."""
+        return ":" in self.host
+
+    @property
+    def url(self) -> str:
+        """As ZeroMQ wants it."""
+        host = f"[{self.host}]" if self.is_ipv6 else self.host
+        return f"tcp://{host}:{self.port or '*'}"
+
+
+def parse_endpoint(text: str, setting: str, *, example: str) -> Endpoint:
+    """The address in ``text``, with localhost as 127.0.0.1. Raises BadInputError that names ``setting``."""
+    match = _TCP.fullmatch(text)
+    port = 0 if match is None or match["port"] == "*" else int(match["port"])
+    if match is None or port > 65_535:
+        raise BadInputError(f"{setting} = {text!r}: expected tcp://HOST:PORT, for example {example}")
+    host = match["six"] or match["host"]
+    return Endpoint("127.0.0.1" if host == "localhost" else host, port)
+
+
+def require_keys(endpoint: Endpoint, keys: Path | None, setting: str) -> None:
+    """Raise BadInputError if data would go over a network without encryption."""
+    if keys is None and not endpoint.is_loopback:
+        raise BadInputError(
+            f"{setting} = {endpoint.url}: refused without keys, since it is no loopback address; make them with "
+            "`icestream keys keys` and name their folder in transport.keys"
+        )

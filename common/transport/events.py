@@ -1,0 +1,34 @@
+"""What transports report: messages that arrived, peers that are gone, a fetcher that is gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from common import messages as m
+
+
+class FetcherLost(Exception):
+    """The fetcher is gone: the lifeline, or the TCP connection, has ended."""
+
+
+class StopRequested(Exception):
+    """The process was asked to stop while it waited."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A valid message arrived from a peer."""
+
+    peer: str
+    message: m.Message
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A peer is gone: it is dead, or has let go of the arena, and nothing reads or writes slots for it any more."""
+
+    peer: str
+
+
+Event: TypeAlias = Received | Lost

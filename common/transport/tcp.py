@@ -1,0 +1,16 @@
+"""Socket options that both ends of a tcp connection agree on."""
+
+from __future__ import annotations
+
+import zmq
+
+ZAP_DOMAIN = "icestream"
+_HEARTBEATS = 4
+"""Sent within the timeout."""
+
+
+def set_heartbeat(socket: zmq.Socket[bytes], timeout_s: float) -> None:
+    """End a connection whose other side is silent for ``timeout_s``."""
+    timeout_ms = max(_HEARTBEATS, int(timeout_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_IVL, timeout_ms // _HEARTBEATS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
