@@ -15,18 +15,13 @@ from common.transport import Event, Lost, Received, ServerTransport
 from services.config import Config, store_config
 
 
-def poll_for(transport: ServerTransport, processes: Processes, wanted: type[object]) -> object:
-    """The next event, or message, of this kind."""
-    seen: list[Event] = []
-
-    def arrived() -> object | None:
-        for event in transport.poll(0.1):
-            seen.append(event)
-            if isinstance(event, wanted) or (isinstance(event, Received) and isinstance(event.message, wanted)):
-                return event
-        return None
-
-    return processes.wait_for(arrived, f"{wanted.__name__} after {seen}")
+def heard(transport: ServerTransport, events: list[Event], wanted: type[object]) -> Event | None:
+    """The first event, or message, of this kind of all that ever came; ``events`` keeps them."""
+    events += transport.poll(0.1)
+    for event in events:
+        if isinstance(event, wanted) or (isinstance(event, Received) and isinstance(event.message, wanted)):
+            return event
+    return None
 
 
 def test_a_decoder_that_is_told_to_retire_says_bye_and_ends_well(processes: Processes) -> None:
@@ -36,13 +31,13 @@ def test_a_decoder_that_is_told_to_retire_says_bye_and_ends_well(processes: Proc
     arena = Arena.create(1, 4096)
     plan = plan_hash(settings_hash(config.stored_workload(), config.stream, config.seed), [])
     transport = ServerTransport(processes.run_dir, config.transport, arena, plan)
+    events: list[Event] = []
     try:
         decoder = processes.start("decoder")
-        hello = poll_for(transport, processes, m.Hello)
-        assert isinstance(hello, Received)
+        hello = processes.wait_for(lambda: heard(transport, events, m.Hello), "Hello")
         transport.send(hello.peer, m.Retire())
-        poll_for(transport, processes, m.Bye)
-        poll_for(transport, processes, Lost)
+        processes.wait_for(lambda: heard(transport, events, m.Bye), "Bye")
+        processes.wait_for(lambda: heard(transport, events, Lost), "the end of its lifeline")
         assert processes.finish(decoder) == 0, decoder.output()
         assert "left the run after 0 units" in decoder.output()
     finally:
