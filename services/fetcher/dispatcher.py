@@ -333,6 +333,8 @@ class Dispatcher:
             return [Send(peer, m.Refuse(reason))]
         if self.trainer not in (None, peer) or peer in self._decoders:
             return [Send(peer, m.Refuse("a trainer is already attached to this run"))]
+        if not _is_possible(attach.cursor):
+            return [Send(peer, m.Refuse(f"no plan has a place {attach.cursor}"))]
         self.trainer = peer
         self.attached_once = True
         self._want = 0
@@ -519,6 +521,11 @@ class Dispatcher:
         assert all(k >= self.deliver_k for k in self._table if k not in delivered), "nothing is kept that nobody wants"
         assert _consecutive(self.units, self.next_k), "the planned units have no gap"
         assert self.trainer is not None or self._want == 0
+
+
+def _is_possible(cursor: m.Cursor) -> bool:
+    """Every block has at least one unit, and a plan goes on from any of them."""
+    return cursor.block <= cursor.block_first_unit <= cursor.unit < 2**62
 
 
 def _consecutive(keys: Iterable[int], end: int) -> bool:
