@@ -1,6 +1,6 @@
 """The dispatcher behind real sockets, with a good decoder, a good trainer, and peers that send what nobody should.
 
-After everything that arrives, the dispatcher's invariants hold; what the good ones get is what they get without the others.
+After everything that arrives the dispatcher's invariants hold; the good ones get what they get without the others.
 """
 
 from __future__ import annotations
