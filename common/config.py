@@ -33,6 +33,9 @@ class StreamConfig(ConfigBranch):
     """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
+    lanes: int = Field(1, ge=1, le=256)
+    """Ordered streams that the units are dealt to, one after the other. R trainers take lanes / R each, so that what is
+    trained, in which order, does not depend on their number. A step takes batch_events / lanes events of each lane."""
     slots: int = Field(8, ge=1)
     """Slots of the arena: units that may be in decoding, ready or in use at a time."""
     slot_mib: float = Field(8.0, gt=0)
@@ -42,6 +45,11 @@ class StreamConfig(ConfigBranch):
     def slot_bytes(self) -> int:
         """Size of one slot, rounded down to whole pages."""
         return int(self.slot_mib * MIB) // 4096 * 4096
+
+    @property
+    def lane_batch_events(self) -> int:
+        """Events of one lane in one optimiser step."""
+        return -(-self.batch_events // self.lanes)
 
     @property
     def outlier_above(self) -> int:

@@ -18,9 +18,11 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_MESSAGE_BYTES = 1 << 20
 """A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
+
+MAX_LANES = 256
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Text = Annotated[str, Field(strict=True, max_length=4096)]
@@ -119,7 +121,7 @@ class Tally:
 
 @dataclass(frozen=True, config=_checked)
 class Cursor:
-    """The first data that the weights of a checkpoint have not seen."""
+    """The first data of a lane that the weights of a checkpoint have not seen."""
 
     block: Count = 0
     block_first_unit: Count = 0
@@ -201,11 +203,17 @@ class Stop:
 
 @dataclass(frozen=True, config=_checked)
 class Attach:
-    """A trainer wants the stream from ``cursor`` on, with the same skips as before."""
+    """A trainer wants its lanes from their cursors on, with the same skips as before.
+
+    Rank r of R takes the lanes l with l mod R = r. All ranks train from one checkpoint, so that each knows the cursors
+    of all lanes: the first to come says where planning begins.
+    """
 
     rank: Count
+    ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_LANES)]
     plan_hash: Text
-    cursor: Cursor
+    cursors: tuple[Cursor, ...]
+    """Of every lane, in order."""
     skipped_units: tuple[Count, ...] = ()
     bad_files: tuple[Count, ...] = ()
     """Whole files that its journal says are quarantined."""
@@ -213,8 +221,9 @@ class Attach:
 
 @dataclass(frozen=True, config=_checked)
 class Want:
-    """The trainer takes this many more units."""
+    """The trainer takes this many more units of a lane."""
 
+    lane: Count
     units: Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
@@ -227,14 +236,15 @@ class Release:
 
 @dataclass(frozen=True, config=_checked)
 class Committed:
-    """A checkpoint with this cursor is on disk: nothing before it will be asked for again."""
+    """A checkpoint with these cursors is on disk: nothing before them will be asked for again."""
 
-    cursor: Cursor
+    cursors: tuple[Cursor, ...]
+    """Of every lane, in order; those of other ranks' lanes are not looked at."""
 
 
 @dataclass(frozen=True, config=_checked)
 class Finished:
-    """The trainer needs no more units: the run is over."""
+    """The trainer needs no more units: the run is over once every lane's trainer says so."""
 
 
 # ------------------------------------------------------------------ dispatcher -> trainer
@@ -263,7 +273,9 @@ class CommitRequest:
 
 @dataclass(frozen=True, config=_checked)
 class End:
-    """The plan has no more units."""
+    """The plan has no more units for this lane."""
+
+    lane: Count
 
 
 @dataclass(frozen=True, config=_checked)

@@ -44,6 +44,7 @@ PURE = (
     "services/outliers/merge.py",
     "services/outliers/schema.py",
     "services/trainer/batch.py",
+    "services/trainer/lane.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/window.py",

@@ -1,9 +1,11 @@
 """The dispatcher: the only owner of units, leases and slots. Messages and deaths in, actions out; no IO, no clock.
 
 A unit is absent, leased, orphaned (leased, its decoder gone; it keeps its slot), ready, delivered, and absent again.
-The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent. So the head of
-the line always owns a slot, or takes the slot of a unit behind it, and delivery in order can't deadlock.
-"Next to lease" is derived, never stored.
+The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, heads of lanes
+first. So a head that its trainer waits for always owns a slot, or takes the slot of a unit that nobody waits for, and
+delivery in order can't deadlock. "Next to lease" is derived, never stored.
+
+Unit k belongs to lane k mod ``lanes``; each lane is delivered in order, to the one trainer that took it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -74,7 +76,7 @@ class Quarantine:
 
 @dataclass(frozen=True)
 class EndRun:
-    """The trainer needs no more units."""
+    """No trainer needs more units."""
 
 
 Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | EndRun
@@ -111,20 +113,35 @@ class _Decoder:
     fenced: bool = False
 
 
+@dataclass
+class _Lane:
+    """One ordered stream of units."""
+
+    number: int
+    deliver_k: int
+    """Next unit to deliver."""
+    trainer: str | None = None
+    want: int = 0
+    end_sent: bool = False
+    finished: bool = False
+    committed: m.Cursor = field(default_factory=m.Cursor)
+
+
 class Dispatcher:
     """See the module. ``slots`` of the arena; a unit that cost ``max_unit_deaths`` decoders is skipped."""
 
-    def __init__(self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float) -> None:
+    def __init__(
+        self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float, lanes: int = 1
+    ) -> None:
         self.slots = slots
+        self.lanes = [_Lane(number, deliver_k=number) for number in range(lanes)]
         self.plan_hash = plan_hash
         self.max_unit_deaths = max_unit_deaths
         self.stall_timeout_s = stall_timeout_s
         self.free = list(range(slots))  # heap
         self.units: dict[int, m.Unit] = {}
-        self.next_k = 0  # first unit that is not planned yet
+        self.first_k = self.next_k = 0  # planned are the units from the one to below the other
         self.plan_ended = False
-        self.deliver_k = 0
-        self.trainer: str | None = None
         self.attached_once = False
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
         self.counts: Counter[str] = Counter()
@@ -132,8 +149,6 @@ class Dispatcher:
         self._decoders: dict[str, _Decoder] = {}
         self._deaths: Counter[int] = Counter()
         self._skip: dict[int, str] = {}
-        self._want = 0
-        self._end_sent = False
         self._last_lease = 0
         self._ticked_s: float | None = None
         self._now_s = 0.0
@@ -156,14 +171,24 @@ class Dispatcher:
         return sum(entry.state is state for entry in self._table.values())
 
     @property
+    def trainers(self) -> list[str]:
+        """Trainers that took a lane."""
+        return list(dict.fromkeys(lane.trainer for lane in self.lanes if lane.trainer is not None))
+
+    @property
     def starved(self) -> bool:
-        """True if the trainer waits, and no planned unit is left to give it."""
-        return self.trainer is not None and self._want > 0 and self.deliver_k == self.next_k and not self.plan_ended
+        """True if a trainer waits for a lane, and no planned unit is left to give it."""
+        return any(lane.want > 0 and lane.deliver_k >= self.next_k for lane in self.lanes) and not self.plan_ended
+
+    @property
+    def furthest_k(self) -> int:
+        """The next unit of the lane that is furthest ahead: staging follows it."""
+        return max(lane.deliver_k for lane in self.lanes)
 
     @property
     def units_ahead(self) -> int:
         """Planned units that are not delivered yet."""
-        return self.next_k - self.deliver_k
+        return sum(len(range(lane.deliver_k, self.next_k, len(self.lanes))) for lane in self.lanes)
 
     # -------------------------------------------------------------- the plan
 
@@ -191,7 +216,7 @@ class Dispatcher:
         if decoder is not None:
             decoder.heard_s = now_s
         match message:
-            case m.Hello(credit) if decoder is None and peer != self.trainer:
+            case m.Hello(credit) if decoder is None and not self._lanes_of(peer):
                 self._decoders[peer] = _Decoder(credit=credit, heard_s=now_s)
                 logger.info("decoder %s joined with credit %d", peer, credit)
             case m.Decoding(_, lease) if decoder is not None and lease in (decoder.leases | decoder.zombies):
@@ -208,16 +233,21 @@ class Dispatcher:
                 self._drop_decoder(peer, blame=False)
             case m.Attach():
                 actions += self._attach(peer, message)
-            case m.Want(units) if peer == self.trainer:
-                self._want += units
-                self._end_sent = False
-            case m.Release(k) if peer == self.trainer and self._is(k, State.DELIVERED):
+            case m.Want(number, units) if self._takes(peer, number):
+                self.lanes[number].want += units
+                self.lanes[number].end_sent = False
+            case m.Release(k) if self._takes(peer, k % len(self.lanes)) and self._is(k, State.DELIVERED):
                 self._free_slot(self._table.pop(k).slot)
-            case m.Committed(cursor) if peer == self.trainer:
-                actions.append(Evict(self._first_needed_block(cursor)))
-                self._forget_before(cursor.unit)
-            case m.Finished() if peer == self.trainer:
-                actions.append(EndRun())
+            case m.Committed(cursors) if self._lanes_of(peer) and len(cursors) == len(self.lanes):
+                for lane in self._lanes_of(peer):
+                    lane.committed = cursors[lane.number]
+                actions.append(Evict(min(self._first_needed_block(lane.committed) for lane in self.lanes)))
+                self._forget_before(min(lane.committed.unit for lane in self.lanes))
+            case m.Finished() if self._lanes_of(peer):
+                for lane in self._lanes_of(peer):
+                    lane.finished = True
+                if all(lane.finished for lane in self.lanes):
+                    actions.append(EndRun())
             case _:
                 self.counts["unexpected_messages"] += 1
                 logger.warning("dropped an unexpected %s from %s", type(message).__name__, peer)
@@ -229,10 +259,11 @@ class Dispatcher:
             self.counts["decoders_lost"] += 1
             logger.warning("decoder %s is gone", peer)
             self._drop_decoder(peer, blame=True)
-        if peer == self.trainer:
+        if self._lanes_of(peer):
             self.counts["trainers_lost"] += 1
             logger.warning("trainer %s is gone", peer)
-            self._drop_trainer()
+            for lane in self._lanes_of(peer):
+                self._drop_trainer(lane)
         return self._pump()
 
     def fence_failed(self, peer: str) -> list[Action]:
@@ -328,78 +359,139 @@ class Dispatcher:
     # -------------------------------------------------------------- the trainer
 
     def _attach(self, peer: str, attach: m.Attach) -> list[Action]:
-        if attach.plan_hash != self.plan_hash:
-            reason = f"the checkpoint belongs to plan {attach.plan_hash:.12}, this run has plan {self.plan_hash:.12}"
+        reason = self._refusal(peer, attach)
+        if reason is not None:
             return [Send(peer, m.Refuse(reason))]
-        if self.trainer not in (None, peer) or peer in self._decoders:
-            return [Send(peer, m.Refuse("a trainer is already attached to this run"))]
-        self.trainer = peer
-        self.attached_once = True
-        self._want = 0
-        self._end_sent = False
+        taken = [lane for lane in self.lanes if lane.number % attach.ranks == attach.rank]
+        for lane in taken:
+            lane.trainer, lane.want, lane.end_sent, lane.finished = peer, 0, False, False
         for k in attach.skipped_units:
             self._skip.setdefault(k, f"unit {k} was skipped before")
-        logger.info("trainer %s attached at %s", peer, attach.cursor)
-        return self._seek(attach.cursor)
+        logger.info("trainer %s attached, rank %d of %d, at %s", peer, attach.rank, attach.ranks, attach.cursors)
+        # The first one knows where all lanes are; the others then say where theirs are.
+        moved = taken if self.attached_once else self.lanes
+        self.attached_once = True
+        return self._seek(moved, attach.cursors)
 
-    def _drop_trainer(self) -> None:
-        self.trainer = None
-        self._want = 0
-        for k, entry in self._table.items():
-            if entry.state is State.DELIVERED:
-                entry.state = State.READY
-                self.deliver_k = min(self.deliver_k, k)
+    def _refusal(self, peer: str, attach: m.Attach) -> str | None:
+        """Why a trainer can't have what it asks for; None if it can."""
+        num_lanes = len(self.lanes)
+        if attach.plan_hash != self.plan_hash:
+            return f"the checkpoint belongs to plan {attach.plan_hash:.12}, this run has plan {self.plan_hash:.12}"
+        if num_lanes % attach.ranks or attach.rank >= attach.ranks:
+            return (
+                f"rank {attach.rank} of {attach.ranks} can't be: stream.lanes = {num_lanes} must be a multiple of the "
+                "number of trainers"
+            )
+        wrong = any(cursor.unit % num_lanes != lane for lane, cursor in enumerate(attach.cursors))
+        if len(attach.cursors) != num_lanes or wrong:
+            return f"its cursors are not those of {num_lanes} lanes"
+        taken = [lane for lane in self.lanes if lane.number % attach.ranks == attach.rank]
+        if peer in self._decoders or any(lane.trainer not in (None, peer) for lane in taken):
+            return "a trainer is already attached to this run"
+        return None
 
-    def _seek(self, cursor: m.Cursor) -> list[Action]:
-        """Deliver from ``cursor`` on: keep what is still wanted, drop the rest."""
-        actions: list[Action] = []
-        first_k = next(iter(self.units), self.next_k)
-        known = bool(self.units) and first_k <= cursor.unit <= self.next_k
+    def _takes(self, peer: str, number: int) -> bool:
+        return number < len(self.lanes) and self.lanes[number].trainer == peer
+
+    def _lanes_of(self, peer: str) -> list[_Lane]:
+        return [lane for lane in self.lanes if lane.trainer == peer]
+
+    def _drop_trainer(self, lane: _Lane) -> None:
+        lane.trainer, lane.want = None, 0
         for k, entry in list(self._table.items()):
-            if k < cursor.unit or not known:
-                decoder = self._decoders.get(entry.decoder or "")
-                if decoder is not None:
-                    del decoder.leases[entry.lease]
-                    self._make_zombie(decoder, entry.lease, k)
-                else:
+            if entry.state is State.DELIVERED and k % len(self.lanes) == lane.number:
+                lane.deliver_k = min(lane.deliver_k, k)
+                if k in self.units:
+                    entry.state = State.READY
+                else:  # another lane's seek went back, and this one is not planned again yet
                     self._free_slot(self._table.pop(k).slot)
+
+    def _seek(self, lanes: Sequence[_Lane], cursors: Sequence[m.Cursor]) -> list[Action]:
+        """Deliver ``lanes`` from their cursors on: keep what is still wanted, drop the rest."""
+        moved = {lane.number for lane in lanes}
+        for lane in lanes:
+            lane.committed = cursors[lane.number]
+        needed = [lane.committed for lane in self.lanes]
+        end_k = self.next_k + len(self.lanes)  # a lane's next unit may be the first few that are not planned yet
+        known = bool(self.units) and all(self.first_k <= cursor.unit < end_k for cursor in needed)
+        for k, entry in list(self._table.items()):
+            number = k % len(self.lanes)
+            if entry.state is State.DELIVERED and number not in moved:
+                continue  # its trainer reads it
+            if not known or (number in moved and k < cursors[number].unit):
+                self._drop(k)
             elif entry.state is State.DELIVERED:
                 entry.state = State.READY
-        self.deliver_k = cursor.unit
-        if not known:
-            self.units.clear()
-            self.next_k = cursor.block_first_unit
-            self.plan_ended = False
-            actions.append(Replan(cursor))
-        return actions
+        for lane in lanes:
+            lane.deliver_k = cursors[lane.number].unit
+        if known:
+            return []
+        earliest = min(needed, key=lambda cursor: (cursor.block, cursor.block_first_unit))
+        self.units.clear()
+        self.first_k = self.next_k = earliest.block_first_unit
+        self.plan_ended = False
+        return [Replan(earliest)]
+
+    def _drop(self, k: int) -> None:
+        """Nobody wants unit k any more."""
+        entry = self._table[k]
+        decoder = self._decoders.get(entry.decoder or "")
+        if decoder is not None:
+            del decoder.leases[entry.lease]
+            self._make_zombie(decoder, entry.lease, k)
+        else:
+            self._free_slot(self._table.pop(k).slot)
 
     # -------------------------------------------------------------- leasing and delivering
 
     def _pump(self) -> list[Action]:
         actions: list[Action] = []
-        while (k := self._next_to_lease()) is not None:
-            if k in self._skip:
-                actions += self._skip_unit(k)
-                continue
-            peer = self._idle_decoder()
-            slot = self._claim_slot(k) if peer is not None else None
-            if peer is None or slot is None:
-                break
-            actions.append(self._lease(k, slot, peer))
-        while self._want > 0 and self._is(self.deliver_k, State.READY):
-            actions.append(self._deliver(self.deliver_k))
-        if self._want > 0 and self.plan_ended and self.deliver_k >= self.next_k and not self._end_sent:
-            assert self.trainer is not None
-            self._end_sent = True
-            actions.append(Send(self.trainer, m.End()))
+        while leased := self._lease_next():
+            actions += leased
+        for lane in self.lanes:
+            while lane.want > 0 and self._is(lane.deliver_k, State.READY):
+                actions.append(self._deliver(lane))
+            if lane.want > 0 and self.plan_ended and lane.deliver_k >= self.next_k and not lane.end_sent:
+                assert lane.trainer is not None
+                lane.end_sent = True
+                actions.append(Send(lane.trainer, m.End(lane.number)))
         return actions
 
-    def _next_to_lease(self) -> int | None:
-        """Lowest unit that is wanted, planned, and absent or orphaned."""
+    def _lease_next(self) -> list[Action]:
+        """Lease (or skip) the first unit that can be; nothing if none can."""
+        for k in self._to_lease():
+            if k in self._skip:
+                return self._skip_unit(k)
+            peer = self._idle_decoder()
+            if peer is None:
+                return []
+            slot = self._claim_slot(k)
+            if slot is not None:
+                return [self._lease(k, slot, peer)]
+        return []
+
+    def _to_lease(self) -> Iterator[int]:
+        """Units that are wanted, planned, and absent or orphaned: heads that a trainer waits for, the lowest of each
+        lane, and orphans, which have a slot whoever has none. Not all that there are: who asks takes the first it can.
+        """
         if not self.attached_once:
-            return None
-        for k in range(self.deliver_k, self.next_k):
-            if k not in self._table or self._table[k].state is State.ORPHANED:
+            return
+        yield from sorted(
+            lane.deliver_k for lane in self.lanes if self._is_awaited(lane) and self._is_to_lease(lane.deliver_k)
+        )
+        yield from sorted(k for lane in self.lanes if (k := self._first_to_lease(lane)) is not None)
+        yield from sorted(k for k, entry in self._table.items() if entry.state is State.ORPHANED)
+
+    def _is_awaited(self, lane: _Lane) -> bool:
+        return lane.want > 0 and lane.deliver_k in self.units
+
+    def _is_to_lease(self, k: int) -> bool:
+        return k not in self._table or self._table[k].state is State.ORPHANED
+
+    def _first_to_lease(self, lane: _Lane) -> int | None:
+        for k in range(lane.deliver_k, self.next_k, len(self.lanes)):
+            if self._is_to_lease(k):
                 return k
         return None
 
@@ -409,16 +501,16 @@ class Dispatcher:
         return min(idle)[1] if idle else None
 
     def _claim_slot(self, k: int) -> int | None:
-        """The orphan's own slot, else a free one; the head of the line may take one from a unit behind it."""
+        """The orphan's own slot, else a free one; an awaited head may take one that nobody waits for."""
         if k in self._table:
             return self._table[k].slot
         if self.free:
             return heapq.heappop(self.free)
-        if k != self.deliver_k:
+        heads = {lane.deliver_k for lane in self.lanes if self._is_awaited(lane)}
+        if k not in heads:
             return None
-        behind = [
-            j for j in self._table if self._is(j, State.READY, State.ORPHANED) and self._table[j].slot is not None
-        ]
+        held = (j for j in self._table if self._is(j, State.READY, State.ORPHANED) and self._table[j].slot is not None)
+        behind = [j for j in held if j not in heads]
         return self._table.pop(max(behind)).slot if behind else None
 
     def _lease(self, k: int, slot: int, peer: str) -> Send:
@@ -445,16 +537,17 @@ class Dispatcher:
         logger.error("skipping: %s", self._skip[k])
         return [Quarantine(bad)]
 
-    def _deliver(self, k: int) -> Send:
-        assert self.trainer is not None
+    def _deliver(self, lane: _Lane) -> Send:
+        assert lane.trainer is not None
+        k = lane.deliver_k
         entry, unit = self._table[k], self.units[k]
         entry.state = State.DELIVERED
-        self.deliver_k += 1
-        self._want -= 1
+        lane.deliver_k += len(self.lanes)
+        lane.want -= 1
         slot = -1 if entry.slot is None else entry.slot
         first = k == unit.block_first_unit
         return Send(
-            self.trainer,
+            lane.trainer,
             m.DeliveredUnit(
                 k=k,
                 epoch=unit.epoch,
@@ -471,19 +564,21 @@ class Dispatcher:
     # -------------------------------------------------------------- small things
 
     def _first_needed_block(self, cursor: m.Cursor) -> int:
-        """The block of the first unit that a trainer at ``cursor`` needs, as far as it is planned."""
+        """The block of the first unit that a trainer at ``cursor`` needs of a lane, as far as it is planned."""
         if cursor.unit in self.units:
             return self.units[cursor.unit].block
-        # A block's units are planned together: if none follows, the cursor's block is used up.
-        used_up = cursor.unit == self.next_k and cursor.unit - 1 in self.units
-        return cursor.block + 1 if used_up else cursor.block
+        # A block's units are planned together: if none follows in the lane, all that are planned are used up.
+        used_up = cursor.unit >= self.next_k and self.next_k - 1 in self.units
+        return self.units[self.next_k - 1].block + 1 if used_up else cursor.block
 
     def _forget_before(self, k: int) -> None:
         """Nobody can come back for units before k; one that is still held is kept until its release."""
-        bound = min([k, self.deliver_k, *(j for j in self._table if self._is(j, State.DELIVERED))])
-        for j in [j for j in self.units if j < bound]:
-            del self.units[j]
-            self._deaths.pop(j, None)
+        held = (j for j in self._table if self._is(j, State.DELIVERED))
+        bound = min([k, *(lane.deliver_k for lane in self.lanes), *held])
+        while self.first_k < min(bound, self.next_k):
+            del self.units[self.first_k]
+            self._deaths.pop(self.first_k, None)
+            self.first_k += 1
 
     def _is(self, k: int, *states: State) -> bool:
         return k in self._table and self._table[k].state in states
@@ -494,33 +589,41 @@ class Dispatcher:
 
     def _stall(self) -> str | None:
         """Why nothing can be leased now; None if nothing needs to be."""
-        if not self.attached_once or (self.plan_ended and self._next_to_lease() is None):
+        if not self.attached_once or (self.plan_ended and next(self._to_lease(), None) is None):
             return None
         if not self.free and self.num(State.READY) and not self.num(State.ORPHANED):
             # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
-            waits_for_head = self._want > 0 and self._is(self.deliver_k, State.LEASED)
+            waits_for_head = any(lane.want > 0 and self._is(lane.deliver_k, State.LEASED) for lane in self.lanes)
             return "no_credit" if waits_for_head else "no_free_slot"
-        if self._next_to_lease() is None:
+        if next(self._to_lease(), None) is None:
             return "not_staged"
         return "no_credit"
 
     def validate(self) -> None:
         """Raise AssertionError if an invariant doesn't hold. For tests."""
-        zombies = [slot for decoder in self._decoders.values() for slot in decoder.zombies.values()]
-        held = [entry.slot for entry in self._table.values() if entry.slot is not None]
-        assert sorted([*self.free, *zombies, *held]) == list(range(self.slots)), "each slot has exactly one owner"
-        leased = {k: e for k, e in self._table.items() if e.state is State.LEASED}
-        of_decoders = {k: (peer, lease) for peer, d in self._decoders.items() for lease, k in d.leases.items()}
-        assert of_decoders == {k: (e.decoder, e.lease) for k, e in leased.items()}, "leases agree on both sides"
-        assert all(d.credit >= 0 for d in self._decoders.values())
-        assert all(e.slot is not None for e in self._table.values() if e.state in (State.LEASED, State.ORPHANED))
-        delivered = [k for k, e in self._table.items() if e.state is State.DELIVERED]
-        assert all(k < self.deliver_k for k in delivered), "what is delivered is behind the line's head"
-        assert all(k >= self.deliver_k for k in self._table if k not in delivered), "nothing is kept that nobody wants"
-        assert _consecutive(self.units, self.next_k), "the planned units have no gap"
-        assert self.trainer is not None or self._want == 0
-
-
-def _consecutive(keys: Iterable[int], end: int) -> bool:
-    found = list(keys)
-    return found == list(range(end - len(found), end))
+        slots = [*self.free]
+        leases: dict[int, tuple[str, int]] = {}
+        for peer, decoder in self._decoders.items():
+            assert decoder.credit >= 0
+            slots += decoder.zombies.values()
+            leases.update({k: (peer, lease) for lease, k in decoder.leases.items()})
+        num_lanes, num_leased = len(self.lanes), 0
+        for k, entry in self._table.items():
+            state = entry.state
+            if entry.slot is not None:
+                slots.append(entry.slot)
+            if state is State.LEASED:
+                num_leased += 1
+                assert leases[k] == (entry.decoder, entry.lease), "leases agree on both sides"
+            is_delivered = state is State.DELIVERED
+            assert entry.slot is not None or is_delivered or state is State.READY, "who writes has a slot"
+            assert is_delivered == (k < self.lanes[k % num_lanes].deliver_k), "delivered is what is behind the head"
+            assert is_delivered or self.first_k <= k < self.next_k, "what is kept is planned"
+        assert sorted(slots) == list(range(self.slots)), "each slot has exactly one owner"
+        assert num_leased == len(leases), "leases agree on both sides"
+        for lane in self.lanes:
+            assert lane.deliver_k % num_lanes == lane.number
+            assert lane.trainer is not None or lane.want == 0
+        num_planned = self.next_k - self.first_k
+        assert len(self.units) == num_planned, "the planned units have no gap"
+        assert not num_planned or (self.first_k in self.units and self.next_k - 1 in self.units)

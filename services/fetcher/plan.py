@@ -141,7 +141,7 @@ class SlotCapacity:
 def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
     """Most microbatches that the decoder can make of so many events and particles."""
     # In a greedy cut any two neighbours together exceed max_particles, so 2 P / max_particles bounds the extra cuts.
-    return math.ceil(events / stream.batch_events) + 2 * particles // stream.max_particles + 1
+    return math.ceil(events / stream.lane_batch_events) + 2 * particles // stream.max_particles + 1
 
 
 def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:

@@ -81,6 +81,7 @@ class FetcherService:
             plan_hash=self._hash,
             max_unit_deaths=config.fetcher.max_unit_deaths,
             stall_timeout_s=config.fetcher.stall_timeout_s,
+            lanes=stream.lanes,
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
@@ -168,10 +169,10 @@ class FetcherService:
                 self._commit_asked = self._commit_answered = False
                 if plan == self._hash:
                     self._remember_bad(bad_files)
-                former = self._dispatcher.trainer
-                # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
-                if former is not None and former != peer and not self._transport.is_connected(former):
-                    self._act(self._dispatcher.lose(former))
+                for former in self._dispatcher.trainers:
+                    # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
+                    if former != peer and not self._transport.is_connected(former):
+                        self._act(self._dispatcher.lose(former))
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
@@ -193,7 +194,7 @@ class FetcherService:
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
             return  # where to begin is the trainer's cursor
-        units, k = self._dispatcher.units, self._dispatcher.deliver_k
+        units, k = self._dispatcher.units, self._dispatcher.furthest_k
         current_block = units[k].block if k in units else self._ahead.next_to_plan
         for file in self._ahead.begin(current_block):
             source = self._inventory[file]
@@ -259,9 +260,10 @@ class FetcherService:
                 f"fetcher.disk_budget_gib = {self._config.fetcher.disk_budget_gib:g} is too small: a batch needs "
                 "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
             )
-        if not self._commit_asked and self._dispatcher.trainer is not None:
-            self._commit_asked = True
-            self._transport.send(self._dispatcher.trainer, m.CommitRequest())
+        if not self._commit_asked:
+            for trainer in self._dispatcher.trainers:
+                self._commit_asked = True
+                self._transport.send(trainer, m.CommitRequest())
 
     def _delete(self, files: Sequence[int]) -> None:
         for file in files:
@@ -307,7 +309,7 @@ class FetcherService:
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
         status = FetcherStatus(
-            state="finished" if self._ended else "streaming" if dispatcher.trainer else "waiting for a trainer",
+            state="finished" if self._ended else "streaming" if dispatcher.trainers else "waiting for a trainer",
             pid=os.getpid(),
             listen=self._listen,
             uptime_s=now_s - self._started_s,

@@ -15,10 +15,9 @@ from common.ragged import UnitArrays
 from services.trainer.copier import slice_microbatch
 
 AUDIT_FILE = "audit.jsonl"
-LANE = 0
 
 
-def audit_line(arrays: UnitArrays, epoch: int, unit: int, index: int) -> str:
+def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int) -> str:
     """The line of one microbatch, while it still lies in its slot."""
     offsets, particles, events = slice_microbatch(arrays, index)
     digest = hashlib.blake2b(digest_size=16)
@@ -27,7 +26,7 @@ def audit_line(arrays: UnitArrays, epoch: int, unit: int, index: int) -> str:
         digest.update(np.ascontiguousarray(column).data)
     return json.dumps(
         {
-            "lane": LANE,
+            "lane": lane,
             "epoch": epoch,
             "unit": unit,
             "microbatch": index,

@@ -30,7 +30,7 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive microbatches of at least ``batch_events`` events: one optimiser step."""
+    """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
     microbatches: tuple[Microbatch, ...]
 

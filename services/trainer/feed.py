@@ -1,7 +1,8 @@
 """The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
 
-Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. If the fetcher
-dies, the feed waits for it to come back and attaches at the first microbatch that has not been trained.
+Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
+its share of every lane of this rank that still has data, in the lanes' order. If the fetcher dies, the feed waits for
+it to come back and attaches at the first microbatches that have not been trained.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, St
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
+from services.trainer.lane import Lane, holds_no_slot, lanes_of_rank, units_in_advance
 from services.trainer.position import StreamPosition
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_NOTHING = (None, "")
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,20 @@ class Feed:
         prefetch_units: int,
         audit: bool,
         stopped: Callable[[], bool],
+        rank: int = 0,
+        ranks: int = 1,
     ) -> None:
         self._run_dir = run_dir
         self._workload = workload
         self._stream = stream
         self._config = transport
         self._device = device
-        self._prefetch_units = prefetch_units
+        self._rank, self._ranks = rank, ranks
+        self._lanes = lanes_of_rank(stream, rank, ranks)
+        self._units_in_advance = units_in_advance(stream, prefetch_units)
         self._audit = audit
         self._stopped = stopped
-        self.position = StreamPosition()
+        self.position = self._taken = StreamPosition.start(stream.lanes)
         """Where the stream is after all batches that were trained."""
         self.ended = False
         """True once the plan has no more units."""
@@ -101,7 +108,7 @@ class Feed:
     def committed(self, position: StreamPosition) -> None:
         """A checkpoint with this position is on disk: files behind it may be evicted."""
         if self._attached:
-            self._transport.send(m.Committed(position.cursor))
+            self._transport.send(m.Committed(position.cursors))
 
     def finished(self, position: StreamPosition) -> None:
         """The run is over: no more units are needed after ``position``."""
@@ -129,7 +136,7 @@ class Feed:
         return RemotePeerTransport(
             self._config,
             partial(slot_bytes_needed, self._workload),
-            slots=self._prefetch_units + 1,
+            slots=self._units_in_advance * len(self._lanes) + 1,
             slot_bytes=self._stream.slot_bytes,
             stopped=self._stopped,
         )
@@ -143,65 +150,88 @@ class Feed:
     def _attach(self) -> None:
         at = self.position
         self._attached = True
+        self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
         bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
-        self._transport.send(m.Attach(0, self.plan_hash, at.cursor, at.skipped_units, bad_files))
-        self._transport.send(m.Want(self._prefetch_units))
+        self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files))
+        for lane in self._lanes:
+            self._transport.send(m.Want(lane.number, self._units_in_advance))
 
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
-        position = self.position
-        microbatches: list[Microbatch] = []
-        lines: list[str] = []
-        num_events = 0
-        for unit in self._units():
-            if unit.k != position.cursor.unit:
-                raise RuntimeError(f"unit {unit.k} was delivered where {position.cursor.unit} was due")
-            arrays = self._arrays(unit)
-            for index in range(position.cursor.microbatch, unit.layout.microbatches):
+        self._taken = self.position
+        streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
+        while True:
+            microbatches: list[Microbatch] = []
+            lines: list[str] = []
+            for lane, stream in streams:
+                num_events = 0
+                while num_events < self._stream.lane_batch_events:
+                    microbatch, line = next(stream, _NOTHING)
+                    if microbatch is None:
+                        break
+                    microbatches.append(microbatch)
+                    lines.append(line)
+                    num_events += microbatch.num_events
+                if num_events < self._stream.lane_batch_events and not lane.used_up:
+                    return  # asked to stop: what has been taken is not trained
+            if not microbatches:
+                self.ended = True
+                self.position = self._taken  # units without events may stand behind the last batch
+                return
+            position = self._taken
+            yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines if self._audit else ()))
+            self.position = position  # the loop came back for the next batch: this one is trained
+
+    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str]]:
+        """A lane's microbatches on the device, each with its line in the audit."""
+        while (arrived := self._next_unit(lane)) is not None:
+            unit, arrays = arrived
+            at = self._taken.lane_of(unit).cursor
+            if unit.k != at.unit:
+                raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
+            taken: tuple[Microbatch, str] | None = None
+            for index in range(at.microbatch, unit.layout.microbatches):
+                if taken is not None:
+                    yield taken
                 assert arrays is not None
                 microbatch = self._copier.copy(arrays, unit.epoch, unit.k, index)
-                microbatches.append(microbatch)
-                num_events += microbatch.num_events
-                if self._audit:
-                    lines.append(audit_line(arrays, unit.epoch, unit.k, index))
-                position = position.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
-                if index == unit.layout.microbatches - 1:
-                    break  # the unit is through: its slot is released before the batch is trained
-                if num_events >= self._stream.batch_events:
-                    yield from self._give(microbatches, position, lines)
-                    microbatches, lines, num_events = [], [], 0
-            arrays = None
-            self._copier.finish_unit(lambda k=unit.k: self._release(k))  # type: ignore[misc]
-            position = position.after_unit(unit)
-            if num_events >= self._stream.batch_events:
-                yield from self._give(microbatches, position, lines)
-                microbatches, lines, num_events = [], [], 0
-        if microbatches and self.ended:
-            yield from self._give(microbatches, position, lines)
-        if self.ended:
-            self.position = position  # units without events may stand behind the last batch
+                line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
+                self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
+                taken = microbatch, line
+            # The unit is through: its slot is released before the last microbatch is trained.
+            del arrays, arrived
+            self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
+            self._taken = self._taken.after_unit(unit)
+            if taken is not None:
+                yield taken
 
-    def _give(self, microbatches: list[Microbatch], position: StreamPosition, lines: list[str]) -> Iterator[FedBatch]:
-        yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines))
-        self.position = position  # the loop came back for the next batch: this one is trained
+    def _next_unit(self, lane: Lane) -> tuple[m.DeliveredUnit, UnitArrays | None] | None:
+        """The lane's next unit; None once there is none, or if asked to stop."""
+        while not lane.arrived and not lane.ended and not self._stopped():
+            self._receive()
+        return lane.arrived.popleft() if lane.arrived and not self._stopped() else None
 
-    def _units(self) -> Iterator[m.DeliveredUnit]:
-        while not self._stopped():
-            self._copier.poll()
-            started_s = time.monotonic()
-            message = self._transport.receive(_POLL_S)
-            self.waited_s += time.monotonic() - started_s
-            match message:
-                case m.DeliveredUnit() as unit:
-                    yield unit
-                case m.End():
-                    self.ended = True
-                    return
-                case m.CommitRequest():
-                    self.on_commit_request()
-                case m.Refuse(reason):
-                    raise BadInputError(f"the dispatcher refused this trainer: {reason}")
+    def _receive(self) -> None:
+        self._copier.poll()
+        started_s = time.monotonic()
+        message = self._transport.receive(_POLL_S)
+        self.waited_s += time.monotonic() - started_s
+        match message:
+            case m.DeliveredUnit() as unit:
+                self._lane(unit.k % self._stream.lanes).arrived.append((unit, self._arrays(unit)))
+            case m.End(number):
+                self._lane(number).ended = True
+            case m.CommitRequest():
+                self.on_commit_request()
+            case m.Refuse(reason):
+                raise BadInputError(f"the dispatcher refused this trainer: {reason}")
+
+    def _lane(self, number: int) -> Lane:
+        lanes = [lane for lane in self._lanes if lane.number == number]
+        if not lanes:
+            raise RuntimeError(f"lane {number} was delivered to rank {self._rank} of {self._ranks}")
+        return lanes[0]
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
         """Views into the unit's slot, checked against its header; None if it was skipped."""
@@ -209,8 +239,13 @@ class Feed:
             return None
         slot = self._transport.arena.slot(unit.slot)
         check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
+        if holds_no_slot(self._stream):
+            slot = slot[: slot_bytes_needed(self._workload, unit.layout)].copy()
+            self._transport.send(m.Release(unit.k))
         return unit_arrays(slot, self._workload, unit.layout)
 
-    def _release(self, k: int) -> None:
-        self._transport.send(m.Release(k))
-        self._transport.send(m.Want(1))
+    def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
+        """All microbatches of a unit have been copied."""
+        if not (holds_no_slot(self._stream) and unit.slot >= 0):
+            self._transport.send(m.Release(unit.k))
+        self._transport.send(m.Want(lane.number, 1))

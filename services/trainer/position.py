@@ -1,6 +1,9 @@
-"""Where in the stream the weights are: the cursor, and the fate of every event before it. Part of each checkpoint."""
+"""Where in the stream the weights are: a cursor for each lane, and the fate of every event before. Part of each
+checkpoint."""
 
 from __future__ import annotations
+
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -9,19 +12,42 @@ from common.ragged import SlotMismatch
 from common.status import Counters
 
 
+class LanePosition(BaseModel):
+    """Where one lane is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cursor: Cursor
+    open_unit_events: int = 0
+    """Events trained of the unit that the cursor stands in."""
+
+
 class StreamPosition(BaseModel):
     """Immutable: training a batch replaces it by the next one."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    cursor: Cursor = Cursor()
+    lanes: tuple[LanePosition, ...] = (LanePosition(cursor=Cursor()),)
+    """Of every lane, in order. Unit k belongs to lane k mod their number."""
     epoch: int = 0
     counters: Counters = Counters()
-    open_unit_events: int = 0
-    """Events trained of the unit that the cursor stands in."""
     quarantined: tuple[Quarantined, ...] = ()
     """The journal: each file, row group or unit once, however many epochs met it."""
     skipped_units: tuple[int, ...] = ()
+
+    @classmethod
+    def start(cls, num_lanes: int) -> Self:
+        """Before the first unit of every lane."""
+        return cls(lanes=tuple(LanePosition(cursor=Cursor(unit=number)) for number in range(num_lanes)))
+
+    @property
+    def cursors(self) -> tuple[Cursor, ...]:
+        """Of every lane, in order."""
+        return tuple(lane.cursor for lane in self.lanes)
+
+    def lane_of(self, unit: DeliveredUnit) -> LanePosition:
+        """The lane that the unit belongs to."""
+        return self.lanes[unit.k % len(self.lanes)]
 
     def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
         """Once microbatch ``index`` of ``unit`` has been trained."""
@@ -29,9 +55,8 @@ class StreamPosition(BaseModel):
         counters = before.counters
         return before.model_copy(
             update={
-                "cursor": Cursor(unit.block, unit.block_first_unit, unit.k, index + 1),
+                "lanes": self._moved(unit, unit.k, index + 1, self.lane_of(unit).open_unit_events + num_events),
                 "epoch": unit.epoch,
-                "open_unit_events": self.open_unit_events + num_events,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + num_events,
@@ -50,13 +75,13 @@ class StreamPosition(BaseModel):
         if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         # A unit may be skipped after a restart although a part of it was trained before.
-        quarantined = max(tally.quarantined - self.open_unit_events, 0) if unit.slot < 0 else tally.quarantined
+        trained = self.lane_of(unit).open_unit_events
+        quarantined = max(tally.quarantined - trained, 0) if unit.slot < 0 else tally.quarantined
         aside = tally.outliers + tally.empty + quarantined
         return self.model_copy(
             update={
-                "cursor": Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0),
+                "lanes": self._moved(unit, unit.k + len(self.lanes), 0, 0),
                 "epoch": unit.epoch,
-                "open_unit_events": 0,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + aside,
@@ -72,9 +97,17 @@ class StreamPosition(BaseModel):
             }
         )
 
+    def _moved(self, unit: DeliveredUnit, k: int, microbatch: int, open_unit_events: int) -> tuple[LanePosition, ...]:
+        """The lanes, that of ``unit`` moved on to microbatch ``microbatch`` of unit ``k``."""
+        cursor = Cursor(unit.block, unit.block_first_unit, k, microbatch)
+        moved = LanePosition(cursor=cursor, open_unit_events=open_unit_events)
+        number = unit.k % len(self.lanes)
+        return (*self.lanes[:number], moved, *self.lanes[number + 1 :])
+
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
         """Files of the block that gave no units, counted with the first that is seen of the block's first unit."""
-        told = self.cursor.unit == unit.k and self.cursor.microbatch > 0
+        cursor = self.lane_of(unit).cursor
+        told = cursor.unit == unit.k and cursor.microbatch > 0
         if told or not unit.block_quarantined:
             return self
         rows = sum(bad.rows for bad in unit.block_quarantined)

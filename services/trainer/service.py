@@ -81,11 +81,13 @@ def _resume(
             if config.transport.connect:
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
-        state = TrainState(TASKS[config.trainer.model](config, device), device, feed.plan_hash)
+        state = TrainState(
+            TASKS[config.trainer.model](config, device), device, feed.plan_hash, lanes=config.stream.lanes
+        )
         if latest is not None:
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
-            logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursor)
+            logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import BadInputError
@@ -31,14 +32,14 @@ class Task(Protocol):
 class TrainState:
     """Mutable: the loop moves it on, a checkpoint holds it."""
 
-    def __init__(self, task: Task, device: torch.device, plan_hash: str) -> None:
+    def __init__(self, task: Task, device: torch.device, plan_hash: str, *, lanes: int = 1) -> None:
         self.task = task
         self.device = device
         self.plan_hash = plan_hash
         self.step = 0
         self.seconds = 0.0
         """Training time over all restarts."""
-        self.position = StreamPosition()
+        self.position = StreamPosition.start(lanes)
         self.audit_bytes = 0
         self.w_gap = WindowedMean(W_GAP_WINDOW, device)
 
@@ -65,7 +66,13 @@ class TrainState:
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
-        self.position = StreamPosition.model_validate_json(checkpoint["position"])
+        lanes = self.position.lanes
+        try:
+            self.position = StreamPosition.model_validate_json(checkpoint["position"])
+        except ValidationError:
+            raise BadInputError(
+                f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
+            ) from None
         self.audit_bytes = checkpoint["audit_bytes"]
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
@@ -74,8 +81,8 @@ class TrainState:
                     "were others): resume with those, or use --new-plan to keep its weights and begin this plan, or "
                     "--fresh to start anew"
                 )
-            kept = {"counters", "quarantined"}
-            self.position = StreamPosition(**{name: getattr(self.position, name) for name in kept})
+            kept = {name: getattr(self.position, name) for name in ("counters", "quarantined")}
+            self.position = StreamPosition(lanes=lanes, **kept)
         try:
             self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:

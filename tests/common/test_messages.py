@@ -49,6 +49,9 @@ def test_every_dataclass_of_a_channel_is_a_message() -> None:
             assert m.MESSAGE_CLASSES[cls.__name__] is cls
 
 
+V = m.PROTOCOL_VERSION
+
+
 def lease(num_parts: int = 3, path: str = "/data/icecube/bundles/set-000123/part-000456.parquet") -> m.Lease:
     parts = tuple(
         m.Part(file=i, path=path, row_group=i, first_row=0, rows=10_000, particles=99_999, file_row=10_000 * i)
@@ -71,7 +74,7 @@ def test_the_largest_lease_and_the_worst_tally_are_still_messages() -> None:
 
 def test_no_bytes_raise_anything_but_malformed_message() -> None:
     rng = random.Random(1)
-    good = [m.encode(lease()), m.encode(m.Hello(2)), m.encode(m.Attach(0, "ab", m.Cursor(), (1, 2)))]
+    good = [m.encode(lease()), m.encode(m.Hello(2)), m.encode(m.Attach(0, 1, "ab", (m.Cursor(),), (1, 2)))]
     odd: list[Any] = [None, True, -1, 2**64 - 1, 1.5, "", b"", [], {}, {"a": 1}, [[]], "op", msgpack.Timestamp(1)]
     refused = 0
     for i in range(2000):
@@ -99,16 +102,16 @@ def test_no_bytes_raise_anything_but_malformed_message() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"op": "Hello", "v": 1, "credit": 0},
-        {"op": "Hello", "v": 1, "credit": "2"},
-        {"op": "Hello", "v": 1, "credit": 2, "more": 1},
-        {"op": "Hello", "v": 1},
-        {"op": "Hello", "v": 2, "credit": 2},
+        {"op": "Hello", "v": V, "credit": 0},
+        {"op": "Hello", "v": V, "credit": "2"},
+        {"op": "Hello", "v": V, "credit": 2, "more": 1},
+        {"op": "Hello", "v": V},
+        {"op": "Hello", "v": 99, "credit": 2},
         {"op": "Hello", "credit": 2},
-        {"op": "Nobody", "v": 1},
-        {"op": "Release", "v": 1, "k": -1},
-        {"op": "Release", "v": 1, "k": 2**63},
-        {"op": "Failed", "v": 1, "k": 1, "lease": 1, "reason": "x" * 5000},
+        {"op": "Nobody", "v": V},
+        {"op": "Release", "v": V, "k": -1},
+        {"op": "Release", "v": V, "k": 2**63},
+        {"op": "Failed", "v": V, "k": 1, "lease": 1, "reason": "x" * 5000},
     ],
 )
 def test_a_message_with_a_wrong_field_is_malformed(fields: dict[str, Any]) -> None:

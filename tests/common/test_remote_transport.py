@@ -124,10 +124,10 @@ def connect(server: ServerTransport, config: TransportConfig, *, slots: int = 2)
 
 def attach(server: ServerTransport, peer: RemotePeerTransport) -> str:
     """The name that the server knows ``peer`` by."""
-    peer.send(m.Attach(0, PLAN, CURSOR))
+    peer.send(m.Attach(0, 1, PLAN, (CURSOR,)))
     (event,) = poll_for(server, 1)
     assert isinstance(event, Received)
-    assert event.message == m.Attach(0, PLAN, CURSOR)
+    assert event.message == m.Attach(0, 1, PLAN, (CURSOR,))
     return event.peer
 
 
@@ -290,11 +290,11 @@ def test_a_trainer_of_another_protocol_version_is_told_so(
 ) -> None:
     server, where = serve(config)
     encode = wire.encode_handshake
-    monkeypatch.setattr(wire, "encode_handshake", lambda it: encode(it).replace(b"\xa1v\x01", b"\xa1v\x63"))
+    monkeypatch.setattr(wire, "encode_handshake", lambda it: encode(it).replace(b"\xa1v\x02", b"\xa1v\x63"))
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(remote_peer, where)
         poll_until_lost(server)
-        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 1"):
+        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 2"):
             future.result(timeout=20)
 
 
@@ -464,7 +464,7 @@ def test_sending_to_a_trainer_that_is_gone_does_nothing(serve: Serve, config: Tr
     name = attach(server, peer)
     close(server, peer)
     server.send(name, unit(0, slot=0))
-    server.send(name, m.End())
+    server.send(name, m.End(0))
 
 
 CHILD = """
@@ -475,7 +475,7 @@ from common.config import TransportConfig
 from common.transport import RemotePeerTransport
 config = TransportConfig.model_validate_json(sys.argv[1])
 peer = RemotePeerTransport(config, lambda layout: layout.particles, slots=2, slot_bytes=1 << 20, stopped=lambda: False)
-peer.send(m.Want(1))
+peer.send(m.Want(0, 1))
 while True:
     peer.receive(1.0)
 """
@@ -602,7 +602,7 @@ def test_frames_that_a_trainer_did_not_read_are_let_go_of_when_its_connection_en
     dealer.setsockopt(zmq.RCVBUF, 4096)
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
     (event,) = poll_for(server, 1)
     assert server._remote is not None
     for k in range(40):  # more than the kernel's buffers take
@@ -623,7 +623,7 @@ def test_a_payload_is_sent_without_a_copy(serve: Serve, dealer: zmq.Socket[bytes
     dealer.setsockopt(zmq.RCVBUF, 4096)
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
     (event,) = poll_for(server, 1)
     for k in range(40):
         server.send(event.peer, unit(k, slot=2))
@@ -642,14 +642,14 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(serve: Serve, dealer
     server, where = serve(TransportConfig(listen=ANY_PORT))
     dealer.connect(where.connect)
     join = [wire.JOIN, wire.encode_handshake(wire.Join())]
-    want = [wire.MESSAGE, m.encode(m.Want(1))]
+    want = [wire.MESSAGE, m.encode(m.Want(0, 1))]
     bad = [
         want,  # before the handshake
         [wire.LEAVE],
         [wire.JOIN],
         [wire.JOIN, b"rubbish"],
         [wire.JOIN, b"\x81\xa1v\xa1x"],
-        [wire.JOIN, b"\x82\xa1v\x01\xa1x\x01"],  # an unknown field
+        [wire.JOIN, b"\x82\xa1v\x02\xa1x\x01"],  # an unknown field
     ]
     for frames in bad:
         dealer.send_multipart(frames)
@@ -662,7 +662,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(serve: Serve, dealer
         [wire.WELCOME, b""],
         [wire.MESSAGE],
         [wire.MESSAGE, b"rubbish"],
-        [wire.MESSAGE, m.encode(m.Want(1)), b"payload"],
+        [wire.MESSAGE, m.encode(m.Want(0, 1)), b"payload"],
         *([wire.MESSAGE, m.encode(message)] for message in (m.Hello(1), m.Beat(), m.Bye(), m.Stop(), unit(0, -1))),
         [wire.MESSAGE, m.encode(m.Done(0, 0, m.Layout(0, 0, 0), m.Tally()))],
     ]
@@ -672,7 +672,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(serve: Serve, dealer
     dealer.send_multipart(want)
     (event,) = poll_for(server, 1)
     assert isinstance(event, Received)
-    assert event.message == m.Want(1)
+    assert event.message == m.Want(0, 1)
     assert server.malformed == len(bad) + len(worse)
 
 
@@ -691,7 +691,7 @@ def test_a_message_that_is_too_large_ends_the_connection(serve: Serve, dealer: z
     server, where = serve(TransportConfig(listen=ANY_PORT))
     dealer.connect(where.connect)
     dealer.send_multipart([wire.JOIN, wire.encode_handshake(wire.Join())])
-    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(1))])
+    dealer.send_multipart([wire.MESSAGE, m.encode(m.Want(0, 1))])
     (event,) = poll_for(server, 1)
     dealer.send_multipart([wire.MESSAGE, bytes(m.MAX_MESSAGE_BYTES + 1)])
     assert poll_until_lost(server) == [Lost(event.peer)]
@@ -724,8 +724,8 @@ PARTICLES = 1000
         ),
         ([wire.MESSAGE, m.encode(unit(0, 0, particles=2**62)), bytes(1)], "1 bytes for unit 0"),
         ([wire.MESSAGE, m.encode(unit(0, -1, particles=0)), b"x"], "a DeliveredUnit with a payload"),
-        ([wire.MESSAGE, m.encode(m.End()), b"x"], "a End with a payload"),
-        ([wire.MESSAGE, m.encode(m.End()), b"x", b"y"], "4 frames of kind b'M'"),
+        ([wire.MESSAGE, m.encode(m.End(0)), b"x"], "a End with a payload"),
+        ([wire.MESSAGE, m.encode(m.End(0)), b"x", b"y"], "4 frames of kind b'M'"),
     ],
 )
 def test_a_fetcher_that_breaks_the_protocol_is_named(

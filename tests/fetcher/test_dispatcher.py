@@ -27,10 +27,10 @@ def make() -> Iterator[Callable[..., Dispatcher]]:
         dispatcher = Dispatcher(slots=slots, plan_hash=PLAN, max_unit_deaths=deaths, stall_timeout_s=10.0)
         made.append(dispatcher)
         if attach:
-            dispatcher.handle("t", m.Attach(0, PLAN, START), 0.0)
+            dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
             dispatcher.add_units([unit(k) for k in range(units)])
             if want:
-                dispatcher.handle("t", m.Want(want), 0.0)
+                dispatcher.handle("t", m.Want(0, want), 0.0)
         return dispatcher
 
     yield build
@@ -82,7 +82,7 @@ def test_the_trainer_gets_no_more_than_it_wants(make: Callable[..., Dispatcher])
     dispatcher.handle("a", m.Hello(2), 0.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == []
-    assert delivered(dispatcher.handle("t", m.Want(1), 0.0)) == [1]
+    assert delivered(dispatcher.handle("t", m.Want(0, 1), 0.0)) == [1]
 
 
 def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make: Callable[..., Dispatcher]) -> None:
@@ -231,20 +231,20 @@ def test_the_head_of_the_line_takes_a_slot_from_a_unit_behind_it(make: Callable[
 
 def test_a_trainer_with_another_plan_is_refused(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(attach=False)
-    (action,) = dispatcher.handle("t", m.Attach(0, "ff" * 16, START), 0.0)
+    (action,) = dispatcher.handle("t", m.Attach(0, 1, "ff" * 16, (START,)), 0.0)
     assert isinstance(action, Send)
     assert isinstance(action.message, m.Refuse)
     assert "the checkpoint belongs to plan ffffffffffff, this run has plan 000000000000" in action.message.reason
-    assert dispatcher.trainer is None
+    assert dispatcher.trainers == []
 
 
 def test_a_second_trainer_is_refused_until_the_first_is_gone(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make()
-    (action,) = dispatcher.handle("u", m.Attach(0, PLAN, START), 0.0)
+    (action,) = dispatcher.handle("u", m.Attach(0, 1, PLAN, (START,)), 0.0)
     assert action == Send("u", m.Refuse("a trainer is already attached to this run"))
     dispatcher.lose("t")
-    assert not any(isinstance(a, Send) for a in dispatcher.handle("u", m.Attach(0, PLAN, START), 0.0))
-    assert dispatcher.trainer == "u"
+    assert not any(isinstance(a, Send) for a in dispatcher.handle("u", m.Attach(0, 1, PLAN, (START,)), 0.0))
+    assert dispatcher.trainers == ["u"]
 
 
 def test_units_of_a_dead_trainer_are_delivered_to_the_next_one(make: Callable[..., Dispatcher]) -> None:
@@ -254,8 +254,8 @@ def test_units_of_a_dead_trainer_are_delivered_to_the_next_one(make: Callable[..
     assert delivered(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == [1]
     dispatcher.lose("t")
     dispatcher.validate()
-    assert dispatcher.handle("u", m.Attach(0, PLAN, m.Cursor(0, 0, 1, 1)), 0.0) is not None
-    assert delivered(dispatcher.handle("u", m.Want(2), 0.0)) == [1], "unit 0 is behind its cursor"
+    assert dispatcher.handle("u", m.Attach(0, 1, PLAN, (m.Cursor(0, 0, 1, 1),)), 0.0) is not None
+    assert delivered(dispatcher.handle("u", m.Want(0, 2), 0.0)) == [1], "unit 0 is behind its cursor"
 
 
 def test_a_cursor_before_what_is_known_is_planned_again(make: Callable[..., Dispatcher]) -> None:
@@ -267,11 +267,11 @@ def test_a_cursor_before_what_is_known_is_planned_again(make: Callable[..., Disp
         actions = dispatcher.handle("a", m.Done(k, k + 1, LAYOUT, TALLY), 0.0)
         assert delivered(actions) == [k]
         dispatcher.handle("t", m.Release(k), 0.0)
-        dispatcher.handle("t", m.Want(1), 0.0)
-    assert Evict(1) in dispatcher.handle("t", m.Committed(m.Cursor(1, 2, 3, 0)), 0.0)
+        dispatcher.handle("t", m.Want(0, 1), 0.0)
+    assert Evict(1) in dispatcher.handle("t", m.Committed((m.Cursor(1, 2, 3, 0),)), 0.0)
     dispatcher.lose("t")
     cursor = m.Cursor(0, 0, 1, 0)
-    assert Replan(cursor) in dispatcher.handle("u", m.Attach(0, PLAN, cursor), 0.0)
+    assert Replan(cursor) in dispatcher.handle("u", m.Attach(0, 1, PLAN, (cursor,)), 0.0)
     dispatcher.validate()
     dispatcher.add_units([unit(0), unit(1)])
     dispatcher.handle("a", m.Bye(), 0.0)  # it held unit 3
@@ -280,17 +280,17 @@ def test_a_cursor_before_what_is_known_is_planned_again(make: Callable[..., Disp
 
 def test_units_that_a_checkpoint_says_were_skipped_are_skipped_again(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(attach=False)
-    dispatcher.handle("t", m.Attach(0, PLAN, START, skipped_units=(0,)), 0.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,), skipped_units=(0,)), 0.0)
     dispatcher.add_units([unit(0), unit(1)])
-    assert delivered(dispatcher.handle("t", m.Want(1), 0.0)) == [0]
+    assert delivered(dispatcher.handle("t", m.Want(0, 1), 0.0)) == [0]
     assert leases(dispatcher.handle("a", m.Hello(1), 0.0)) == [("a", 1, 0)]
 
 
 def test_the_end_is_told_once_when_all_units_are_delivered(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(units=1, want=2)
     dispatcher.handle("a", m.Hello(1), 0.0)
-    assert Send("t", m.End()) not in dispatcher.end_plan()
-    assert dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)[-1] == Send("t", m.End())
+    assert Send("t", m.End(0)) not in dispatcher.end_plan()
+    assert dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)[-1] == Send("t", m.End(0))
     assert dispatcher.handle("t", m.Release(0), 0.0) == []
     assert dispatcher.handle("t", m.Finished(), 0.0) == [EndRun()]
 
@@ -300,7 +300,7 @@ def test_files_are_evicted_only_behind_a_commit(make: Callable[..., Dispatcher])
     dispatcher.handle("a", m.Hello(1), 0.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     assert not any(isinstance(a, Evict) for a in dispatcher.handle("t", m.Release(0), 0.0))
-    assert Evict(0) in dispatcher.handle("t", m.Committed(m.Cursor(0, 0, 1, 0)), 0.0)
+    assert Evict(0) in dispatcher.handle("t", m.Committed((m.Cursor(0, 0, 1, 0),)), 0.0)
 
 
 def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make: Callable[..., Dispatcher]) -> None:
@@ -309,13 +309,13 @@ def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make
     dispatcher.handle("a", m.Hello(1), 0.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     dispatcher.handle("t", m.Release(0), 0.0)
-    assert Evict(block) in dispatcher.handle("t", m.Committed(m.Cursor(block, 0, 0, 2)), 0.0)
-    assert Evict(block + 1) in dispatcher.handle("t", m.Committed(m.Cursor(block, 0, 1, 0)), 0.0)
+    assert Evict(block) in dispatcher.handle("t", m.Committed((m.Cursor(block, 0, 0, 2),)), 0.0)
+    assert Evict(block + 1) in dispatcher.handle("t", m.Committed((m.Cursor(block, 0, 1, 0),)), 0.0)
 
 
 @pytest.mark.parametrize(
     "message",
-    [m.Want(1), m.Release(0), m.Committed(START), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
+    [m.Want(0, 1), m.Release(0), m.Committed((START,)), m.Finished(), m.Done(0, 1, LAYOUT, TALLY), m.Beat(), m.Bye()],
 )
 def test_a_message_from_a_stranger_is_counted_and_dropped(
     make: Callable[..., Dispatcher], message: m.TrainerMessage | m.DecoderMessage

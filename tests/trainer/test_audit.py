@@ -27,18 +27,18 @@ def arrays() -> UnitArrays:
 
 
 def test_a_line_says_where_the_microbatch_is_from_and_what_it_holds(arrays: UnitArrays) -> None:
-    line = json.loads(audit_line(arrays, 1, 5, 1))
+    line = json.loads(audit_line(arrays, 3, 1, 5, 1))
     digest = line.pop("digest")
-    assert line == {"lane": 0, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
+    assert line == {"lane": 3, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
     assert len(digest) == 32
 
 
 @pytest.mark.parametrize("column", ["muons", "primary", "primary_id", "source_row", "offsets"])
 def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(arrays: UnitArrays, column: str) -> None:
-    before = [audit_line(arrays, 0, 0, index) for index in range(2)]
+    before = [audit_line(arrays, 0, 0, 0, index) for index in range(2)]
     columns = arrays.particle_columns | arrays.event_columns | {"offsets": arrays.offsets}
     columns[column][-1 if column != "offsets" else 3] += 1
-    after = [audit_line(arrays, 0, 0, index) for index in range(2)]
+    after = [audit_line(arrays, 0, 0, 0, index) for index in range(2)]
     assert after[0] == before[0]
     assert after[1] != before[1]
 

@@ -40,9 +40,20 @@ def unit(k: int) -> m.Unit:
 class Fetcher:
     """Dispatcher, transport and one imagined decoder in a thread. `skip`: units that can't be decoded."""
 
-    def __init__(self, run_dir: Path, *, plan: str = PLAN, skip: tuple[int, ...] = (), wrong_header: bool = False):
-        self.arena = Arena.create(STREAM.slots, STREAM.slot_bytes)
-        self.dispatcher = Dispatcher(slots=STREAM.slots, plan_hash=plan, max_unit_deaths=1, stall_timeout_s=1000)
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        plan: str = PLAN,
+        skip: tuple[int, ...] = (),
+        wrong_header: bool = False,
+        stream: StreamConfig = STREAM,
+    ):
+        self.arena = Arena.create(stream.slots, stream.slot_bytes)
+        self.dispatcher = Dispatcher(
+            slots=stream.slots, plan_hash=plan, max_unit_deaths=1, stall_timeout_s=1000, lanes=stream.lanes
+        )
+        self._stream = stream
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
         self.finished = threading.Event()
         self.evicted: list[int] = []
@@ -61,17 +72,17 @@ class Fetcher:
             for event in self.transport.poll(0.01):
                 match event:
                     case Received(peer, message):
-                        former = self.dispatcher.trainer
-                        if isinstance(message, m.Attach) and former and not self.transport.is_connected(former):
-                            self._act(self.dispatcher.lose(former))  # as the service does: its end may come later
+                        for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
+                            if not self.transport.is_connected(former):
+                                self._act(self.dispatcher.lose(former))  # as the service: its end may come later
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
             while self._leases:
                 self._decode(self._leases.popleft())
-            if self.ask_for_commit and self.dispatcher.trainer:
+            if self.ask_for_commit and self.dispatcher.trainers:
                 self.ask_for_commit = False
-                self.transport.send(self.dispatcher.trainer, m.CommitRequest())
+                self.transport.send(self.dispatcher.trainers[0], m.CommitRequest())
 
     def _act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -96,7 +107,7 @@ class Fetcher:
             return
         counts = np.arange(EVENTS[k]) % 3
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        bounds = microbatch_bounds(offsets, STREAM.batch_events, STREAM.max_particles)
+        bounds = microbatch_bounds(offsets, self._stream.lane_batch_events, self._stream.max_particles)
         layout = m.Layout(EVENTS[k], int(offsets[-1]), len(bounds) - 1)
         assert slot_bytes_needed(MUONS, layout) <= STREAM.slot_bytes
         slot = self.arena.slot(lease.slot)
@@ -136,17 +147,21 @@ def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
 def connect(tmp_path: Path) -> Iterator[Callable[[], Feed]]:
     feeds: list[Feed] = []
 
-    def make(stopped: Callable[[], bool] = lambda: False) -> Feed:
+    def make(
+        stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1
+    ) -> Feed:
         feeds.append(
             Feed(
                 tmp_path,
                 MUONS,
-                STREAM,
+                stream,
                 CONFIG,
                 device=torch.device("cpu"),
                 prefetch_units=2,
                 audit=True,
                 stopped=stopped,
+                rank=rank,
+                ranks=ranks,
             )
         )
         return feeds[-1]
@@ -181,7 +196,7 @@ def test_every_event_comes_once_in_order_in_batches_of_enough_events(
     assert [row for fed in batches for row in rows(fed)] == ALL_ROWS
     assert all(fed.batch.num_events >= STREAM.batch_events for fed in batches[:-1])
     assert feed.ended
-    assert feed.position.cursor == m.Cursor(2, 4, len(EVENTS), 0)
+    assert feed.position.cursors[0] == m.Cursor(2, 4, len(EVENTS), 0)
     assert feed.position.counters.adds_up()
     assert feed.position.counters.events_trained == len(ALL_ROWS)
     lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
@@ -199,7 +214,7 @@ def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
     feed = connect()
     batches = list(feed.batches(StreamPosition()))
     feed.close()
-    assert any(fed.position.cursor.microbatch for fed in batches), "some batches end inside a unit"
+    assert any(fed.position.cursors[0].microbatch for fed in batches), "some batches end inside a unit"
     for number, fed in enumerate(batches):
         again = connect()
         rest = list(again.batches(fed.position))
@@ -299,3 +314,88 @@ def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Callable[..., Fetc
     assert found == ALL_ROWS[: len(found)]
     assert 0 < len(found) < len(ALL_ROWS)
     assert not feed.ended
+
+
+# ------------------------------------------------------------------ lanes
+
+
+def two_lanes(slots: int) -> StreamConfig:
+    return STREAM.model_copy(update={"lanes": 2, "slots": slots})
+
+
+def rows_of_lane(batches: list[FedBatch], lane: int) -> list[int]:
+    return [row for fed in batches for row in rows(fed) if row // 100 % 2 == lane]
+
+
+def rows_of_units(lane: int) -> list[int]:
+    return [row for row in ALL_ROWS if row // 100 % 2 == lane]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 8])
+def test_one_trainer_takes_its_share_of_every_lane_for_each_batch(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed], slots: int
+) -> None:
+    stream = two_lanes(slots)
+    fetcher, feed = fetch(stream=stream), connect(stream=stream)
+    batches = list(feed.batches(StreamPosition.start(2)))
+    for lane in (0, 1):
+        assert rows_of_lane(batches, lane) == rows_of_units(lane), "each lane is in order, whatever the slots"
+    lanes_of_first = [microbatch.unit % 2 for microbatch in batches[0].batch.microbatches]
+    assert lanes_of_first == sorted(lanes_of_first)
+    assert set(lanes_of_first) == {0, 1}
+    assert all(sum(mb.num_events for mb in fed.batch.microbatches) >= 4 for fed in batches[:3])
+    assert feed.ended
+    assert feed.position.counters.adds_up()
+    assert feed.position.counters.events_trained == len(ALL_ROWS)
+    lines = [json.loads(line) for fed in batches for line in fed.audit_lines]
+    assert all(line["lane"] == line["unit"] % 2 for line in lines)
+    feed.finished(feed.position)
+    assert fetcher.finished.wait(20)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_lanes_resumed_after_any_batch_give_exactly_the_rest(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed], slots: int
+) -> None:
+    stream = two_lanes(slots)
+    fetch(stream=stream)
+    feed = connect(stream=stream)
+    batches = list(feed.batches(StreamPosition.start(2)))
+    feed.close()
+    for number, fed in enumerate(batches):
+        again = connect(stream=stream)
+        rest = list(again.batches(StreamPosition.model_validate_json(fed.position.model_dump_json())))
+        again.close()
+        assert [rows(other) for other in rest] == [rows(other) for other in batches[number + 1 :]]
+        assert again.position == feed.position
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+def test_two_ranks_get_what_one_gets_lane_by_lane(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed], slots: int
+) -> None:
+    stream = two_lanes(slots)
+    fetcher = fetch(stream=stream)
+    one = connect(stream=stream)
+    lines = sorted(line for fed in one.batches(StreamPosition.start(2)) for line in fed.audit_lines)
+    one.close()
+    ranks = [connect(stream=stream, rank=rank, ranks=2) for rank in range(2)]
+    taken: list[list[FedBatch]] = [[], []]
+
+    def train(rank: int) -> None:
+        taken[rank].extend(ranks[rank].batches(StreamPosition.start(2)))
+        ranks[rank].finished(ranks[rank].position)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(line for batches in taken for fed in batches for line in fed.audit_lines) == lines
+    assert rows_of_lane(taken[0], 1) == rows_of_lane(taken[1], 0) == []
+    assert fetcher.finished.wait(20), "the run is over once both are through"
+
+
+def test_ranks_that_cannot_share_the_lanes_are_refused(connect: Callable[..., Feed]) -> None:
+    with pytest.raises(BadInputError, match=r"stream\.lanes = 2 must be a multiple of the number of trainers, 3"):
+        connect(stream=two_lanes(2), rank=0, ranks=3)

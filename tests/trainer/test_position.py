@@ -29,7 +29,7 @@ def unit(
 
 def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_events() -> None:
     position = StreamPosition().after_microbatch(unit(), 0, 4, 11)
-    assert position.cursor == m.Cursor(2, 3, 4, 1)
+    assert position.cursors[0] == m.Cursor(2, 3, 4, 1)
     assert position.epoch == 1
     assert (position.counters.events_read, position.counters.events_trained) == (4, 4)
     assert (position.counters.particles_trained, position.counters.microbatches) == (11, 1)
@@ -46,7 +46,7 @@ def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
     assert done.counters.events_read == 20
     assert (done.counters.events_outlier, done.counters.events_empty, done.counters.events_quarantined) == (2, 3, 8)
     assert done.counters.particles_dropped == 5
-    assert done.cursor == m.Cursor(2, 3, 5, 0)
+    assert done.cursors[0] == m.Cursor(2, 3, 5, 0)
 
 
 def test_a_unit_whose_tally_does_not_add_up_is_refused() -> None:
@@ -90,7 +90,7 @@ def test_a_unit_that_is_skipped_after_a_part_of_it_was_trained_counts_each_event
     position = started.after_unit(unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0)))
     counters = position.counters
     assert (counters.events_read, counters.events_trained, counters.events_quarantined) == (7, 4, 3)
-    assert position.open_unit_events == 0
+    assert position.lanes[0].open_unit_events == 0
 
 
 def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:

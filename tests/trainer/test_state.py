@@ -12,12 +12,15 @@ from common.errors import BadInputError
 from common.messages import Cursor
 from common.status import Counters
 from services.trainer.batch import Batch
-from services.trainer.position import StreamPosition
+from services.trainer.position import LanePosition, StreamPosition
 from services.trainer.state import TrainState
 
 CPU = torch.device("cpu")
 POSITION = StreamPosition(
-    cursor=Cursor(1, 2, 3, 4), epoch=1, counters=Counters(events_read=5, events_trained=5), skipped_units=(2,)
+    lanes=(LanePosition(cursor=Cursor(1, 2, 3, 4)),),
+    epoch=1,
+    counters=Counters(events_read=5, events_trained=5),
+    skipped_units=(2,),
 )
 
 
