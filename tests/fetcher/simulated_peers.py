@@ -92,7 +92,10 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
 
 
 class Trainer:
-    """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches of each lane make a step."""
+    """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches of each lane make a step.
+
+    ``copy_chance``: that a unit's copies to the device are complete when it asks.
+    """
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class Trainer:
         batch: int,
         units_in_advance: int,
         holds_no_slot: bool,
+        copy_chance: float,
     ) -> None:
         self.name = name
         self.rank = rank
@@ -125,6 +129,7 @@ class Trainer:
         self._batch = batch
         self._units_in_advance = units_in_advance
         self._holds_no_slot = holds_no_slot
+        self._copy_chance = copy_chance
         self.attached = False
 
     def connection_lost(self) -> None:
@@ -142,7 +147,7 @@ class Trainer:
             self._attach()
         elif self.inbox and rng.random() < 0.6:
             self._receive(memory)
-        elif self._copied and rng.random() < 0.6:
+        elif self._copied and rng.random() < self._copy_chance:
             self._release(rng, memory)
         else:
             self._fill(memory)

@@ -54,6 +54,7 @@ class SimulatedRun:
         self.microbatches = [rng.choice((0, 1, 1, 2)) for _ in range(self.num_units)]
         self.poison = {k for k in range(self.num_units) if rng.random() < 0.02}
         self.batch = rng.choice((1, 1, 2, 3))
+        self.copy_chance = rng.choice((0.6, 0.6, 0.05))
         self.prefetch_units = rng.choice((1, 2, 4))
         self.faults = rng.choice((0, 2, 4, 8))
         self.decoders: dict[str, Decoder] = {}
@@ -201,6 +202,7 @@ class SimulatedRun:
             batch=self.batch,
             units_in_advance=units_in_advance(stream(self.slots, self.lanes), self.prefetch_units),
             holds_no_slot=holds_no_slot(stream(self.slots, self.lanes)),
+            copy_chance=self.copy_chance,
         )
         self.trainers[trainer.name] = trainer
         if len(self.trainers) == self.ranks:
@@ -297,4 +299,5 @@ class SimulatedRun:
         self._act(self.dispatcher.handle(name, rng.choice(messages), self.now_s))
         if self.dispatcher.trainers:  # whoever else wants their lanes is told so, and changes nothing
             (refused,) = self.dispatcher.handle("second", m.Attach(0, 1, PLAN, cursors), self.now_s)
-            assert isinstance(refused, Send) and isinstance(refused.message, m.Refuse)
+            assert isinstance(refused, Send)
+            assert isinstance(refused.message, m.Refuse)
