@@ -21,8 +21,9 @@ class StreamConfig(ConfigBranch):
 
     block_files: int = Field(8, ge=1)
     """Files staged and shuffled together."""
-    unit_events: int = Field(16_384, ge=1)
-    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot."""
+    unit_events: int = Field(65_536, ge=1)
+    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot. The
+    more row groups a unit has, the better its events are mixed: see `icestream plan`."""
     batch_events: int = Field(256, ge=1)
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)

@@ -34,6 +34,8 @@ class SourceColumn:
     """Field of that column; None: all of them, so that each innermost list must have that many numbers."""
     stored: tuple[str, ...] = ()
     """What each innermost list of the files holds, in order. Empty: the fields of ``into``, and no more."""
+    also_seen: tuple[str, ...] = ()
+    """Other numbers that files are known to hold: proposed to the user, never assumed."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,25 @@ class Depth:
 
 
 @dataclass(frozen=True)
+class FlatTables:
+    """The same events as three HDF5 datasets: one row per event, one row per particle, and particles per event.
+
+    The ids lead every row of the first two; the numbers of a list follow. An event without particles may stand there
+    as one particle of zeros only.
+    """
+
+    events: str
+    particles: str
+    counts: str
+    ids: tuple[str, ...]
+    """File columns that the leading numbers stand for."""
+    event_list: str
+    """File column whose numbers follow the ids in a row of ``events``."""
+    particle_list: str
+    """The same in a row of ``particles``."""
+
+
+@dataclass(frozen=True)
 class Workload:
     """The ragged columns that a workload's reader fills and its model reads, and the file columns they come from."""
 
@@ -70,6 +91,8 @@ class Workload:
     """What could be a slant depth."""
     nulls: Literal["error", "empty"] = "error"
     """See `source.nulls`."""
+    tables: FlatTables | None = None
+    """How HDF5 files hold the same events; None: there is no such layout."""
 
     def columns_per(self, per: Literal["event", "particle"]) -> tuple[Column, ...]:
         """The columns with one row per event, or per particle, in slot order."""
@@ -82,6 +105,18 @@ class Workload:
     def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
         """The numbers of an innermost list of this file column, in the files' order."""
         return source.stored or self.column(source.into).fields
+
+    def source_column(self, name: str) -> SourceColumn:
+        """The file column of that name."""
+        return next(column for column in self.source_columns if column.name == name)
+
+    def fields_hint(self, source: SourceColumn, width: int) -> str:
+        """What to set for files whose innermost lists have ``width`` numbers."""
+        key = f"source.fields.{source.name}"
+        if width == len(source.also_seen):
+            names = ", ".join(f'"{field}"' for field in source.also_seen)
+            return f"if these are {', '.join(source.also_seen)}, say so: --set '{key}=[{names}]'"
+        return f"name all of them, in order, with {key}"
 
     def stored_as(self, source: SourceConfig) -> Workload:
         """This workload, read from files like those. Raises BadInputError that names the key and what it lacks."""
@@ -116,8 +151,8 @@ MUONS = Workload(
     source_columns=(
         SourceColumn("primary_major_id", 0, "primary_id", 0),
         SourceColumn("primary_minor_id", 0, "primary_id", 1),
-        SourceColumn("primary", 1, "primary"),
-        SourceColumn("muons", 2, "muons"),
+        SourceColumn("primary", 1, "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
+        SourceColumn("muons", 2, "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
     ),
     rules=(
         ValueRule("primary", 0, minimum=1e-9),
@@ -129,6 +164,14 @@ MUONS = Workload(
         ValueRule("muons", 2, minimum=float("-inf")),
     ),
     depth=Depth("primary", depth=3, zenith=1),
+    tables=FlatTables(
+        events="primaries",
+        particles="muons",
+        counts="counts",
+        ids=("primary_major_id", "primary_minor_id"),
+        event_list="primary",
+        particle_list="muons",
+    ),
 )
 
 # Where an event came from; the decoder adds these to every workload.

@@ -90,7 +90,15 @@ class Decode:
         return parts, pieces, bad
 
     def _read_parts(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
-        return self.reader.read(parts, beat, large_above=self.stream.outlier_above)
+        pieces = self.reader.read(parts, beat, large_above=self.stream.outlier_above)
+        promised = sum(part.particles for part in parts)
+        if sum(int(piece.counts.sum()) for piece in pieces) > promised:
+            # A span's bound counts an event as no more than goes into a slot.
+            kept = sum(int(np.minimum(piece.counts, self.stream.outlier_above).sum()) for piece in pieces)
+            if kept > promised:
+                where = f"{parts[0].name}: row group {parts[0].row_group}"
+                raise BadRowsError(f"{where} has {kept} particles; its footer promised at most {promised}")
+        return pieces
 
     def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool]:
         """Which rows are outliers, and which are dropped because there is nothing in them. (R,), (R,)."""

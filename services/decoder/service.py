@@ -19,7 +19,7 @@ from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
 from services.decoder.heap import keep_one_heap
-from services.decoder.readers.parquet import ParquetReader
+from services.decoder.readers.by_content import ContentReader
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
             return
         config = load()
         workload = config.stored_workload()
-        reader = ParquetReader(workload)
+        reader = ContentReader(workload)
         try:
             if not has_settings(transport.plan_hash, workload, config.stream, config.seed):
                 raise BadInputError(

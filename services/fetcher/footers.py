@@ -1,4 +1,4 @@
-"""What a staged Parquet file holds, from its footer: row groups, rows, and a tight bound of their particles."""
+"""What a staged file holds, from its footer: row groups, rows, and a tight bound of their particles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.file_kind import file_kind
 from common.schema import SourceColumn, Workload
+from services.fetcher.parquet_footer import DamagedFooter, parse_footer
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 
 _SCAN_ROWS = 65_536
@@ -28,42 +30,58 @@ class BadFileError(BadInputError):
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file."""
     try:
+        kind = file_kind(path)
+    except BadInputError as error:
+        raise BadFileError(str(error)) from None
+    except OSError as error:
+        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+    if kind == "HDF5":
+        from services.fetcher.hdf5_footer import read_hdf5_footer  # h5py: most runs never need it
+
+        return read_hdf5_footer(path, workload, stream, capacity)
+    return _read_parquet(path, workload, stream, capacity)
+
+
+def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    try:
         with pq.ParquetFile(path) as file:
             problem = _schema_problem(file.schema_arrow, workload)
             if problem:
-                raise BadFileError(problem, file.metadata.num_rows)
+                raise BadFileError(problem, max(file.metadata.num_rows, 0))
+            footer = parse_footer(path)
             particles = next(column for column in workload.source_columns if column.nesting == 2)
             width = len(workload.stored_fields(particles))
-            groups = [
-                _row_group(file, index, particles, width, stream, capacity) for index in range(file.num_row_groups)
-            ]
-    except pa.ArrowInvalid as error:
+            groups = []
+            for index, group in enumerate(footer.row_groups):
+                # A leaf of a nested column counts one value for every number, and one for every empty or null list.
+                bound = group.column(particles.name).num_values // width
+                spans: tuple[Span, ...] = ()
+                if not capacity.fits(group.rows, bound):
+                    spans = _cut(file, index, group.rows, particles, stream, capacity)
+                groups.append(RowGroup(group.rows, bound, spans))
+    except DamagedFooter as error:
+        raise BadFileError(f"damaged: {error}") from None
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise BadFileError(f"truncated, or not Parquet: {_one_line(error)}") from None
     except (pa.ArrowException, OSError) as error:
         raise BadFileError(f"unreadable: {_one_line(error)}") from None
     return Footer(tuple(groups))
 
 
-def _row_group(
+def _cut(
     file: pq.ParquetFile,
     index: int,
+    rows: int,
     particles: SourceColumn,
-    width: int,
     stream: StreamConfig,
     capacity: SlotCapacity,
-) -> RowGroup:
-    metadata = file.metadata.row_group(index)
-    columns = (metadata.column(j) for j in range(metadata.num_columns))
-    # A leaf of a nested column counts one value for every number, and one for every empty or null list.
-    values = next(c.num_values for c in columns if c.path_in_schema.split(".")[0] == particles.name)
-    bound = values // width
-    spans: tuple[Span, ...] = ()
-    if not capacity.fits(metadata.num_rows, bound):
-        # The footer can't say where in the row group the particles are: count them, a batch at a time.
-        batches = file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False)
-        counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
-        spans = cut_spans(np.concatenate(counts), capacity, stream)
-    return RowGroup(metadata.num_rows, bound, spans)
+) -> tuple[Span, ...]:
+    """The footer can't say where in the row group the particles are: count them, a batch at a time."""
+    batches = file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False)
+    counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
+    if sum(map(len, counts)) != rows:
+        raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
+    return cut_spans(np.concatenate(counts), capacity, stream)
 
 
 def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:

@@ -13,7 +13,8 @@ from common.errors import BadInputError
 from services.fetcher.plan import SourceFile
 from services.fetcher.transfer import is_gone
 
-SUFFIX = ".parquet"
+SUFFIXES = (".parquet", ".h5", ".hdf5")
+"""What is taken from a directory. What a file really is, its content tells."""
 
 
 def expand(inputs: Sequence[str]) -> list[SourceFile]:
@@ -41,9 +42,9 @@ def _expand_one(text: str) -> Iterator[SourceFile]:
 def _expand_local(text: str) -> Iterator[SourceFile]:
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        found = sorted(file for file in path.rglob(f"*{SUFFIX}") if file.is_file())
+        found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
         if not found:
-            raise BadInputError(f"{text}: the directory holds no *{SUFFIX} file")
+            raise BadInputError(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
     elif path.exists():
         found = [path]
     elif glob.has_magic(text):
@@ -62,8 +63,8 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
         fs, path = fsspec.core.url_to_fs(url)
         if glob.has_magic(_without_query(path)):
             infos = list(fs.glob(path, detail=True).values())
-        elif not _without_query(path).endswith(SUFFIX) and fs.isdir(path):  # isdir would download a file over HTTP
-            infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIX)]
+        elif not _without_query(path).endswith(SUFFIXES) and fs.isdir(path):  # isdir would download a file over HTTP
+            infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIXES)]
         else:
             infos = [fs.info(path)]
     except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError

@@ -151,7 +151,9 @@ def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_inde
     part = path.with_name(path.name + ".part")
     num_events = num_muons = 0
     try:
-        with pq.ParquetWriter(part, SCHEMA, compression=COMPRESSION, use_dictionary=False) as writer:
+        with pq.ParquetWriter(
+            part, SCHEMA, compression=COMPRESSION, use_dictionary=False, write_page_checksum=True
+        ) as writer:
             for table in _row_groups(_tables(config, plan, file_index)):
                 writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
                 num_events += table.num_rows

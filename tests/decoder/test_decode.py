@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,18 @@ def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
     assert (tally.rows_read, tally.quarantined, layout.events) == (10, 4, 6)
     expected = [(10, r, event) for r, event in enumerate(good)] + [(12, 200 + r, event) for r, event in enumerate(good)]
     assert_holds(unit_arrays(slot, MUONS, layout), expected)
+
+
+def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alone(tmp_path: Path) -> None:
+    """A damaged footer may say too few: that must not fail the whole unit for want of space."""
+    unit = unit_of(tmp_path, [make_events([2, 3]), make_events([5, 12, 1])])
+    for particles, num_bad in ((5 + 8 + 1, 0), (5 + 8, 1)):  # the event of 12 is an outlier: no more than 8 count
+        parts = (replace(unit.parts[0], particles=5), replace(unit.parts[1], particles=particles))
+        with decoder(tmp_path, stream_of()) as decode:
+            layout, tally = decode(replace(unit, parts=parts), new_slot())
+        assert len(tally.bad) == num_bad
+        assert layout.events == 4 - 2 * num_bad
+    assert tally.bad[0].reason.endswith("1.parquet: row group 0 has 14 particles; its footer promised at most 13")
 
 
 def test_a_unit_of_bad_parts_only_is_empty(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_bad_file_is_named_and_the_others_are_planned(tmp_path: Path, data: Pa
     result = run("-i", data, "--run-dir", tmp_path / "run", *SMALL)
     assert result.exit_code == 0
     assert "160 events" in result.stdout
-    assert f"{data / '3.parquet'}: truncated, or not Parquet" in result.stdout
+    assert f"{data / '3.parquet'}: truncated, or neither Parquet nor HDF5" in result.stdout
 
 
 def test_no_usable_file_is_an_error_that_names_one(tmp_path: Path) -> None:

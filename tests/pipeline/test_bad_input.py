@@ -47,7 +47,7 @@ def test_a_glob_without_a_match_is_refused(processes: Processes, tmp_path: Path)
 
 
 def test_a_directory_without_parquet_is_refused(processes: Processes, tmp_path: Path) -> None:
-    assert_refused(processes, f"{tmp_path}: the directory holds no *.parquet file", "-i", str(tmp_path))
+    assert_refused(processes, f"{tmp_path}: the directory holds no file with one of .parquet", "-i", str(tmp_path))
 
 
 def test_no_input_at_all_is_refused(processes: Processes) -> None:

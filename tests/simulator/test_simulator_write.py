@@ -226,3 +226,13 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
 def test_a_plan_that_cannot_be_met_is_refused_with_the_fix(fields, message):
     with pytest.raises(BadInputError, match=message):
         DatasetPlan(**{"num_events": 100, "num_files": 1, "seed": 0} | fields)
+
+
+def test_damaged_bytes_are_seen_by_who_verifies_checksums(tmp_path: Path) -> None:
+    written = write_file(tmp_path / "f.parquet", preset("bench"), DatasetPlan(500, 1, seed=0), 0)
+    assert written.num_events == 500
+    raw = bytearray((tmp_path / "f.parquet").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "f.parquet").write_bytes(raw)
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        pq.read_table(tmp_path / "f.parquet", page_checksum_verification=True)

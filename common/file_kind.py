@@ -1,0 +1,43 @@
+"""What kind of file it is, told by its first bytes: a suffix promises nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from common.errors import BadInputError
+
+FileKind = Literal["Parquet", "HDF5"]
+
+_PARQUET = b"PAR1"
+_PARQUET_ENCRYPTED = b"PARE"
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_HDF5_FIRST_PLACE = 512
+"""HDF5's signature stands at 0, or behind a block of the user's own at 512, 1024, 2048, … bytes."""
+
+
+def file_kind(path: Path) -> FileKind:
+    """The kind of a local file. Raises OSError, and BadInputError that tells what the file begins with."""
+    with path.open("rb") as file:
+        return kind_of(file)
+
+
+def kind_of(file: BinaryIO) -> FileKind:
+    """The kind of an open file; its position changes. Raises BadInputError that tells what the file begins with."""
+    head = file.read(8)
+    if head.startswith(_PARQUET):
+        return "Parquet"
+    if head.startswith(_PARQUET_ENCRYPTED):
+        raise BadInputError("an encrypted Parquet file; decrypt it first")
+    if head == _HDF5:
+        return "HDF5"
+    if not head:
+        raise BadInputError("the file is empty; expected Parquet or HDF5")
+    size_bytes = file.seek(0, 2)
+    place = _HDF5_FIRST_PLACE
+    while place + len(_HDF5) <= size_bytes:
+        file.seek(place)
+        if file.read(len(_HDF5)) == _HDF5:
+            return "HDF5"
+        place *= 2
+    raise BadInputError(f"truncated, or neither Parquet nor HDF5: the file begins with {head!r}")

@@ -1,0 +1,188 @@
+"""HDF5 files of flat tables (see FlatTables in schema.py): opened, checked in shape and type, read in slices.
+
+Whatever HDF5 says is wrong becomes one of two errors: OSError with an errno for the machine, BadTables for the file. A
+file may come from anybody: what it links to outside of itself is not followed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from common.ragged import Array
+from common.schema import Workload
+
+_STANDARD_TYPES = tuple(
+    getattr(h5py.h5t, f"{family}{bits}{order}")
+    for family, sizes in (("IEEE_F", (32, 64)), ("STD_I", (8, 16, 32, 64)), ("STD_U", (8, 16, 32, 64)))
+    for bits in sizes
+    for order in ("LE", "BE")
+)
+_OF_THE_FILE = (0, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.ENODATA)
+"""What the kernel says when a damaged file leads HDF5 to a place that no file has."""
+_CACHE_BYTES = 8 << 20
+_MOST_CACHE_BYTES = 256 << 20
+
+
+class BadTables(Exception):
+    """A file that can't be used: the text names the dataset and what was expected, but not the file."""
+
+    def __init__(self, reason: str, rows: int = 0) -> None:
+        super().__init__(reason)
+        self.rows = rows
+        """Events that it held, as far as that can be told."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One dataset of numbers: (N,) or (N, width)."""
+
+    name: str
+    dataset: h5py.h5d.DatasetID
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+    """As it is read: in this machine's byte order."""
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.dtype.itemsize * int(np.prod(self.shape[1:]))
+
+    def read(self, first: int, num: int, out: Array | None = None) -> Array:
+        """Rows ``first`` to ``first + num``, into ``out`` if given. Raises OSError, BadTables."""
+        shape = (num, *self.shape[1:])
+        if out is None:
+            out = np.empty(shape, self.dtype)
+        if not num:
+            return out
+        with hdf5_errors(f"dataset {self.name!r} can't be read"):
+            space = self.dataset.get_space()
+            space.select_hyperslab((first, *(0 for _ in self.shape[1:])), shape)
+            self.dataset.read(h5py.h5s.create_simple(shape), space, out)
+        return out
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The three datasets of an open file."""
+
+    file: h5py.File
+    events: Table
+    particles: Table
+    counts: Table
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+def open_tables(path: Path, workload: Workload) -> Tables:
+    """The file's tables, with the workload's columns. Raises OSError, BadTables."""
+    layout = workload.tables
+    if layout is None:
+        raise BadTables(f"HDF5, which the workload {workload.name} is not read from; convert it to Parquet")
+    with hdf5_errors("truncated, or damaged"):
+        file = h5py.File(path, "r", locking=False)  # no lock: the file may lie where nobody can write one
+    try:
+        counts = _open(file, layout.counts, "iu", 1)
+        events = _open(file, layout.events, "f", 2)
+        particles = _open(file, layout.particles, "f", 2)
+        if events.rows != counts.rows:
+            raise BadTables(
+                f"dataset {layout.events!r} has {events.rows} rows, and {layout.counts!r} has {counts.rows}; "
+                "expected one of each for every event",
+                counts.rows,
+            )
+        for table, source in ((events, layout.event_list), (particles, layout.particle_list)):
+            _check_width(table, workload, source, counts.rows)
+    except BaseException:
+        file.close()
+        raise
+    return Tables(file, events, particles, counts)
+
+
+def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
+    """Particles of those events. Raises OSError, and BadTables if a count is negative."""
+    counts = tables.counts.read(first, num).astype(np.int64)  # unsigned ones beyond it become negative
+    if num and counts.min() < 0:
+        row = int(np.argmax(counts < 0))
+        raise BadTables(
+            f"dataset {tables.counts.name!r}, row {first + row}: {counts[row]} particles; expected 0 or more",
+            tables.counts.rows,
+        )
+    return counts
+
+
+@contextmanager
+def hdf5_errors(what: str) -> Iterator[None]:
+    """What HDF5 and h5py raise, as OSError with an errno (the machine) or BadTables (the file)."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        number = getattr(error, "errno", None) or _errno_in(str(error))
+        if number not in _OF_THE_FILE:
+            raise OSError(number, os.strerror(number), getattr(error, "filename", None)) from error
+        raise BadTables(f"{what}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _errno_in(text: str) -> int:
+    found = re.search(r"errno = (\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
+    with hdf5_errors(f"dataset {name!r} can't be opened"):
+        link = file.get(name, getlink=True)
+        if link is None:
+            there = ", ".join(repr(other) for other in list(file)[:20]) or "none"
+            raise BadTables(f"dataset {name!r} is missing; the file has {there}")
+        if not isinstance(link, h5py.HardLink):
+            raise BadTables(f"{name!r} is a link to elsewhere; expected a dataset in this file")
+        opened = file.get(name)
+        if not isinstance(opened, h5py.Dataset):
+            raise BadTables(f"{name!r} is no dataset")
+        properties = opened.id.get_create_plist()
+        if properties.get_external_count() or properties.get_layout() == h5py.h5d.VIRTUAL:
+            raise BadTables(f"dataset {name!r} keeps its numbers in other files; expected them in this one")
+        dtype, kind = opened.dtype, opened.id.get_type()
+        if dtype.kind not in kinds or not any(kind.equal(standard) for standard in _STANDARD_TYPES):
+            expected = "float32 or float64" if kinds == "f" else "integers"
+            raise BadTables(f"dataset {name!r} has numbers of type {dtype}; expected {expected}")
+        if opened.shape is None or len(opened.shape) != num_dimensions:
+            raise BadTables(f"dataset {name!r} has shape {opened.shape}; expected {num_dimensions} dimensions")
+        shape, dataset = tuple(opened.shape), opened.id
+        if properties.get_layout() == h5py.h5d.CHUNKED:
+            chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
+            if _CACHE_BYTES < 2 * chunk_bytes <= _MOST_CACHE_BYTES:
+                # What is larger than the cache would be decompressed anew for each slice of it.
+                access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+                access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)
+                dataset = h5py.h5d.open(file.id, name.encode(), access)
+    return Table(name, dataset, shape, dtype.newbyteorder("="))
+
+
+def _check_width(table: Table, workload: Workload, source: str, rows: int) -> None:
+    assert workload.tables is not None
+    ids, stored = workload.tables.ids, workload.stored_fields(workload.source_column(source))
+    width = len(ids) + len(stored)
+    if table.shape[1] != width:
+        hint = workload.fields_hint(workload.source_column(source), table.shape[1] - len(ids))
+        raise BadTables(
+            f"dataset {table.name!r} has {table.shape[1]} columns; expected {width} ({len(ids)} ids, "
+            f"{', '.join(stored)}); of the {table.shape[1] - len(ids)} behind the ids, {hint}",
+            rows,
+        )

@@ -1,0 +1,58 @@
+"""Chooses the reader of a file by its content."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.errors import BadInputError
+from common.file_kind import FileKind, file_kind
+from common.messages import Part
+from common.schema import Workload
+from services.decoder.readers.parquet import ParquetReader
+from services.decoder.readers.reader import Beat, Reader
+from services.decoder.rows import BadRowsError, RaggedRows
+
+_KNOWN_FILES = 1024
+
+
+class ContentReader:
+    """See Reader: files of every kind, also in one unit."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload)}
+        self._kinds: OrderedDict[str, FileKind] = OrderedDict()
+
+    def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
+        """The rows of the parts: see Reader."""
+        pieces: list[RaggedRows] = []
+        for kind, of_kind in itertools.groupby(parts, self._kind):
+            pieces += self._reader(kind).read(list(of_kind), beat, large_above=large_above)
+        return pieces
+
+    def close(self) -> None:
+        """Close all files."""
+        for reader in self._readers.values():
+            reader.close()
+
+    def _kind(self, part: Part) -> FileKind:
+        if not part.path:  # the file is gone: each reader says so
+            return "Parquet"
+        if part.path not in self._kinds:
+            try:
+                self._kinds[part.path] = file_kind(Path(part.path))
+            except BadInputError as error:
+                raise BadRowsError(f"{part.name}: {error}") from None
+            if len(self._kinds) > _KNOWN_FILES:
+                self._kinds.popitem(last=False)
+        return self._kinds[part.path]
+
+    def _reader(self, kind: FileKind) -> Reader:
+        if kind not in self._readers:
+            from services.decoder.readers.hdf5 import Hdf5Reader  # h5py: most decoders never need it
+
+            self._readers[kind] = Hdf5Reader(self._workload)
+        return self._readers[kind]

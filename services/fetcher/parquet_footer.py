@@ -1,0 +1,209 @@
+"""A Parquet footer, parsed here and checked for contradictions.
+
+The footer is the one part of a Parquet file that no checksum protects. Arrow believes what it says, and ends the whole
+process on some damaged ones when it is asked for a column's metadata, so it isn't asked. Format: parquet.thrift of
+apache/parquet-format, in Thrift's compact protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_MAGIC = b"PAR1"
+_MOST_DEPTH = 16
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+
+Struct = dict[int, Any]
+"""Field number -> value."""
+
+
+class DamagedFooter(Exception):
+    """The footer contradicts itself or the file."""
+
+
+@dataclass(frozen=True)
+class ColumnChunk:
+    """One leaf column of a row group."""
+
+    path: tuple[str, ...]
+    num_values: int
+    """Numbers, and one for every empty or null list."""
+    codec: int
+    start: int
+    """First byte in the file."""
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class RowGroupMetadata:
+    """One row group."""
+
+    rows: int
+    columns: tuple[ColumnChunk, ...]
+
+    def column(self, name: str) -> ColumnChunk:
+        """The first leaf of a top-level column."""
+        return next(column for column in self.columns if column.path[0] == name)
+
+
+@dataclass(frozen=True)
+class ParquetFooter:
+    """All row groups of a file."""
+
+    rows: int
+    row_groups: tuple[RowGroupMetadata, ...]
+
+
+def parse_footer(path: Path) -> ParquetFooter:
+    """The footer of a local file. Raises OSError, DamagedFooter."""
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, 2)
+        if size_bytes < 12:
+            raise DamagedFooter(f"the file has {size_bytes} bytes")
+        file.seek(-8, 2)
+        tail = file.read(8)
+        length = int.from_bytes(tail[:4], "little")
+        if tail[4:] != _MAGIC or length > size_bytes - 12:
+            raise DamagedFooter("the file doesn't end as a Parquet file does")
+        file.seek(-8 - length, 2)
+        raw = file.read(length)
+    try:
+        return _checked(_Compact(raw).struct(), size_bytes - 8 - length)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise DamagedFooter(f"its metadata can't be parsed: {error!r}") from None
+
+
+def _checked(metadata: Struct, end: int) -> ParquetFooter:
+    """``end``: the byte before which all data are."""
+    leaves = _leaves(metadata[2])
+    groups = tuple(_row_group(group, leaves) for group in metadata[4])
+    rows = int(metadata[3])
+    if rows != sum(group.rows for group in groups):
+        raise DamagedFooter(f"its row groups have {sum(group.rows for group in groups)} rows, the file {rows}")
+    taken = sorted((c.start, c.start + c.num_bytes) for group in groups for c in group.columns if c.num_bytes)
+    previous = len(_MAGIC)
+    for start, stop in taken:
+        if start < previous or stop > end:
+            raise DamagedFooter(f"bytes {start} to {stop} can't be a column's: others begin or end inside")
+        previous = stop
+    return ParquetFooter(rows, groups)
+
+
+def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]) -> RowGroupMetadata:
+    rows, columns = int(group[3]), []
+    if rows < 0 or len(group[1]) != len(leaves):
+        raise DamagedFooter(f"a row group of {rows} rows and {len(group[1])} columns; expected {len(leaves)} columns")
+    for chunk, (path, kind, repeated) in zip(group[1], leaves, strict=True):
+        if chunk.get(1):
+            raise DamagedFooter("a column lies in another file")
+        column = chunk[3]
+        name = ".".join(path)
+        if tuple(_text(part) for part in column[3]) != path or column[1] != kind:
+            raise DamagedFooter(f"the schema's column {name} is another one in a row group")
+        values, num_bytes = int(column[5]), int(column[7])
+        if values < rows or num_bytes < 0 or (not repeated and values != rows):
+            raise DamagedFooter(f"column {name} has {values} values in {rows} rows")
+        # 0: there is no such page; some writers so say that there is no dictionary.
+        start = min((place for place in (column[9], column.get(11, 0)) if place), default=0)
+        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes))
+    return RowGroupMetadata(rows, tuple(columns))
+
+
+def _leaves(schema: Sequence[Struct]) -> list[tuple[tuple[str, ...], int, int]]:
+    """(path, physical type, number of lists around it) of every leaf, in order."""
+    rest = iter(schema[1:])
+    leaves: list[tuple[tuple[str, ...], int, int]] = []
+
+    def descend(children: int, path: tuple[str, ...], repeated: int) -> None:
+        if len(path) > _MOST_DEPTH:
+            raise DamagedFooter("its schema is nested too deeply")
+        for _ in range(children):
+            element = next(rest, None)
+            if element is None:
+                raise DamagedFooter("its schema ends too early")
+            here, depth = (*path, _text(element[4])), repeated + (element.get(3) == 2)
+            if element.get(5):
+                descend(element[5], here, depth)
+            else:
+                leaves.append((here, element[1], depth))
+
+    descend(schema[0].get(5, 0), (), 0)
+    if next(rest, None) is not None:
+        raise DamagedFooter("its schema has columns that belong nowhere")
+    return leaves
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8")  # a UnicodeDecodeError is a ValueError
+
+
+class _Compact:
+    """Thrift's compact protocol: fields by number, without their names."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._at = 0
+
+    def struct(self, depth: int = 0) -> Struct:
+        if depth > _MOST_DEPTH:
+            raise ValueError("nested too deeply")
+        fields: Struct = {}
+        number = 0
+        raw = self._raw
+        while (head := raw[self._at]) != 0:
+            self._at += 1
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            kind = head & 15
+            fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
+        self._at += 1
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (_I16, _I32, _I64):
+            return self._zigzag()
+        if kind == _BINARY:
+            return self._take(self._varint())
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind in (_LIST, _SET):
+            head = self._take(1)[0]
+            size = self._varint() if head >> 4 == 15 else head >> 4
+            if size > len(self._raw) - self._at:
+                raise ValueError("a list longer than the footer")
+            if head & 15 in (_TRUE, _FALSE):
+                return [value == _TRUE for value in self._take(size)]
+            return [self._value(head & 15, depth + 1) for _ in range(size)]
+        if kind == _BYTE:
+            return self._take(1)[0]
+        if kind == _DOUBLE:
+            return struct.unpack("<d", self._take(8))[0]
+        raise ValueError(f"type {kind}")  # a map: there is none in parquet.thrift
+
+    def _varint(self) -> int:
+        raw, at = self._raw, self._at
+        value = shift = 0
+        while True:
+            byte = raw[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                self._at = at
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _take(self, num: int) -> bytes:
+        taken = self._raw[self._at : self._at + num]
+        if len(taken) != num:
+            raise ValueError("it ends too early")
+        self._at += num
+        return taken
