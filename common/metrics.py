@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from common.status import Hop
+
 WINDOW_S = 5.0
 
 
@@ -37,3 +39,32 @@ class Shares:
             name: self._rates.setdefault(name, Rate(self._window_s)).update(now_s, value)
             for name, value in seconds.items()
         }
+
+
+class HopMeter:
+    """Adds up the three numbers of a hop (common.status.Hop) from spans of time in which nothing changed."""
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._wait_put_s = 0.0
+        self._wait_get_s = 0.0
+        self._filled_s = 0.0
+        self._shares = Shares(window_s)
+
+    def add(self, span_s: float, *, put: float = 0.0, get: float = 0.0, occupancy: float = 0.0) -> None:
+        """For ``span_s`` seconds a part ``put`` of the producers waited, a part ``get`` of the consumers,
+        and the queue between them was filled to ``occupancy``; each is 0 to 1."""
+        self._wait_put_s += span_s * put
+        self._wait_get_s += span_s * get
+        self._filled_s += span_s * occupancy
+
+    def hop(self, now_s: float) -> Hop:
+        """The hop so far, and over the last seconds."""
+        waited = {"put": self._wait_put_s, "get": self._wait_get_s, "filled": self._filled_s}
+        shares = {name: min(share, 1.0) for name, share in self._shares.update(now_s, waited).items()}
+        return Hop(
+            wait_put_s=self._wait_put_s,
+            wait_get_s=self._wait_get_s,
+            wait_put_share=shares["put"],
+            wait_get_share=shares["get"],
+            occupancy=shares["filled"],
+        )

@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 STATUS_FOLDER = "status"
 OUTLIER_FOLDER = "outliers"
+HOPS = ("staged", "leases", "slots", "batches")
+"""The hops with data flowing: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
+services/fetcher/hops.py and services/trainer/waits.py say what each measures."""
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Why the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 
@@ -19,7 +22,22 @@ STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 class Status(BaseModel):
     """Base of the status files."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+
+class Hop(Status):
+    """A queue between two stages: who waited for whom, and how full it was."""
+
+    wait_put_s: float = 0.0
+    """Seconds that the producer was kept waiting because the consumer had not made room."""
+    wait_get_s: float = 0.0
+    """Seconds that the consumer waited because nothing was there."""
+    wait_put_share: float = 0.0
+    """The producer's waiting as a part (0 to 1) of the last seconds."""
+    wait_get_share: float = 0.0
+    """The consumer's waiting as a part (0 to 1) of the last seconds."""
+    occupancy: float = 0.0
+    """How full the queue was (0 to 1), in the mean of the last seconds. Near 1 the consumer is the bottleneck."""
 
 
 class FetcherStatus(Status):
@@ -49,6 +67,10 @@ class FetcherStatus(Status):
     slots_free: int = 0
     arena_bytes: int = 0
     decoders: int = 0
+    decoder_pids: tuple[int, ...] = ()
+    """Process ids of the decoders, in the order in which they joined; 0 for one in another container."""
+    decoders_wanted: int = 0
+    """Decoders that local.decoders = "auto" asks for. 0: their number is the user's."""
     decoders_lost: int = 0
     """Decoders that died or were fenced."""
     events_decoded: int = 0
@@ -61,6 +83,10 @@ class FetcherStatus(Status):
     """The same as parts (0 to 1) of the last seconds (common.metrics.WINDOW_S)."""
     bottleneck: Literal["none", "trainer", "decoders", "staging"] = "none"
     """Read off the stalls of the last seconds."""
+    hops: dict[str, Hop] = {}
+    """By name: staged, leases, slots."""
+    batches_occupancy: float = 0.0
+    """Of the hop `batches`: units at the trainer, as a part of those it asked for, in the mean of the last seconds."""
 
 
 class Counters(Status):
@@ -102,6 +128,8 @@ class TrainerStatus(Status):
     particles_per_s: float = 0.0
     wait_fraction: float = 0.0
     """Part of the last seconds that the trainer waited for data."""
+    batches: Hop = Hop()
+    """The hop `batches`; its occupancy is the fetcher's to tell."""
     losses: dict[str, float] = {}
     """Newest values of c_loss, g_loss, m_loss, w_gap, w_gap_ma_500."""
     checkpoint: str = ""

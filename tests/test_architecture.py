@@ -18,6 +18,7 @@ SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 PURE = (
     "common/errors.py",
     "common/geometry.py",
+    "common/measurements.py",
     "common/messages.py",
     "common/metrics.py",
     "common/plan_hash.py",
@@ -36,9 +37,11 @@ PURE = (
     "services/decoder/readers/reader.py",
     "services/decoder/rows.py",
     "services/fetcher/dispatcher.py",
+    "services/fetcher/hops.py",
     "services/fetcher/mixing.py",
     "services/fetcher/plan.py",
     "services/fetcher/plan_summary.py",
+    "services/fetcher/scaling.py",
     "services/fetcher/stage_ahead.py",
     "services/local/restart.py",
     "services/outliers/merge.py",
@@ -47,6 +50,7 @@ PURE = (
     "services/trainer/lane.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
+    "services/trainer/waits.py",
     "services/trainer/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
@@ -138,6 +142,18 @@ def modules_after(code: str) -> set[str]:
 def test_a_decoder_and_a_fetcher_start_without_torch() -> None:
     assert "torch" not in modules_after("import services.decoder.service")
     assert "torch" not in modules_after("import services.fetcher.service, services.fetcher.command")
+
+
+def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
+    modules = modules_after("import services.decoder.command, services.decoder.service")
+    assert "pyarrow" in modules
+    assert not modules & {"torch", "scipy", "h5py", "tensorboard", "matplotlib", "fsspec", "rich", "prometheus_client"}
+
+
+def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported() -> None:
+    modules = modules_after("import services.decoder.command, services.config, services.cli")
+    assert "services.decoder.cores" in modules
+    assert not modules & {"numpy", "pyarrow"}
 
 
 def test_the_help_text_needs_no_heavy_import() -> None:

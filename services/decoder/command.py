@@ -9,7 +9,8 @@ import click
 
 from common.process import StopFlag, end_with_parent, start_logging
 from services.config import load_config
-from services.decoder.service import serve
+from services.decoder.cores import limit_math_threads, pin_to_own_cores
+from services.decoder.heap import share_one_heap
 from services.options import config_options, run_dir_option
 from services.wait import wait_for_config
 
@@ -24,4 +25,12 @@ def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> N
     stop = StopFlag()
     config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
     if config is not None:
-        serve(run_dir, config, lambda: load_config(run_dir, toml=toml, assignments=assignments), stop)
+        share_one_heap()
+        limit_math_threads(config.decoder.threads)
+        cores = pin_to_own_cores(config.decoder.affinity, config.decoder.threads)
+        from services.decoder.service import serve  # numpy and Arrow: their threads and heap are chosen by now
+
+        try:
+            serve(run_dir, config, lambda: load_config(run_dir, toml=toml, assignments=assignments), stop)
+        finally:
+            cores.release()

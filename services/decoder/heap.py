@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import ctypes
-
-import pyarrow as pa
+import os
+from collections.abc import MutableMapping
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT_BYTES = 1 << 28
 
 
-def keep_one_heap() -> bool:
+def share_one_heap(environment: MutableMapping[str, str] = os.environ) -> bool:
     """Have Arrow and numpy share glibc's heap, and glibc keep what is freed; False where there is another C library.
 
     Arrow's own allocator takes 64 MiB at once, ten times a unit. glibc maps each large block anew, by default: a
-    decoder's arrays are large and short-lived, and 5 % of its time went into faulting them in.
+    decoder's arrays are large and short-lived, and 5 % of its time went into faulting them in. Arrow reads its variable
+    while it is imported: call this before.
     """
+    environment.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    pa.set_memory_pool(pa.system_memory_pool())
-    return all(mallopt(option, _KEPT_BYTES) == 1 for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+    return mallopt is not None and all(
+        mallopt(option, _KEPT_BYTES) == 1 for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    )

@@ -18,7 +18,6 @@ from common.ragged import SlotHeader, SlotMismatch, write_header
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
-from services.decoder.heap import keep_one_heap
 from services.decoder.readers.by_content import ContentReader
 
 logger = logging.getLogger(__name__)
@@ -33,7 +32,6 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
     ``load`` reads the run's configuration again: a fetcher that comes back may have another one. Raises BadInputError
     if this decoder would decode otherwise than the run wants.
     """
-    keep_one_heap()
     pa.set_cpu_count(config.decoder.threads)
     pa.set_io_thread_count(config.decoder.threads)
     while not stop:

@@ -32,6 +32,9 @@ class FetcherConfig(ConfigBranch):
     max_unit_deaths: int = Field(3, ge=1)
     """A unit that killed this many decoders is quarantined."""
 
+    metrics_port: int = Field(0, ge=0, lt=65536)
+    """Port on 127.0.0.1 that tells Prometheus what the run does. 0: none."""
+
     @property
     def disk_budget_bytes(self) -> int:
         """Most disk space of staged remote files, in bytes."""

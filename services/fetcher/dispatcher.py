@@ -111,6 +111,8 @@ class _Decoder:
     decoding: int | None = None
     """Lease in work, as far as it said."""
     fenced: bool = False
+    retired: bool = False
+    """It was told to leave and gets no more leases."""
 
 
 @dataclass
@@ -143,6 +145,8 @@ class Dispatcher:
         self.first_k = self.next_k = 0  # planned are the units from the one to below the other
         self.plan_ended = False
         self.attached_once = False
+        self.stall: str | None = None
+        """Why nothing can be leased since the last tick."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
         self.counts: Counter[str] = Counter()
         self._table: dict[int, _Entry] = {}
@@ -189,6 +193,37 @@ class Dispatcher:
     def units_ahead(self) -> int:
         """Planned units that are not delivered yet."""
         return sum(len(range(lane.deliver_k, self.next_k, len(self.lanes))) for lane in self.lanes)
+
+    @property
+    def num_staying(self) -> int:
+        """Decoders that were not told to leave."""
+        return sum(not decoder.retired for decoder in self._decoders.values())
+
+    @property
+    def num_busy(self) -> int:
+        """Those of them that hold a lease."""
+        return sum(bool(decoder.leases) and not decoder.retired for decoder in self._decoders.values())
+
+    @property
+    def trainer_waits(self) -> bool:
+        """True if a trainer wants a unit that is not ready."""
+        return any(lane.want and not (self.plan_ended and lane.deliver_k >= self.next_k) for lane in self.lanes)
+
+    @property
+    def prefetched(self) -> float:
+        """Units at the trainers, as a part of those that they asked for."""
+        delivered = self.num(State.DELIVERED)
+        return delivered / (delivered + sum(lane.want for lane in self.lanes)) if delivered else 0.0
+
+    def retire(self) -> list[Action]:
+        """Let a decoder go once it has finished what it holds: the newest of those that hold least."""
+        staying = [(len(d.leases), -i, peer) for i, (peer, d) in enumerate(self._decoders.items()) if not d.retired]
+        if not staying:
+            return []
+        peer = min(staying)[2]
+        self._decoders[peer].retired = True
+        logger.info("decoder %s is told to leave", peer)
+        return [Send(peer, m.Retire())]
 
     # -------------------------------------------------------------- the plan
 
@@ -281,10 +316,9 @@ class Dispatcher:
     def tick(self, now_s: float) -> list[Action]:
         """Time passed: find hung decoders, and note why nothing could be leased."""
         self._now_s = now_s
-        reason = self._stall()
-        if reason is not None and self._ticked_s is not None:
-            self.stalled_s[reason] += now_s - self._ticked_s
-        self._ticked_s = now_s
+        if self.stall is not None and self._ticked_s is not None:
+            self.stalled_s[self.stall] += now_s - self._ticked_s
+        self.stall, self._ticked_s = self._stall(), now_s
         actions: list[Action] = []
         for peer, decoder in self._decoders.items():
             if decoder.leases and not decoder.fenced and now_s - decoder.heard_s > self.stall_timeout_s:
@@ -497,7 +531,9 @@ class Dispatcher:
 
     def _idle_decoder(self) -> str | None:
         """The decoder with the most credit; the name decides among equals."""
-        idle = [(-d.credit, peer) for peer, d in self._decoders.items() if d.credit > 0 and not d.fenced]
+        idle = [
+            (-d.credit, peer) for peer, d in self._decoders.items() if d.credit > 0 and not d.fenced and not d.retired
+        ]
         return min(idle)[1] if idle else None
 
     def _claim_slot(self, k: int) -> int | None:
@@ -591,7 +627,8 @@ class Dispatcher:
         """Why nothing can be leased now; None if nothing needs to be."""
         if not self.attached_once or (self.plan_ended and next(self._to_lease(), None) is None):
             return None
-        if not self.free and self.num(State.READY) and not self.num(State.ORPHANED):
+        waits = self.num(State.READY) or self._idle_decoder() is not None  # somebody waits for a slot to become free
+        if not self.free and waits and not self.num(State.ORPHANED):
             # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
             waits_for_head = any(lane.want > 0 and self._is(lane.deliver_k, State.LEASED) for lane in self.lanes)
             return "no_credit" if waits_for_head else "no_free_slot"

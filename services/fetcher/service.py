@@ -21,9 +21,12 @@ from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+from services.fetcher.exporter import Exporter
+from services.fetcher.hops import Hops, Queues
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from services.fetcher.scaling import DecoderScaling, Load
 from services.fetcher.stage import Stage
 from services.fetcher.stage_ahead import StageAhead
 from services.fetcher.stage_pool import StagePool
@@ -56,6 +59,7 @@ class FetcherService:
         if config.transport.listen:
             check_listen(config.transport)  # before the inputs are listed, which may take long
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
+        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
@@ -95,6 +99,8 @@ class FetcherService:
         self._ended = False
         self._decoded = Rate()
         self._stalls = Shares()
+        self._hops = Hops()
+        self._scaling = DecoderScaling(self._most_decoders()) if config.local.decoders == "auto" else None
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""
@@ -119,6 +125,7 @@ class FetcherService:
             self._stage_more()
             now_s = time.monotonic()
             self._act(self._dispatcher.tick(now_s))
+            self._hops.tick(now_s, self._queues())
             if now_s - status_s > _STATUS_S:
                 status_s = now_s
                 self._write_status()
@@ -127,6 +134,8 @@ class FetcherService:
 
     def close(self) -> None:
         """Let go of everything; the kernel frees the arena with its last mapping."""
+        if self._exporter is not None:
+            self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
         self._arena.close()
         self._pool.close()
@@ -194,9 +203,7 @@ class FetcherService:
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
             return  # where to begin is the trainer's cursor
-        units, k = self._dispatcher.units, self._dispatcher.furthest_k
-        current_block = units[k].block if k in units else self._ahead.next_to_plan
-        for file in self._ahead.begin(current_block):
+        for file in self._ahead.begin(self._current_block()):
             source = self._inventory[file]
             bad = self._ledger.whole_file(file)
             if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
@@ -207,6 +214,11 @@ class FetcherService:
         self._plan_complete_blocks()
         if self._ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
+
+    def _current_block(self) -> int:
+        """The block that is being dealt out."""
+        units, k = self._dispatcher.units, self._dispatcher.furthest_k
+        return units[k].block if k in units else self._ahead.next_to_plan
 
     def _submit(self, file: int) -> None:
         """Stage a file, and remember where it will lie."""
@@ -303,10 +315,45 @@ class FetcherService:
                     case Lost(peer):
                         self._dispatcher.lose(peer)
 
+    def _queues(self) -> Queues | None:
+        """The hops now; None before a trainer has said where to begin."""
+        dispatcher = self._dispatcher
+        if not dispatcher.attached_once:
+            return None
+        return Queues(
+            stall=dispatcher.stall,
+            staging_full=self._ahead.is_full,
+            staged=self._ahead.part_ahead(self._current_block()),
+            decoders=dispatcher.num_staying,
+            decoders_busy=dispatcher.num_busy,
+            slots=dispatcher.slots,
+            slots_filled=dispatcher.num(State.READY) + dispatcher.num(State.DELIVERED),
+            trainer_waits=dispatcher.trainer_waits,
+            prefetched=dispatcher.prefetched,
+        )
+
+    def _most_decoders(self) -> int:
+        """What local.decoders = "auto" may ask for. A decoder without a slot of its own would have nothing to do."""
+        cores = len(os.sched_getaffinity(0)) - 1  # one is left to the fetcher and the trainer
+        most = self._config.local.max_decoders or max(1, cores // self._config.decoder.threads)
+        return min(most, self._config.stream.slots)
+
+    def _scale_decoders(self, now_s: float, no_credit: float, idle: float) -> int:
+        """Decoders wanted, 0 if that is the user's affair; tells those that are too many to leave."""
+        if self._scaling is None:
+            return 0
+        load = Load(self._dispatcher.num_staying, no_credit, idle) if self._dispatcher.trainers else None
+        wanted = self._scaling.update(now_s, load)
+        for _ in range(self._dispatcher.num_staying - wanted if load is not None else 0):
+            self._act(self._dispatcher.retire())
+        return wanted
+
     def _write_status(self) -> None:
         dispatcher = self._dispatcher
         now_s = time.monotonic()
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
+        hops, batches_occupancy = self._hops.status(now_s)
+        wanted = self._scale_decoders(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
         status = FetcherStatus(
             state="finished" if self._ended else "streaming" if dispatcher.trainers else "waiting for a trainer",
@@ -326,11 +373,15 @@ class FetcherService:
             slots_free=len(dispatcher.free),
             arena_bytes=self._arena.size_bytes,
             decoders=dispatcher.num_decoders,
+            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders),
+            decoders_wanted=wanted,
             decoders_lost=dispatcher.counts["decoders_lost"],
             events_decoded=dispatcher.counts["events_decoded"],
             events_decoded_per_s=self._decoded.update(now_s, dispatcher.counts["events_decoded"]),
             stalled_s=dict(dispatcher.stalled_s),
             stall_shares=stalls,
             bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
+            hops=hops,
+            batches_occupancy=batches_occupancy,
         )
         write_status(self._run_dir, "fetcher", status)

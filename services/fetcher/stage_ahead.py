@@ -39,6 +39,15 @@ class StageAhead:
         return self.out_of_budget and not self._staging and self.next_to_plan == self._next_to_begin
 
     @property
+    def is_full(self) -> bool:
+        """Blocks are left, nothing is on its way, and the last begin() found none that may be begun."""
+        return not self._staging and (self.blocks.end is None or self._next_to_begin < self.blocks.end)
+
+    def part_ahead(self, current_block: int) -> float:
+        """Blocks given out beyond ``current_block``, as a part of those that may be."""
+        return min(1.0, max(0, self.next_to_plan - 1 - current_block) / self._blocks_ahead)
+
+    @property
     def ended(self) -> bool:
         """True once every block was given out."""
         return self.blocks.end is not None and self.next_to_plan >= self.blocks.end

@@ -52,7 +52,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.command(name="run", epilog=EXAMPLES)
 @input_option
 @run_dir_option
-@click.option("--decoders", type=int, help="Decoder processes.")
+@click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
@@ -71,7 +71,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 def run(
     inputs: tuple[str, ...],
     run_dir: Path,
-    decoders: int | None,
+    decoders: str | None,
     device: str | None,
     epochs: int | None,
     max_steps: int | None,
@@ -177,11 +177,12 @@ def _can_ask() -> bool:
 def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
     inputs = ", ".join(without_secrets(text) for text in config.input)
     how = "resumes from its newest checkpoint" if resumes else "new"
+    decoders = "decoders as needed" if config.local.decoders == "auto" else f"{config.local.decoders} decoders"
     return "\n".join(
         [
             f"run directory  {run_dir} ({how})",
             f"inputs         {inputs}",
-            f"processes      fetcher, {config.local.decoders} decoders, trainer; logs in {run_dir / 'logs'}",
+            f"processes      fetcher, {decoders}, trainer; logs in {run_dir / 'logs'}",
             f"TensorBoard    tensorboard --logdir {run_dir / 'tensorboard'}",
         ]
     )

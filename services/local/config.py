@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, field_validator
 
 from common.config import ConfigBranch
 
@@ -10,11 +12,29 @@ from common.config import ConfigBranch
 class LocalConfig(ConfigBranch):
     """Read by services/local, which runs all services on one machine."""
 
-    decoders: int = Field(2, ge=1)
-    """Decoder processes."""
+    decoders: int | Literal["auto"] = 2
+    """Decoder processes. `auto`: begins with one; more are started while units wait for them, and leave when idle."""
+    max_decoders: int = Field(0, ge=0)
+    """Most decoders that `auto` asks for, and never more than `stream.slots`. 0: the usable cores but one, divided by
+    decoder.threads."""
     restart_min_s: float = Field(5.0, ge=0)
     """Pause before a process that died is started again; it doubles with each death in a row."""
     restart_max_s: float = Field(300.0, ge=0)
     """Longest such pause."""
     stop_timeout_s: float = Field(60.0, gt=0)
     """How long a process may take to stop cleanly before it is killed."""
+
+    @field_validator("decoders", mode="before")
+    @classmethod
+    def _number_or_auto(cls, value: object) -> object:
+        text = str(value).strip()
+        if text == "auto":
+            return text
+        if not text.isdecimal() or int(text) < 1:
+            raise ValueError("a number from 1 on, or auto")
+        return int(text)
+
+    @property
+    def decoders_at_start(self) -> int:
+        """How many are started before anything is known of the load."""
+        return 1 if self.decoders == "auto" else self.decoders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.measurements import values
 from common.metrics import WINDOW_S
-from common.status import FetcherStatus, StatusType, TrainerStatus, read_status
+from common.status import HOPS, FetcherStatus, StatusType, TrainerStatus, read_status
 from services.local.supervisor import FETCHER, TRAINER, Processes
 
 PLAIN_LINE_S = 5.0
@@ -37,16 +38,31 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True)
+class HopRow:
+    """One hop over the last seconds; all in percent."""
+
+    name: str
+    put: float
+    """Time that the producer waited."""
+    get: float
+    """Time that the consumer waited."""
+    full: float
+
+
+@dataclass(frozen=True)
 class ProgressModel:
     """What to show, in order: (label, text)."""
 
     rows: tuple[tuple[str, str], ...]
     fraction: float | None
     """Part of the run that is done; None: not known."""
+    hops: tuple[HopRow, ...] = ()
 
     def plain_line(self) -> str:
         """All in one line."""
-        return " | ".join(f"{label} {text}" for label, text in self.rows)
+        hops = ", ".join(f"{hop.name} {hop.put:.0f}/{hop.get:.0f}/{hop.full:.0f}" for hop in self.hops)
+        rows = [*self.rows, ("hops (put waits/get waits/full, %)", hops)] if hops else self.rows
+        return " | ".join(f"{label} {text}" for label, text in rows)
 
 
 def progress_model(
@@ -69,7 +85,17 @@ def progress_model(
         *_fetcher_rows(fetcher),
         ("restarts", restarted or "none"),
     )
-    return ProgressModel(rows, done)
+    return ProgressModel(rows, done, hop_rows(values(fetcher, trainer)))
+
+
+def hop_rows(told: Mapping[str, float]) -> tuple[HopRow, ...]:
+    """The hops of which all is told, with data flowing, from common.measurements.values()."""
+    shares = ("wait_put_share", "wait_get_share", "occupancy")
+    return tuple(
+        HopRow(hop, *(100 * told[f"hop/{hop}/{share}"] for share in shares))
+        for hop in HOPS
+        if all(f"hop/{hop}/{share}" in told for share in shares)
+    )
 
 
 def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
@@ -104,7 +130,10 @@ def bottleneck(fetcher: FetcherStatus) -> str:
     reason, words = _REASONS[fetcher.bottleneck]
     share = 100 * fetcher.stall_shares.get(reason, 0.0)
     why = f"{words} {share:.0f} % of the last {WINDOW_S:.0f} s"
-    return f"{fetcher.bottleneck} ({why}) - {_REMEDIES[fetcher.bottleneck]}"
+    remedy = _REMEDIES[fetcher.bottleneck]
+    if fetcher.bottleneck == "decoders" and fetcher.decoders_wanted:
+        remedy = "more are added as cores and local.max_decoders allow"
+    return f"{fetcher.bottleneck} ({why}) - {remedy}"
 
 
 def duration(seconds: float) -> str:
@@ -140,10 +169,11 @@ def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
     if fetcher is None:
         return [("fetcher", "not up yet")]
     bad = f", {fetcher.files_bad} bad" if fetcher.files_bad else ""
+    wanted = f" of {fetcher.decoders_wanted} wanted" if fetcher.decoders_wanted else ""
     lost = f", {fetcher.decoders_lost} lost" if fetcher.decoders_lost else ""
     return [
         ("files", f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned{bad}"),
-        ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {fetcher.decoders} decoders{lost}"),
+        ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {fetcher.decoders} decoders{wanted}{lost}"),
         ("slots", f"{fetcher.slots_free} free, {fetcher.units_ready} ready of {fetcher.slots}"),
         ("bottleneck", bottleneck(fetcher)),
     ]
@@ -237,4 +267,17 @@ def render(model: ProgressModel) -> RenderableType:
         table.add_row("done", ProgressBar(total=1.0, completed=model.fraction, width=50))
     for label, text in model.rows:
         table.add_row(label, Text(text, style="yellow" if label == "bottleneck" else ""))
+    if model.hops:
+        table.add_row("hops", _hop_table(model.hops))
     return Panel(table, title="icestream", title_align="left", expand=False)
+
+
+def _hop_table(hops: Sequence[HopRow]) -> RenderableType:
+    table = Table.grid(padding=(0, 3))
+    table.add_column()
+    for _ in range(3):
+        table.add_column(justify="right")
+    table.add_row(f"last {WINDOW_S:.0f} s", "put waits", "get waits", "full", style="dim")
+    for hop in hops:
+        table.add_row(hop.name, f"{hop.put:.0f} %", f"{hop.get:.0f} %", f"{hop.full:.0f} %")
+    return table

@@ -39,11 +39,16 @@ class RestartPolicy:
         self._pause_s = self._min_s
         self._started_s = 0.0
         self._starts = 0
+        self._returns = 0
 
     @property
     def restarts(self) -> int:
         """How often it was started after the first time."""
-        return max(0, self._starts - 1)
+        return max(0, self._starts - 1 - self._returns)
+
+    def returns(self) -> None:
+        """It left in good order and is wanted again: its next start is no restart."""
+        self._returns += 1
 
     def started(self, now_s: float) -> None:
         """The process was started, or started again."""

@@ -93,7 +93,9 @@ def hold_run(run_dir: Path) -> Iterator[None]:
 
 
 class Supervisor:
-    """One session of a run: one fetcher, ``local.decoders`` decoders, one trainer. Use from the main thread.
+    """One session of a run: one fetcher, decoders, one trainer. Use from the main thread.
+
+    There are ``local.decoders`` decoders, or with "auto" as many as the fetcher's status says are wanted.
 
     ``watch`` is called every ``tick_s`` with what is running, ``say`` with one line for each thing that happens.
     A second Ctrl-C kills; within ``hurry_after_s`` of the first it counts as the same one, because wrappers
@@ -118,22 +120,22 @@ class Supervisor:
         self._say = say
         self._tick_s = tick_s
         self._hurry_after_s = hurry_after_s
-        names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders)), TRAINER]
-        self._children = {
-            name: _Child(
-                name,
-                run_dir / LOGS_FOLDER / f"{name}.log",
-                RestartPolicy(local.restart_min_s, local.restart_max_s),
-            )
-            for name in names
-        }
-        self._decoders = tuple(child for child in self._children.values() if service_of(child.name) == "decoder")
+        names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start)), TRAINER]
+        self._children = {name: self._make_child(name) for name in names}
         self._selector = selectors.DefaultSelector()
         self._stop: _Stop | None = None
         self._interrupted_s: float | None = None
         self._exit_status: ExitStatus = "failed"
         self._exit_code = FAILED_EXIT_CODE
         self._error: str | None = None
+
+    @property
+    def _decoders(self) -> tuple[_Child, ...]:
+        return tuple(child for child in self._children.values() if service_of(child.name) == "decoder")
+
+    def _make_child(self, name: str) -> _Child:
+        policy = RestartPolicy(self._local.restart_min_s, self._local.restart_max_s)
+        return _Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
 
     def run(self) -> Outcome:
         """Start all, and return when the run has ended and no child is left."""
@@ -147,6 +149,7 @@ class Supervisor:
                 next_look_s = began_s
                 while self._stop is None or any(child.alive for child in self._children.values()):
                     if time.monotonic() >= next_look_s:
+                        self._add_decoders()
                         self._watch(self._processes())
                         next_look_s = time.monotonic() + self._tick_s
                     self._turn(received, next_look_s)
@@ -189,8 +192,34 @@ class Supervisor:
         if child.name == TRAINER:
             # It goes on from its checkpoint: whoever had nothing left to do is needed again.
             for other in self._children.values():
-                if not other.alive and other.due_s == math.inf:
+                if not other.alive and other.due_s == math.inf and not other.retired:
                     self._start(other)
+
+    def _add_decoders(self) -> None:
+        """Start the decoders that the fetcher wants and that are neither there nor on their way."""
+        if self._local.decoders != "auto" or self._stop is not None:
+            return
+        status = self._fetcher_status()
+        if status is None or status.state == "finished":
+            return
+        coming = [
+            child
+            for child in self._decoders
+            if child.due_s < math.inf or (child.alive and child.pid not in status.decoder_pids)
+        ]
+        for _ in range(status.decoders_wanted - len(status.decoder_pids) - len(coming)):
+            self._start(self._another_decoder())
+
+    def _another_decoder(self) -> _Child:
+        """One that has left, or a new one."""
+        for child in self._decoders:
+            if not child.alive and child.due_s == math.inf:
+                child.retired = False
+                child.policy.returns()
+                return child
+        child = self._make_child(f"decoder-{len(self._decoders)}")
+        self._children[child.name] = child
+        return child
 
     def _on_exit(self, child: _Child) -> None:
         self._selector.unregister(child.pidfd)
@@ -209,6 +238,7 @@ class Supervisor:
             case Ended() if self._needed(child):
                 self._schedule(child, child.policy.died(now_s), exit_code, now_s)
             case Ended():
+                child.retired = self._local.decoders == "auto"
                 self._say(f"{child.name} left")
             case UserError():
                 self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.last_error()}")
@@ -222,8 +252,13 @@ class Supervisor:
         )
 
     def _all_decoded(self) -> bool:
+        status = self._fetcher_status()
+        return status is not None and status.state == "finished"
+
+    def _fetcher_status(self) -> FetcherStatus | None:
+        """Of the fetcher's newest start."""
         status = read_status(self._run_dir, FETCHER, FetcherStatus)
-        return status is not None and status.pid == self._children[FETCHER].pid and status.state == "finished"
+        return status if status is not None and status.pid == self._children[FETCHER].pid else None
 
     def _needed(self, ended: _Child) -> bool:
         """Whether the run can't go on without it. A decoder may leave (retired by hand, say), but not the last."""
@@ -359,6 +394,8 @@ class _Child:
         """When it is started again."""
         self.pid = 0
         """Of its newest start, also after its end."""
+        self.retired = False
+        """It left because fewer decoders are wanted."""
         self.pidfd = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0

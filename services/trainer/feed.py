@@ -27,6 +27,7 @@ from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
 from services.trainer.lane import Lane, holds_no_slot, lanes_of_rank, units_in_advance
 from services.trainer.position import StreamPosition
+from services.trainer.waits import BatchWaits
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,10 @@ class Feed:
         """True once the plan has no more units."""
         self.on_commit_request: Callable[[], None] = lambda: None
         """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
-        self.waited_s = 0.0
-        """Time spent in waiting for units."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called again and again while there is no unit."""
+        self.waits = BatchWaits()
+        """Who waited for whom between feed and steps."""
         self._connected = self._attached = False
         self._connect()
 
@@ -97,11 +100,13 @@ class Feed:
             except FetcherLost:
                 logger.warning("the fetcher is gone; waiting for it to come back")
                 plan_hash = self.plan_hash
+                started_s = time.monotonic()
                 self._disconnect()
                 try:
                     self._connect()
                 except StopRequested:
                     return
+                self.waits.waited(time.monotonic() - started_s)
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
 
@@ -180,7 +185,9 @@ class Feed:
                 self.position = self._taken  # units without events may stand behind the last batch
                 return
             position = self._taken
+            self.waits.given(time.monotonic())
             yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines if self._audit else ()))
+            self.waits.taken(time.monotonic())
             self.position = position  # the loop came back for the next batch: this one is trained
 
     def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str]]:
@@ -214,10 +221,7 @@ class Feed:
 
     def _receive(self) -> None:
         self._copier.poll()
-        started_s = time.monotonic()
-        message = self._transport.receive(_POLL_S)
-        self.waited_s += time.monotonic() - started_s
-        match message:
+        match self._next_message():
             case m.DeliveredUnit() as unit:
                 self._lane(unit.k % self._stream.lanes).arrived.append((unit, self._arrays(unit)))
             case m.End(number):
@@ -232,6 +236,16 @@ class Feed:
         if not lanes:
             raise RuntimeError(f"lane {number} was delivered to rank {self._rank} of {self._ranks}")
         return lanes[0]
+
+    def _next_message(self) -> m.Message | None:
+        """The next message, or None after a short time; notes how long nothing was there."""
+        message = self._transport.receive(0.0)
+        if message is None:
+            started_s = time.monotonic()
+            message = self._transport.receive(_POLL_S)
+            self.waits.waited(time.monotonic() - started_s)
+            self.on_wait()
+        return message
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
         """Views into the unit's slot, checked against its header; None if it was skipped."""

@@ -40,6 +40,7 @@ def train(
         return 0 < config.max_steps <= state.step
 
     feed.on_commit_request = commit
+    feed.on_wait = lambda: telemetry.waiting(state, feed.waits)
     exhausted = False
     with closing(feed.batches(state.position)) as batches:
         while not enough() and not stopped():
@@ -55,9 +56,9 @@ def train(
             if audit:
                 audit.write(fed.audit_lines)
             if state.step % config.log_every == 0 or state.step == 1:
-                telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waited_s)
+                telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waits)
             else:
-                telemetry.status("training", state, feed.waited_s)
+                telemetry.status("training", state, feed.waits)
             if state.step % config.checkpoint_every == 0:
                 commit()
     plan_ended = exhausted and feed.ended

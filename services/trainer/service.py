@@ -120,9 +120,9 @@ def _train(
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
     try:
-        telemetry.status("starting", state, 0.0, force=True)
+        telemetry.status("starting", state, feed.waits, force=True)
         end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop))
-        status = telemetry.status(end, state, feed.waited_s, force=True)
+        status = telemetry.status(end, state, feed.waits, force=True)
     finally:
         telemetry.close()
         if audit is not None:

@@ -10,13 +10,17 @@ from typing import Literal
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from common.metrics import Rate
-from common.status import TrainerStatus, write_status
+from common.measurements import values
+from common.metrics import Rate, Shares
+from common.status import FetcherStatus, Hop, TrainerStatus, read_status, write_status
 from services.trainer.state import TrainState
+from services.trainer.waits import BatchWaits
 
 TENSORBOARD_FOLDER = "tensorboard"
 _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
+_ON_TENSORBOARD = ("hop/", "stall/", "trainer/events_per_s", "trainer/particles_per_s", "trainer/wait_fraction")
+"""Beginnings of the names (common/measurements.py) that are written at every log step, besides the losses."""
 _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
@@ -32,20 +36,21 @@ class Telemetry:
         self._losses: dict[str, float] = {}
         self._events = Rate()
         self._particles = Rate()
-        self._waited = Rate()
+        self._waits = Shares()
         self._checkpoint = ""
         self._checkpoint_step = 0
         self._written_s = 0.0
 
-    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waited_s: float) -> None:
+    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> None:
         """Write the metrics of a step: the host waits for the device here, and nowhere else."""
         self._losses = {name: float(value) for name, value in metrics.items()}
         for name, value in self._losses.items():
             self._writer.add_scalar(f"train/{name}", value, state.step)
-        self.status("training", state, waited_s, force=True)
-        self._writer.add_scalar("pipeline/events_per_s", self._newest.events_per_s, state.step)
-        self._writer.add_scalar("pipeline/particles_per_s", self._newest.particles_per_s, state.step)
-        self._writer.add_scalar("pipeline/wait_fraction", self._newest.wait_fraction, state.step)
+        self.status("training", state, waits, force=True)
+        fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)  # None: it runs somewhere else
+        for name, value in values(fetcher, self._newest).items():
+            if name.startswith(_ON_TENSORBOARD):
+                self._writer.add_scalar(name, value, state.step)
 
     def checkpointed(self, path: Path, step: int) -> None:
         """A checkpoint was written."""
@@ -57,7 +62,7 @@ class Telemetry:
         self,
         name: Literal["starting", "training", "finished", "stopped"],
         state: TrainState,
-        waited_s: float,
+        waits: BatchWaits,
         *,
         force: bool = False,
     ) -> TrainerStatus:
@@ -67,6 +72,7 @@ class Telemetry:
             return self._newest
         self._written_s = now_s
         counters = state.position.counters
+        batches = self._batches(now_s, waits)
         self._newest = self._base.model_copy(
             update={
                 "state": name,
@@ -76,7 +82,8 @@ class Telemetry:
                 "counters": counters,
                 "events_per_s": self._events.update(now_s, counters.events_trained),
                 "particles_per_s": self._particles.update(now_s, counters.particles_trained),
-                "wait_fraction": min(self._waited.update(now_s, waited_s), 1.0),
+                "wait_fraction": batches.wait_get_share,
+                "batches": batches,
                 "losses": {loss: self._losses[loss] for loss in _IN_STATUS if loss in self._losses},
                 "checkpoint": self._checkpoint,
                 "checkpoint_step": self._checkpoint_step,
@@ -86,6 +93,19 @@ class Telemetry:
         )
         write_status(self._run_dir, "trainer", self._newest)
         return self._newest
+
+    def waiting(self, state: TrainState, waits: BatchWaits) -> None:
+        """Keep the status file new while no step is made, or nobody would see the waiting."""
+        self.status(self._newest.state, state, waits)
+
+    def _batches(self, now_s: float, waits: BatchWaits) -> Hop:
+        shares = self._waits.update(now_s, {"put": waits.put_s, "get": waits.get_s})
+        return Hop(
+            wait_put_s=waits.put_s,
+            wait_get_s=waits.get_s,
+            wait_put_share=min(shares["put"], 1.0),  # a step's time counts at its end
+            wait_get_share=min(shares["get"], 1.0),
+        )
 
     def close(self) -> None:
         """Flush and close."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.metrics import Rate, Shares
+from common.metrics import HopMeter, Rate, Shares
 
 
 def test_a_rate_is_the_growth_per_second() -> None:
@@ -37,3 +37,23 @@ def test_shares_are_parts_of_the_last_seconds() -> None:
     shares.update(0.0, {"disk": 0.0, "network": 0.0})
     assert shares.update(4.0, {"disk": 1.0, "network": 3.0}) == pytest.approx({"disk": 0.25, "network": 0.75})
     assert shares.update(8.0, {"disk": 5.0, "network": 3.0}) == pytest.approx({"disk": 1.0, "network": 0.0})
+
+
+def test_a_hop_adds_up_its_waits_and_means_its_occupancy_over_time() -> None:
+    meter = HopMeter(window_s=10.0)
+    meter.hop(0.0)
+    meter.add(1.0, put=1.0, occupancy=1.0)
+    meter.add(3.0, get=0.5, occupancy=0.25)
+    hop = meter.hop(4.0)
+    assert (hop.wait_put_s, hop.wait_get_s) == pytest.approx((1.0, 1.5))
+    assert (hop.wait_put_share, hop.wait_get_share, hop.occupancy) == pytest.approx((0.25, 0.375, 1.75 / 4))
+
+
+def test_a_hop_forgets_the_occupancy_of_long_ago_but_not_the_waits() -> None:
+    meter = HopMeter(window_s=2.0)
+    meter.hop(0.0)
+    meter.add(4.0, put=1.0, occupancy=1.0)
+    meter.hop(4.0)
+    meter.add(4.0, occupancy=0.5)
+    hop = meter.hop(8.0)
+    assert (hop.wait_put_s, hop.wait_put_share, hop.occupancy) == pytest.approx((4.0, 0.0, 0.5))

@@ -365,3 +365,90 @@ def test_nothing_stalls_before_a_trainer_or_after_the_plan(make: Callable[..., D
     dispatcher = make(units=0)
     dispatcher.end_plan()
     assert stalls(dispatcher) == {}
+
+
+def test_a_stall_is_charged_to_what_held_since_the_last_tick(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(units=0)
+    dispatcher.tick(100.0)
+    dispatcher.add_units([unit(0)])  # nobody to lease it to
+    dispatcher.tick(103.0)
+    dispatcher.tick(104.0)
+    assert (dispatcher.stalled_s["not_staged"], dispatcher.stalled_s["no_credit"]) == (3.0, 1.0)
+
+
+def test_a_stall_with_all_slots_at_the_trainer_and_an_idle_decoder_is_the_trainer(
+    make: Callable[..., Dispatcher],
+) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("a", m.Hello(1), 100.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 100.0)
+    assert (dispatcher.num(State.DELIVERED), dispatcher.num(State.READY)) == (1, 0)
+    assert stalls(dispatcher) == {"no_free_slot": 7.0}
+
+
+# ------------------------------------------------------------------ what the hops are read from
+
+
+def test_busy_decoders_hold_a_lease(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("b", m.Hello(2), 0.0)
+    assert (dispatcher.num_busy, dispatcher.num_staying) == (1, 2)
+
+
+def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_the_last(
+    make: Callable[..., Dispatcher],
+) -> None:
+    dispatcher = make(slots=2, units=1, want=2)
+    assert dispatcher.trainer_waits
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert dispatcher.trainer_waits, "for the second"
+    dispatcher.end_plan()
+    assert not dispatcher.trainer_waits
+    assert not make(want=0).trainer_waits
+
+
+def test_what_is_prefetched_is_a_part_of_what_the_trainer_asked_for(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=3, want=2)
+    assert dispatcher.prefetched == 0.0
+    dispatcher.handle("a", m.Hello(3), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert dispatcher.prefetched == 0.5
+    dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)
+    assert dispatcher.prefetched == 1.0
+
+
+# ------------------------------------------------------------------ retiring
+
+
+def test_the_newest_of_the_idle_decoders_is_told_to_leave(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    for name in ("a", "b", "c"):
+        dispatcher.handle(name, m.Hello(1), 0.0)
+    assert dispatcher.retire() == [Send("c", m.Retire())]
+    assert dispatcher.retire() == [Send("b", m.Retire())]
+    assert dispatcher.retire() == [Send("a", m.Retire())], "a is at work, but nobody else is left"
+    assert dispatcher.retire() == []
+
+
+def test_a_decoder_at_work_stays_before_an_older_idle_one(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=1)
+    dispatcher.handle("z", m.Hello(1), 0.0)
+    dispatcher.handle("b", m.Hello(1), 0.0)
+    dispatcher.handle("z", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert leases(dispatcher.handle("t", m.Release(0), 0.0)) == [("b", 1, 0)]
+    assert dispatcher.retire() == [Send("z", m.Retire())]
+
+
+def test_a_retired_decoder_finishes_its_leases_and_gets_no_more(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=3)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.retire()
+    assert (dispatcher.num_staying, dispatcher.num_busy) == (0, 0)
+    actions = dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    assert (delivered(actions), leases(actions)) == ([0], [])
+    assert leases(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == []
+    assert dispatcher.handle("a", m.Bye(), 0.0) == []
+    assert dispatcher.counts["decoders_lost"] == 0
+    assert [k for _, k, _ in leases(dispatcher.handle("b", m.Hello(1), 0.0))] == [2]

@@ -146,3 +146,31 @@ def test_a_file_on_its_way_during_a_restart_is_not_fetched_twice() -> None:
     ahead.restart(0)
     assert ahead.begin(0) == []
     assert ahead.add(staged(0))
+
+
+def test_staging_is_full_when_the_blocks_ahead_or_the_budget_are_used_up_and_nothing_is_on_its_way() -> None:
+    for ahead in (make(8, budget=1000, ahead=1), make(8, budget=40, ahead=5)):
+        files = ahead.begin(0)
+        assert not ahead.is_full, "files are on their way"
+        for file in files:
+            ahead.add(staged(file))
+        assert ahead.is_full
+
+
+def test_staging_is_not_full_once_the_last_block_was_begun() -> None:
+    ahead = make(4, budget=1000, ahead=5)
+    for file in ahead.begin(0):
+        ahead.add(staged(file))
+    assert not ahead.is_full
+
+
+def test_the_part_that_is_ahead_counts_blocks_given_out_beyond_the_current_one() -> None:
+    ahead = make(20, budget=1000, ahead=4)
+    for file in ahead.begin(0)[:6]:  # three blocks of five
+        ahead.add(staged(file))
+    assert ahead.part_ahead(0) == 0.0
+    for _ in range(3):
+        ahead.take_block()
+    assert ahead.part_ahead(0) == 2 / 4
+    assert ahead.part_ahead(2) == 0.0
+    assert ahead.part_ahead(3) == 0.0

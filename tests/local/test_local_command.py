@@ -100,6 +100,19 @@ def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
     assert stored["fetcher"]["strict"] is True
 
 
+def test_decoders_may_be_auto(tmp_path: Path) -> None:
+    result = icestream_run(tmp_path, "-i", "/data/demo", "--decoders", "auto")
+    assert "fetcher, decoders as needed, trainer" in result.output
+    assert json.loads((tmp_path / "config.json").read_text())["local"]["decoders"] == "auto"
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", ""])
+def test_a_number_of_decoders_that_is_none_is_refused_with_what_was_expected(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadInputError, match=r"local.decoders = '.*': expected a number from 1 on, or auto"):
+        icestream_run(tmp_path, "-i", "/data/demo", "--decoders", text)
+
+
 def test_a_run_without_input_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"no input given.*-i/--input"):
         icestream_run(tmp_path / "run")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.status import Counters, FetcherStatus, TrainerStatus, write_status
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus, write_status
 from services.local.progress import (
     Display,
     ProgressModel,
@@ -118,6 +118,52 @@ def test_the_line_holds_what_a_reader_wants_to_know() -> None:
         "restarts trainer 1",
     ):
         assert words in line
+
+
+HOPS_TOLD = {
+    "hops": {
+        "staged": Hop(wait_put_share=0.9, occupancy=1.0),
+        "leases": Hop(wait_get_share=0.125, occupancy=0.875),
+        "slots": Hop(wait_put_share=0.5, occupancy=0.75),
+    },
+    "batches_occupancy": 0.5,
+}
+WITH_HOPS = progress_model(
+    FETCHER.model_copy(update=HOPS_TOLD),
+    TRAINER.model_copy(update={"batches": Hop(wait_put_share=0.4, wait_get_share=0.03)}),
+    {},
+    65.0,
+)
+
+
+def test_the_line_holds_every_hop_with_both_waits_and_its_occupancy() -> None:
+    line = WITH_HOPS.plain_line()
+    told = "staged 90/0/100, leases 0/12/88, slots 50/0/75, batches 40/3/50"
+    assert line.endswith(f"hops (put waits/get waits/full, %) {told}")
+    assert "hops" not in progress_model(None, None, {}, 1.0).plain_line()
+
+
+def test_the_view_shows_the_hops_as_a_table_that_fits_80_columns() -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(render(WITH_HOPS))
+    lines = [line.strip("│ ").split() for line in out.getvalue().splitlines()]
+    assert ["hops", "last", "5", "s", "put", "waits", "get", "waits", "full"] in lines
+    assert ["slots", "50", "%", "0", "%", "75", "%"] in lines
+    assert ["batches", "40", "%", "3", "%", "50", "%"] in lines
+    assert max(len(line) for line in out.getvalue().splitlines()) <= 80
+
+
+def test_a_hop_that_nobody_tells_fully_is_left_out() -> None:
+    alone = progress_model(None, TRAINER, {}, 1.0)
+    assert alone.hops == ()
+
+
+def test_with_auto_the_number_that_is_wanted_is_shown_and_the_remedy_is_no_flag() -> None:
+    auto = FETCHER.model_copy(update={"decoders_wanted": 3, "bottleneck": "decoders"})
+    line = progress_model(auto, TRAINER, {}, 1.0).plain_line()
+    assert "2 decoders of 3 wanted" in line
+    assert "more are added as cores and local.max_decoders allow" in line
+    assert "--decoders" not in line
 
 
 def test_the_part_that_is_done_follows_from_the_eta() -> None:

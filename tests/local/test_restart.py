@@ -69,3 +69,13 @@ def test_the_first_start_does_not_count_as_a_restart() -> None:
     policy.started(1.0)
     policy.started(2.0)
     assert policy.restarts == 2
+
+
+def test_one_that_left_and_is_wanted_again_was_not_restarted() -> None:
+    policy = RestartPolicy(5, 300)
+    policy.started(0.0)
+    policy.started(1.0)
+    assert policy.restarts == 1
+    policy.returns()
+    policy.started(2.0)
+    assert policy.restarts == 1

@@ -14,10 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from common.errors import BadInputError
+from common.status import FetcherStatus, write_status
 from services.local.config import LocalConfig
 from services.local.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
 
@@ -51,6 +53,11 @@ signal.signal(signal.SIGTERM, on_sigterm)
 first = not (run_dir / f"{name}.was-here").exists()
 (run_dir / f"{name}.was-here").touch()
 tell("started")
+if behaviour == "leaves when told":
+    while not (run_dir / f"{name}.leave").exists():
+        time.sleep(0.01)
+    (run_dir / f"{name}.leave").unlink()
+    sys.exit(0)
 if behaviour == "has a child":
     import subprocess
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"])
@@ -132,6 +139,8 @@ class Stage:
         self.script: list[tuple[Callable[[Story], bool], Callable[[], None]]] = []
         self.said: list[str] = []
         self.processes = Processes({}, {})
+        self.seen: set[str] = set()
+        """Every process that ever ran, also one that had no time to tell of itself."""
         self._deadline_s = time.monotonic() + PATIENCE_S
 
     def command_for(self, name: str) -> list[str]:
@@ -152,11 +161,22 @@ class Stage:
     def watch(self, processes: Processes) -> None:
         assert time.monotonic() < self._deadline_s, f"stuck: {self.story()} {self.said}"
         self.processes = processes
+        self.seen |= processes.pids.keys()
         if self.script and self.script[0][0](self.story()):
             self.script.pop(0)[1]()
 
-    def run(self, decoders: int = 2, stop_timeout_s: float = PATIENCE_S) -> Outcome:
-        local = LocalConfig(decoders=decoders, restart_min_s=0, restart_max_s=0, stop_timeout_s=stop_timeout_s)
+    def tell_wanted(self, wanted: int, *connected: str) -> None:
+        """What the fetcher would say: so many decoders are wanted, and these have joined."""
+        pids = tuple(self.processes.pids[name] for name in connected)
+        status = FetcherStatus(pid=self.processes.pids["fetcher"], decoders_wanted=wanted, decoder_pids=pids)
+        write_status(self.run_dir, "fetcher", status)
+
+    def run(
+        self, decoders: int | Literal["auto"] = 2, stop_timeout_s: float = PATIENCE_S, restart_s: float = 0
+    ) -> Outcome:
+        local = LocalConfig(
+            decoders=decoders, restart_min_s=restart_s, restart_max_s=restart_s, stop_timeout_s=stop_timeout_s
+        )
         supervisor = Supervisor(
             self.run_dir,
             local,
@@ -397,6 +417,118 @@ def test_a_fetcher_that_has_finished_is_started_again_only_with_the_trainer(stag
     ]
     stage.run()
     assert stage.story().count(("fetcher", "started")) == 2
+
+
+# ------------------------------------------------------------------ --decoders auto
+
+ONE_OF_EACH = started("fetcher", "decoder-0", "trainer")
+
+
+def looks(times: int) -> list[tuple[Callable[[Story], bool], Callable[[], None]]]:
+    """Script: let the supervisor look at the run so often."""
+    return [(lambda story: True, lambda: None)] * times
+
+
+def test_auto_begins_with_one_decoder_and_starts_as_many_as_are_wanted(stage: Stage) -> None:
+    stage.script = [
+        (ONE_OF_EACH, lambda: stage.tell_wanted(1, "decoder-0")),
+        *looks(3),
+        (lambda story: len(stage.processes.pids) == 3, lambda: stage.tell_wanted(3, "decoder-0")),
+        (started("decoder-1", "decoder-2"), lambda: None),
+        *looks(3),  # both are on their way: no other is started
+        (lambda story: True, CTRL_C),
+    ]
+    outcome = stage.run(decoders="auto")
+    assert stage.seen == {"fetcher", "trainer", "decoder-0", "decoder-1", "decoder-2"}
+    assert outcome.restarts["decoder"] == 0
+    assert sorted(name for name, what in stage.story() if what == "SIGTERM" and "decoder" in name) == [
+        *("decoder-0", "decoder-1", "decoder-2")
+    ]
+
+
+def test_auto_counts_a_decoder_that_somebody_else_started(stage: Stage) -> None:
+    def joined_by_hand() -> None:
+        pids = (stage.processes.pids["decoder-0"], 1)
+        fetcher = stage.processes.pids["fetcher"]
+        write_status(stage.run_dir, "fetcher", FetcherStatus(pid=fetcher, decoders_wanted=2, decoder_pids=pids))
+
+    stage.script = [(ONE_OF_EACH, joined_by_hand), *looks(5), (lambda story: True, CTRL_C)]
+    stage.run(decoders="auto")
+    assert "decoder-1" not in stage.seen
+
+
+def test_auto_takes_a_retired_decoder_as_left_and_starts_it_again_when_it_is_wanted(stage: Stage) -> None:
+    stage.behaviours = {"decoder-1": "leaves when told"}
+    leave = stage.run_dir / "decoder-1.leave"
+    stage.script = [
+        (ONE_OF_EACH, lambda: stage.tell_wanted(2, "decoder-0")),
+        (started("decoder-1"), lambda: stage.tell_wanted(1, "decoder-0")),
+        (lambda story: True, leave.touch),
+        (lambda story: "decoder-1 left" in stage.said, lambda: None),
+        *looks(3),
+        (lambda story: "decoder-1" not in stage.processes.pids, lambda: stage.tell_wanted(2, "decoder-0")),
+        (started_times("decoder-1", 2), CTRL_C),
+    ]
+    assert stage.run(decoders="auto").restarts["decoder"] == 0
+    assert stage.said.count("decoder-1 left") == 1
+
+
+def test_auto_starts_a_killed_decoder_again_and_no_other_in_its_place(stage: Stage) -> None:
+    stage.script = [
+        (ONE_OF_EACH, lambda: stage.tell_wanted(1, "decoder-0")),
+        (lambda story: True, lambda: os.kill(stage.processes.pids["decoder-0"], signal.SIGKILL)),
+        (started_times("decoder-0", 2), lambda: None),
+        *looks(3),
+        (lambda story: True, CTRL_C),
+    ]
+    assert stage.run(decoders="auto").restarts["decoder"] == 1
+    assert "decoder-1" not in stage.seen
+
+
+def test_auto_starts_no_other_while_a_killed_decoder_pauses_before_its_restart(stage: Stage) -> None:
+    stage.script = [
+        (ONE_OF_EACH, lambda: os.kill(stage.processes.pids["decoder-0"], signal.SIGKILL)),
+        (lambda story: "decoder-0" not in stage.processes.pids, lambda: stage.tell_wanted(1)),
+        *looks(3),
+        (lambda story: True, CTRL_C),
+    ]
+    stage.run(decoders="auto", restart_s=300)
+    assert "decoder-1" not in stage.seen
+
+
+def test_auto_does_not_bring_back_who_left_only_because_the_trainer_is_started_again(stage: Stage) -> None:
+    stage.behaviours = {"decoder-1": "leaves when told"}
+    stage.script = [
+        (ONE_OF_EACH, lambda: stage.tell_wanted(2, "decoder-0")),
+        (started("decoder-1"), lambda: stage.tell_wanted(1, "decoder-0")),
+        (lambda story: True, (stage.run_dir / "decoder-1.leave").touch),
+        (
+            lambda story: "decoder-1 left" in stage.said,
+            lambda: os.kill(stage.processes.pids["trainer"], signal.SIGKILL),
+        ),
+        (started_times("trainer", 2), lambda: None),
+        *looks(3),
+        (lambda story: True, CTRL_C),
+    ]
+    stage.run(decoders="auto")
+    assert stage.story().count(("decoder-1", "started")) == 1
+
+
+def test_what_a_former_fetcher_wanted_starts_nobody(stage: Stage) -> None:
+    write_status(stage.run_dir, "fetcher", FetcherStatus(pid=1, decoders_wanted=5))
+    stage.script = [(ONE_OF_EACH, lambda: None), *looks(5), (lambda story: True, CTRL_C)]
+    stage.run(decoders="auto")
+    assert "decoder-1" not in stage.seen
+
+
+def test_a_fixed_number_of_decoders_stays_fixed(stage: Stage) -> None:
+    stage.script = [
+        (started(*EVERYONE), lambda: stage.tell_wanted(5, "decoder-0")),
+        *looks(5),
+        (lambda story: True, CTRL_C),
+    ]
+    stage.run(decoders=2)
+    assert "decoder-2" not in stage.seen
 
 
 def test_an_error_of_the_supervisor_leaves_no_process_behind(stage: Stage) -> None:

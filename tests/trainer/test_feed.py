@@ -48,7 +48,9 @@ class Fetcher:
         skip: tuple[int, ...] = (),
         wrong_header: bool = False,
         stream: StreamConfig = STREAM,
+        decodes: bool = True,
     ):
+        self._decodes = decodes
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
             slots=stream.slots, plan_hash=plan, max_unit_deaths=1, stall_timeout_s=1000, lanes=stream.lanes
@@ -78,7 +80,7 @@ class Fetcher:
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
-            while self._leases:
+            while self._leases and self._decodes:
                 self._decode(self._leases.popleft())
             if self.ask_for_commit and self.dispatcher.trainers:
                 self.ask_for_commit = False
@@ -314,6 +316,18 @@ def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Callable[..., Fetc
     assert found == ALL_ROWS[: len(found)]
     assert 0 < len(found) < len(ALL_ROWS)
     assert not feed.ended
+
+
+def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed]
+) -> None:
+    fetch(decodes=False)
+    told: list[float] = []
+    feed = connect(stopped=lambda: len(told) >= 3)
+    feed.on_wait = lambda: told.append(feed.waits.get_s)
+    assert list(feed.batches(StreamPosition())) == []
+    assert 0.0 < told[0] < told[1] < told[2]
+    assert feed.waits.put_s == 0.0
 
 
 # ------------------------------------------------------------------ lanes
