@@ -158,8 +158,9 @@ class Feed:
         self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
         bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
         self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files))
-        for lane in self._lanes:
-            self._transport.send(m.Want(lane.number, self._units_in_advance))
+        if not holds_no_slot(self._stream):
+            for lane in self._lanes:
+                self._transport.send(m.Want(lane.number, self._units_in_advance))
 
     # -------------------------------------------------------------- units, microbatches, batches
 
@@ -216,6 +217,9 @@ class Feed:
     def _next_unit(self, lane: Lane) -> tuple[m.DeliveredUnit, UnitArrays | None] | None:
         """The lane's next unit; None once there is none, or if asked to stop."""
         while not lane.arrived and not lane.ended and not self._stopped():
+            if holds_no_slot(self._stream) and not lane.asked:
+                lane.asked = True
+                self._transport.send(m.Want(lane.number, 1))
             self._receive()
         return lane.arrived.popleft() if lane.arrived and not self._stopped() else None
 
@@ -223,7 +227,9 @@ class Feed:
         self._copier.poll()
         match self._next_message():
             case m.DeliveredUnit() as unit:
-                self._lane(unit.k % self._stream.lanes).arrived.append((unit, self._arrays(unit)))
+                lane = self._lane(unit.k % self._stream.lanes)
+                lane.arrived.append((unit, self._arrays(unit)))
+                lane.asked = False
             case m.End(number):
                 self._lane(number).ended = True
             case m.CommitRequest():
@@ -262,4 +268,5 @@ class Feed:
         """All microbatches of a unit have been copied."""
         if not (holds_no_slot(self._stream) and unit.slot >= 0):
             self._transport.send(m.Release(unit.k))
-        self._transport.send(m.Want(lane.number, 1))
+        if not holds_no_slot(self._stream):
+            self._transport.send(m.Want(lane.number, 1))

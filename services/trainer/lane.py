@@ -20,6 +20,8 @@ class Lane:
     """Units with their arrays (None: the unit was skipped)."""
     ended: bool = False
     """The plan has no more units for this lane."""
+    asked: bool = False
+    """The one unit that it needs next was asked for (where no slot is held)."""
 
     @property
     def used_up(self) -> bool:
@@ -44,5 +46,9 @@ def units_in_advance(stream: StreamConfig, prefetch_units: int) -> int:
 
 
 def holds_no_slot(stream: StreamConfig) -> bool:
-    """True if there are fewer slots than lanes: then a unit is copied out of its slot as soon as it arrives."""
+    """True if there are fewer slots than lanes: then a unit is copied out of its slot as soon as it arrives.
+
+    It is asked for only when its lane waits for it. One that came while this rank waits for the others, in an
+    all-reduce, would stay in a slot that the others' lanes need: nobody would ever go on.
+    """
     return stream.slots < stream.lanes

@@ -410,6 +410,37 @@ def test_two_ranks_get_what_one_gets_lane_by_lane(
     assert fetcher.finished.wait(20), "the run is over once both are through"
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_ranks_that_wait_for_each_other_in_every_step_get_to_the_end(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed], slots: int
+) -> None:
+    stream = two_lanes(slots)
+    fetch(stream=stream)
+    ranks = [connect(stream=stream, rank=rank, ranks=2) for rank in range(2)]
+    all_reduce = threading.Barrier(2, timeout=20)
+    has_batch = [True, True]
+    taken: list[list[FedBatch]] = [[], []]
+
+    def train(rank: int) -> None:
+        batches = ranks[rank].batches(StreamPosition.start(2))
+        try:
+            while any(has_batch):
+                all_reduce.wait()
+                fed = next(batches, None)
+                taken[rank] += [fed] if fed else []
+                has_batch[rank] = fed is not None
+                all_reduce.wait()
+        except threading.BrokenBarrierError:
+            batches.close()
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [rows_of_lane(taken[rank], rank) for rank in range(2)] == [rows_of_units(0), rows_of_units(1)]
+
+
 def test_ranks_that_cannot_share_the_lanes_are_refused(connect: Callable[..., Feed]) -> None:
     with pytest.raises(BadInputError, match=r"stream\.lanes = 2 must be a multiple of the number of trainers, 3"):
         connect(stream=two_lanes(2), rank=0, ranks=3)
