@@ -46,8 +46,8 @@ def always(arguments: tuple[Any, ...], result: Any) -> Told:
 
 
 def sends(name: str) -> Callable[[tuple[Any, ...], Any], Told]:
-    """The last positional argument is a message of that class."""
-    return lambda arguments, result: f"{arguments[-1]}"[:300] if type(arguments[-1]).__name__ == name else None
+    """One of the positional arguments is a message of that class."""
+    return lambda arguments, result: next((f"{a}"[:300] for a in arguments if type(a).__name__ == name), None)
 
 
 def tear(arguments: tuple[Any, ...], result: Any) -> Told:
