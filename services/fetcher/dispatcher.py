@@ -143,6 +143,7 @@ class Dispatcher:
         self.free = list(range(slots))  # heap
         self.units: dict[int, m.Unit] = {}
         self.first_k = self.next_k = 0  # planned are the units from the one to below the other
+        self._committed_k = 0  # files of what is before it may be evicted
         self.plan_ended = False
         self.attached_once = False
         self.stall: str | None = None
@@ -277,7 +278,8 @@ class Dispatcher:
                 for lane in self._lanes_of(peer):
                     lane.committed = cursors[lane.number]
                 actions.append(Evict(min(self._first_needed_block(lane.committed) for lane in self.lanes)))
-                self._forget_before(min(lane.committed.unit for lane in self.lanes))
+                self._committed_k = max(self._committed_k, min(lane.committed.unit for lane in self.lanes))
+                self._forget_before(self._committed_k)
             case m.Finished() if self._lanes_of(peer):
                 for lane in self._lanes_of(peer):
                     lane.finished = True
@@ -438,10 +440,12 @@ class Dispatcher:
         lane.trainer, lane.want = None, 0
         for k, entry in list(self._table.items()):
             if entry.state is State.DELIVERED and k % len(self.lanes) == lane.number:
-                lane.deliver_k = min(lane.deliver_k, k)
-                if k in self.units:
+                is_needed = k >= lane.committed.unit
+                if is_needed:
+                    lane.deliver_k = min(lane.deliver_k, k)
+                if is_needed and k in self.units:
                     entry.state = State.READY
-                else:  # another lane's seek went back, and this one is not planned again yet
+                else:  # its files may be evicted; or another lane's seek went back, and it is not planned again yet
                     self._free_slot(self._table.pop(k).slot)
 
     def _seek(self, lanes: Sequence[_Lane], cursors: Sequence[m.Cursor]) -> list[Action]:
@@ -451,7 +455,9 @@ class Dispatcher:
             lane.committed = cursors[lane.number]
         needed = [lane.committed for lane in self.lanes]
         end_k = self.next_k + len(self.lanes)  # a lane's next unit may be the first few that are not planned yet
-        known = bool(self.units) and all(self.first_k <= cursor.unit < end_k for cursor in needed)
+        # A unit behind a commit may still be planned, because it was held; its files are evicted.
+        first_k = max(self.first_k, self._committed_k)
+        known = bool(self.units) and all(first_k <= cursor.unit < end_k for cursor in needed)
         for k, entry in list(self._table.items()):
             number = k % len(self.lanes)
             if entry.state is State.DELIVERED and number not in moved:
@@ -466,7 +472,7 @@ class Dispatcher:
             return []
         earliest = min(needed, key=lambda cursor: (cursor.block, cursor.block_first_unit))
         self.units.clear()
-        self.first_k = self.next_k = earliest.block_first_unit
+        self.first_k = self.next_k = self._committed_k = earliest.block_first_unit
         self.plan_ended = False
         return [Replan(earliest)]
 

@@ -57,14 +57,19 @@ class Decoder:
     leases: deque[m.Lease] = field(default_factory=deque)
     writing: m.Lease | None = None
     hung: bool = False
+    retired: bool = False
 
     def act(self, rng: random.Random, memory: Memory, poison: set[int]) -> bool:
         """One step; False if it died of a poison unit."""
         lease = self.writing
         if self.inbox:
-            message = self.inbox.popleft()
-            assert isinstance(message, m.Lease), message
-            self.leases.append(message)
+            match self.inbox.popleft():
+                case m.Lease() as given:
+                    self.leases.append(given)
+                case m.Retire():
+                    self.retired = True
+                case other:
+                    raise AssertionError(other)
         elif lease is None and self.leases:
             self.writing = lease = self.leases.popleft()
             self.outbox.append(m.Decoding(lease.unit.k, lease.lease))

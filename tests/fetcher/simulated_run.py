@@ -26,6 +26,7 @@ from services.trainer.lane import holds_no_slot, units_in_advance
 UNITS_PER_BLOCK = 3
 STALL_TIMEOUT_S = 20.0
 MAX_STEPS = 30_000
+FAULTS = ("kill", "hang", "hang", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish")
 
 
 @lru_cache(None)
@@ -56,6 +57,8 @@ class SimulatedRun:
         self.batch = rng.choice((1, 1, 2, 3))
         self.copy_chance = rng.choice((0.6, 0.6, 0.05))
         self.prefetch_units = rng.choice((1, 2, 4))
+        self.plan_chance = rng.choice((0.1, 0.01))
+        self.blocks_ahead = rng.choice((1, 1, 9))
         self.faults = rng.choice((0, 2, 4, 8))
         self.decoders: dict[str, Decoder] = {}
         self.trainers: dict[str, Trainer] = {}
@@ -94,7 +97,7 @@ class SimulatedRun:
         elif chance < 0.10 and self.faults > 0:
             self.faults -= 1
             self._fault()
-        elif chance < 0.2 and self.planned < self.num_units:
+        elif chance < 0.1 + self.plan_chance and self.planned < self.num_units and self._is_staged():
             self._plan_a_block()
         elif chance < 0.3 and self.dying:
             self._hear_of_the_dead()
@@ -120,6 +123,8 @@ class SimulatedRun:
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
                 self._kill(peer.name)
+            elif peer.retired and not (peer.inbox or peer.leases or peer.writing):
+                self._leave(peer.name)
         elif self.faults == 0 and rng.random() < 0.1:
             peer.hung = False  # who is stopped and can't be killed is woken, or killed, by somebody at some time
 
@@ -159,10 +164,17 @@ class SimulatedRun:
                 case Evict(before_block):
                     self.evicted_before = max(self.evicted_before, before_block)
                 case EndRun():
+                    attached = (self.trainers[name] for name in self.dispatcher.trainers if name in self.trainers)
+                    assert all(trainer.finished for trainer in attached), "a trainer still needs units"
                     self.done = True
                 case Quarantine():
                     pass
         self.dispatcher.validate()
+
+    def _is_staged(self) -> bool:
+        """The next block is there: as many are staged ahead as StageAhead does."""
+        at = self.dispatcher.units.get(self.dispatcher.furthest_k)
+        return at is None or unit(self.planned).block <= at.block + self.blocks_ahead
 
     def _plan_a_block(self) -> None:
         first, self.planned = self.planned, min(self.planned + UNITS_PER_BLOCK, self.num_units)
@@ -247,24 +259,29 @@ class SimulatedRun:
     def _fault(self) -> None:
         rng = self.rng
         names = list(self.decoders)
-        kind = rng.choice(("kill", "hang", "hang", "wake", "leave", "trainer", "trainer", "fetcher", "rubbish", "late"))
+        kind = rng.choice(FAULTS)
         if kind == "trainer" and self.trainers:
             name = rng.choice(list(self.trainers))
             for one in list(self.trainers) if self.lockstep else [name]:  # the others can't go on without it
                 self._kill(one)
         elif kind == "fetcher" and rng.random() < 0.5:
             self._kill_fetcher()
-        elif kind in ("rubbish", "late"):
+        elif kind == "rubbish":
             self._rubbish()
+        elif kind == "retire":
+            self._act(self.dispatcher.retire())
         elif names:
             name = rng.choice(names)
             if kind == "kill":
                 self._kill(name)
             elif kind == "leave" and not self.decoders[name].hung and self.decoders[name].writing is None:
-                decoder = self.decoders.pop(name)
-                self.dying[name] = decoder.outbox + deque([m.Bye()])
+                self._leave(name)
             else:
                 self.decoders[name].hung = kind == "hang"
+
+    def _leave(self, name: str) -> None:
+        """In good order: what it said last is heard."""
+        self.dying[name] = self.decoders.pop(name).outbox + deque([m.Bye()])
 
     def _kill(self, name: str) -> None:
         """Some of its last messages are lost with it."""

@@ -452,3 +452,39 @@ def test_a_retired_decoder_finishes_its_leases_and_gets_no_more(make: Callable[.
     assert dispatcher.handle("a", m.Bye(), 0.0) == []
     assert dispatcher.counts["decoders_lost"] == 0
     assert [k for _, k, _ in leases(dispatcher.handle("b", m.Hello(1), 0.0))] == [2]
+
+
+def commit_with_unit_0_held(dispatcher: Dispatcher) -> m.Cursor:
+    """Units 0 and 1 are trained, 0 is still being copied; the cursor of that checkpoint. A block is two units."""
+    first = dispatcher.handle("a", m.Hello(2), 0.0)
+    for k, action in enumerate(first):
+        assert isinstance(action, Send)
+        assert isinstance(action.message, m.Lease)
+        dispatcher.handle("a", m.Done(k, action.message.lease, LAYOUT, TALLY), 0.0)
+    dispatcher.handle("t", m.Release(1), 0.0)
+    cursor = m.Cursor(0, 0, 2, 0)
+    assert Evict(1) in dispatcher.handle("t", m.Committed((cursor,)), 0.0)
+    return cursor
+
+
+@pytest.fixture
+def with_blocks(make: Callable[..., Dispatcher]) -> Dispatcher:
+    dispatcher = make(attach=False)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.add_units([unit(k, k // 2, k - k % 2) for k in range(6)])
+    dispatcher.handle("t", m.Want(0, 2), 0.0)
+    return dispatcher
+
+
+def test_a_trainer_that_goes_back_behind_a_commit_has_its_files_staged_again(with_blocks: Dispatcher) -> None:
+    commit_with_unit_0_held(with_blocks)
+    with_blocks.lose("t")
+    assert Replan(START) in with_blocks.handle("t2", m.Attach(0, 1, PLAN, (START,)), 0.0)
+
+
+def test_a_unit_behind_a_commit_is_not_kept_for_the_next_trainer(with_blocks: Dispatcher) -> None:
+    cursor = commit_with_unit_0_held(with_blocks)
+    assert with_blocks.num(State.DELIVERED) == 1
+    with_blocks.lose("t")
+    assert with_blocks.num(State.READY) == 0
+    assert not any(isinstance(a, Replan) for a in with_blocks.handle("t2", m.Attach(0, 1, PLAN, (cursor,)), 0.0))
