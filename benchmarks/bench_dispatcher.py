@@ -1,0 +1,381 @@
+"""How many units a second can the dispatcher deal out, and how soon does it answer while the fetcher transfers files?
+
+Question: are at least 5,000 empty units a second dealt, filled, delivered and released, with 10,000 of them planned?
+Is the p99 of a grant below 5 ms while a transfer saturates another thread of the dispatcher's process?
+
+Command, from the repository's root:
+
+    python -m benchmarks.bench_dispatcher [--units 10000] [--repeats 5]
+
+Table, first part: units/s, median over the repeats, fastest and slowest beside it. 4 decoders with credit 4, 16 slots,
+and one trainer that asks for 2 units of each lane in advance.
+
+    pure      the dispatcher alone: messages are handed to it, its actions are acted on at once
+    sockets   the real ServerTransport and PeerTransports; decoders and trainer are a process each, which send Decoding
+              and Done, Release and Want, and do nothing else
+
+Second part: time at the peer from sending to receiving, through the real sockets, p50 and p99.
+
+    Want      a trainer asks for one unit, while ready ones are there, and gets it
+    Hello     a decoder joins, with one unit to lease, and gets it
+
+Each with the dispatcher's process idle, and while a thread of it runs the fetcher's own transfer of files by HTTP over
+the loopback, one after the other, from a server in a process of its own; MB/s is what it transferred.
+
+Reading: a unit costs six messages: Lease, Decoding, Done, DeliveredUnit, Release, Want. Through the sockets each is
+packed, sent, received, unpacked and checked: that, not the dispatcher, is the bound. Real units take a decoder 10 to
+100 ms, so that thousands a second mean hundreds of decoders. While the transfer runs, its thread holds the
+interpreter's lock for each chunk's bookkeeping; what a grant waits for is that, or the core. With fewer cores than busy
+processes the figures are the scheduler's. Results stand in benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import logging
+import multiprocessing as mp
+import statistics
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from common import messages as m
+from common.arena import Arena
+from common.config import MIB, TransportConfig
+from common.transport import Lost, PeerTransport, Received, ServerTransport
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Send
+from services.fetcher.plan import SourceFile
+from services.fetcher.transfer import fetch
+
+PLAN_HASH = "ab" * 16
+SLOTS = 16
+DECODERS = 4
+CREDIT = 4
+IN_ADVANCE = 2
+PATIENCE_S = 120.0
+EMPTY = m.Layout(events=0, particles=0, microbatches=0)
+FILE_BYTES = 64 * MIB
+PAUSE_S = 0.002
+AIM_UNITS_PER_S = 5_000
+AIM_P99_MS = 5.0
+
+FORK = mp.get_context("fork")
+
+
+def make_dispatcher(lanes: int) -> Dispatcher:
+    """Without a plan, as when its fetcher begins."""
+    return Dispatcher(slots=SLOTS, plan_hash=PLAN_HASH, max_unit_deaths=3, stall_timeout_s=PATIENCE_S, lanes=lanes)
+
+
+def plan_all(dispatcher: Dispatcher, num_units: int) -> list[Action]:
+    """Empty units of one part each, all in one block."""
+    part = m.Part(0, "/data/muons/0000000-0000999/000123.parquet", 0, 0, 0, 0, 0)
+    units = [m.Unit(k, 0, 0, 0, (part,)) for k in range(num_units)]
+    return [*dispatcher.add_units(units), *dispatcher.end_plan()]
+
+
+def attach(lanes: int) -> m.Attach:
+    """One trainer for all lanes, from the beginning."""
+    return m.Attach(0, 1, PLAN_HASH, tuple(m.Cursor(unit=lane) for lane in range(lanes)))
+
+
+def done(lease: m.Lease) -> m.Done:
+    """The unit's decoder is through."""
+    return m.Done(lease.unit.k, lease.lease, EMPTY, m.Tally())
+
+
+# ------------------------------------------------------------------ the dispatcher alone
+
+
+def pure_units_per_s(num_units: int, lanes: int) -> float:
+    """Every action is acted on at once, in order."""
+    dispatcher = make_dispatcher(lanes)
+    actions: deque[Action] = deque()
+    for number in range(DECODERS):
+        actions += dispatcher.handle(f"decoder {number}", m.Hello(CREDIT), 0.0)
+    dispatcher.handle("trainer", attach(lanes), 0.0)
+    actions += plan_all(dispatcher, num_units)
+    delivered = 0
+    started_s = time.perf_counter()
+    for lane in range(lanes):
+        actions += dispatcher.handle("trainer", m.Want(lane, IN_ADVANCE), 0.0)
+    while actions:
+        match actions.popleft():
+            case Send(peer, m.Lease() as lease):
+                actions += dispatcher.handle(peer, m.Decoding(lease.unit.k, lease.lease), 0.0)
+                actions += dispatcher.handle(peer, done(lease), 0.0)
+            case Send(peer, m.DeliveredUnit(k=k)):
+                delivered += 1
+                actions += dispatcher.handle(peer, m.Release(k), 0.0)
+                actions += dispatcher.handle(peer, m.Want(k % lanes, 1), 0.0)
+    seconds = time.perf_counter() - started_s
+    assert delivered == num_units
+    return num_units / seconds
+
+
+# ------------------------------------------------------------------ through sockets
+
+
+def serve(run_dir: Path, num_units: int, lanes: int) -> float:
+    """The loop of the fetcher's service, with a plan that is known; seconds from the first Want to the run's end."""
+    dispatcher = make_dispatcher(lanes)
+    wanted_s = 0.0
+    deadline_s = time.monotonic() + PATIENCE_S
+    with Arena.create(SLOTS, 4096) as arena:
+        transport = ServerTransport(run_dir, TransportConfig(), arena, PLAN_HASH)
+        try:
+            seconds = 0.0
+            while not seconds or dispatcher.num_decoders:
+                assert time.monotonic() < deadline_s, "a process hangs"
+                for event in transport.poll(0.2):
+                    actions: list[Action] = []
+                    match event:
+                        case Received(peer, message):
+                            if isinstance(message, m.Want):
+                                wanted_s = wanted_s or time.perf_counter()
+                            actions = dispatcher.handle(peer, message, time.monotonic())
+                        case Lost(peer):
+                            actions = dispatcher.lose(peer)
+                    for action in actions:
+                        match action:
+                            case Send(peer, message):
+                                transport.send(peer, message)
+                            case Replan():
+                                for send in plan_all(dispatcher, num_units):
+                                    assert isinstance(send, Send)
+                                    transport.send(send.peer, send.message)
+                            case EndRun():
+                                seconds = time.perf_counter() - wanted_s
+                                for peer in dispatcher.decoders:
+                                    transport.send(peer, m.Stop())
+                dispatcher.tick(time.monotonic())
+            return seconds
+        finally:
+            transport.close()
+
+
+def connect(run_dir: Path) -> PeerTransport:
+    """As a decoder or trainer does."""
+    return PeerTransport(run_dir, TransportConfig(), writable=False, stopped=lambda: False)
+
+
+def decode(run_dir: Path) -> None:
+    """A decoder whose units are empty."""
+    transport = connect(run_dir)
+    transport.send(m.Hello(CREDIT))
+    while isinstance(lease := transport.receive(PATIENCE_S), m.Lease):
+        transport.send(m.Decoding(lease.unit.k, lease.lease))
+        transport.send(done(lease))
+    assert isinstance(lease, m.Stop)
+    transport.send(m.Bye())
+    transport.close()
+
+
+def train(run_dir: Path, num_units: int, lanes: int) -> None:
+    """A trainer that releases what it gets."""
+    transport = connect(run_dir)
+    transport.send(attach(lanes))
+    for lane in range(lanes):
+        transport.send(m.Want(lane, IN_ADVANCE))
+    for _ in range(num_units):
+        unit = _receive_unit(transport)
+        transport.send(m.Release(unit.k))
+        transport.send(m.Want(unit.k % lanes, 1))
+    transport.send(m.Finished())
+    transport.close()
+
+
+def _receive_unit(transport: PeerTransport) -> m.DeliveredUnit:
+    while isinstance(message := transport.receive(PATIENCE_S), m.End):
+        pass  # of a lane whose last unit is here already
+    assert isinstance(message, m.DeliveredUnit)
+    return message
+
+
+def socket_units_per_s(num_units: int, lanes: int) -> float:
+    """The dispatcher runs in this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder)
+        peers = [FORK.Process(target=decode, args=(run_dir,)) for _ in range(DECODERS)]
+        peers.append(FORK.Process(target=train, args=(run_dir, num_units, lanes)))
+        return num_units / _serve_to(peers, lambda: serve(run_dir, num_units, lanes))
+
+
+def _serve_to(peers: Sequence[mp.process.BaseProcess], serve_them: Callable[[], float]) -> float:
+    for peer in peers:
+        peer.start()
+    seconds = serve_them()
+    for peer in peers:
+        peer.join(PATIENCE_S)
+        assert peer.exitcode == 0, "a peer failed"
+    return seconds
+
+
+# ------------------------------------------------------------------ how soon a grant comes
+
+
+def probe_want(run_dir: Path, num_units: int, answer: Connection) -> None:
+    """A trainer that asks for one unit at a time, and leaves the decoders time to fill the next ones."""
+    transport = connect(run_dir)
+    transport.send(attach(1))
+    seconds = []
+    for _ in range(num_units):
+        time.sleep(PAUSE_S)
+        asked_s = time.perf_counter()
+        transport.send(m.Want(0, 1))
+        unit = _receive_unit(transport)
+        seconds.append(time.perf_counter() - asked_s)
+        transport.send(m.Release(unit.k))
+    transport.send(m.Finished())
+    answer.send(seconds[SLOTS:])  # the first had to be decoded
+    transport.close()
+
+
+def probe_hello(run_dir: Path, num_units: int, answer: Connection) -> None:
+    """A decoder that joins anew for each unit; the units are wanted, and slots are free."""
+    transport = connect(run_dir)
+    seconds = []
+    for _ in range(num_units):
+        time.sleep(PAUSE_S)
+        joined_s = time.perf_counter()
+        transport.send(m.Hello(1))
+        lease = transport.receive(PATIENCE_S)
+        seconds.append(time.perf_counter() - joined_s)
+        assert isinstance(lease, m.Lease)
+        transport.send(done(lease))
+        if lease.unit.k < num_units - 1:  # it is given the next one at once, and gives it back
+            assert isinstance(transport.receive(PATIENCE_S), m.Lease)
+        transport.send(m.Bye())
+    answer.send(seconds[1:])
+    transport.close()
+
+
+class Transfer:
+    """Files transferred by HTTP in a thread of this process, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        ports, port = FORK.Pipe(duplex=False)
+        self._server = FORK.Process(target=_serve_files, args=(port,), daemon=True)
+        self._server.start()
+        self._source = SourceFile(f"http://127.0.0.1:{ports.recv()}/file", FILE_BYTES)
+        self._path = folder / "staged"
+        self._stopped = False
+        self.num_bytes = 0
+        self._thread = threading.Thread(target=self._run)
+        self._started_s = time.perf_counter()
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            fetch(self._source, self._path)
+            self.num_bytes += FILE_BYTES
+            self._path.unlink()
+
+    def stop(self) -> float:
+        """MB/s over the time that it ran."""
+        self._stopped = True
+        self._thread.join()
+        assert self.num_bytes, "no file was transferred"
+        self._server.terminate()
+        self._server.join()
+        return self.num_bytes / (time.perf_counter() - self._started_s) / 1e6
+
+
+class _Ranges(http.server.BaseHTTPRequestHandler):
+    """A file of zeros that can be read piece by piece, as the federation's caches let one do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        """Its size."""
+        self._head(200, FILE_BYTES)
+
+    def do_GET(self) -> None:
+        """The range that is asked for."""
+        first, last = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
+        last = min(last, FILE_BYTES - 1)
+        self._head(206, last - first + 1, ("Content-Range", f"bytes {first}-{last}/{FILE_BYTES}"))
+        self.wfile.write(bytes(last - first + 1))
+
+    def _head(self, status: int, length: int, *more: tuple[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (("Accept-Ranges", "bytes"), ("Content-Length", str(length)), *more):
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+def _serve_files(port: Connection) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Ranges)
+    port.send(server.server_port)
+    server.serve_forever()
+
+
+def grant_ms(kind: str, num_grants: int, *, busy: bool) -> tuple[list[float], float]:
+    """Every grant's time, and MB/s of the transfer that ran meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder)
+        answers, answer = FORK.Pipe(duplex=False)
+        if kind == "Want":
+            others = FORK.Process(target=decode, args=(run_dir,))
+            probe = FORK.Process(target=probe_want, args=(run_dir, num_grants, answer))
+        else:
+            others = FORK.Process(target=train, args=(run_dir, num_grants, 1))
+            probe = FORK.Process(target=probe_hello, args=(run_dir, num_grants, answer))
+        for process in (others, probe):  # before there are threads: they are forked
+            process.start()
+        transfer = Transfer(run_dir) if busy else None
+        serve(run_dir, num_grants, 1)
+        rate = transfer.stop() if transfer else 0.0
+        seconds = answers.recv()
+        for process in (others, probe):
+            process.join(PATIENCE_S)
+            assert process.exitcode == 0, "a peer failed"
+        return [1e3 * s for s in seconds], rate
+
+
+# ------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Units a second of the dispatcher, and the time until it grants one.")
+    parser.add_argument("--units", type=int, default=10_000)
+    parser.add_argument("--grants", type=int, default=2_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)  # the service logs to a file; here it would be the terminal
+
+    print(f"{'':<10}{'lanes':>6}{'units/s':>10}{'slowest':>10}{'fastest':>10}")
+    rates: dict[str, int] = {}
+    for name, measure in (("pure", pure_units_per_s), ("sockets", socket_units_per_s)):
+        for lanes in (1, 4):
+            found = sorted(measure(arguments.units, lanes) for _ in range(arguments.repeats))
+            rates[f"{name}, {lanes} lanes"] = round(statistics.median(found))
+            print(f"{name:<10}{lanes:>6}{statistics.median(found):>10,.0f}{found[0]:>10,.0f}{found[-1]:>10,.0f}")
+
+    print(f"\n{'':<10}{'transfer':>10}{'MB/s':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}")
+    p99_ms: dict[str, float] = {}
+    for kind in ("Want", "Hello"):
+        for busy in (False, True):
+            times_ms, rate = grant_ms(kind, arguments.grants, busy=busy)
+            p50, p99 = (statistics.quantiles(times_ms, n=100)[n] for n in (49, 98))
+            p99_ms[f"{kind}, {'busy' if busy else 'idle'}"] = round(p99, 3)
+            print(f"{kind:<10}{'busy' if busy else 'idle':>10}{rate:>8,.0f}{p50:>9.3f}{p99:>9.3f}{max(times_ms):>9.3f}")
+    met = {
+        "pure": all(rate >= AIM_UNITS_PER_S for name, rate in rates.items() if name.startswith("pure")),
+        "sockets": all(rate >= AIM_UNITS_PER_S for name, rate in rates.items() if name.startswith("sockets")),
+        "p99": all(value < AIM_P99_MS for value in p99_ms.values()),
+    }
+    print(json.dumps({"benchmark": "dispatcher", "units_per_s": rates, "grant_p99_ms": p99_ms, "aims_met": met}))
+
+
+if __name__ == "__main__":
+    main()
