@@ -1,0 +1,59 @@
+"""One of several trainers that train nothing: the real feed and the real audit, as a process.
+
+    python tests/pipeline/rank.py trainer --run-dir RUN RANK RANKS
+
+Its place is kept in `rank-R.json` after every batch, so that it goes on there when it is started again: what a common
+checkpoint does for trainers that learn together.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from common.process import StopFlag
+from services.config import load_config
+from services.trainer.audit import Audit
+from services.trainer.feed import Feed
+from services.trainer.position import StreamPosition
+
+
+def main() -> None:
+    run_dir, rank, ranks = Path(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5])
+    config, stop = load_config(run_dir), StopFlag()
+    feed = Feed(
+        run_dir,
+        config.stored_workload(),
+        config.stream,
+        config.transport,
+        device=torch.device("cpu"),
+        prefetch_units=config.trainer.prefetch_units,
+        audit=True,
+        stopped=lambda: bool(stop),
+        rank=rank,
+        ranks=ranks,
+    )
+    place = run_dir / f"rank-{rank}.json"
+    position, audit_bytes = StreamPosition.start(config.stream.lanes), 0
+    if place.exists():
+        size, _, text = place.read_text().partition("\n")
+        position, audit_bytes = StreamPosition.model_validate_json(text), int(size)
+    audit = Audit(run_dir / f"audit-{rank}.jsonl", audit_bytes)
+    try:
+        for fed in feed.batches(position):
+            audit.write(fed.audit_lines)
+            part = place.with_suffix(".new")
+            part.write_text(f"{audit.commit()}\n{fed.position.model_dump_json()}")
+            part.replace(place)
+            feed.committed(fed.position)
+        if feed.ended:
+            feed.finished(feed.position)
+    finally:
+        audit.close()
+        feed.close()
+
+
+if __name__ == "__main__":
+    main()
