@@ -46,7 +46,7 @@ format: $(VENV)/.complete
 
 # Measured figures; results worth keeping go to benchmarks/results/.
 bench: $(VENV)/.complete
-	for script in benchmarks/bench_*.py; do $(BIN)/python "$$script" || exit 1; done
+	for script in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
 # The configuration reference is written from the configuration tree itself.
 docs: $(VENV)/.complete

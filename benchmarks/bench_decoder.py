@@ -6,7 +6,7 @@ filter, 30 × against reading row by row (`as_py`); memory above the start at mo
 
 Command, from the repository's root:
 
-    OPENBLAS_NUM_THREADS=1 python -m benchmarks.bench_decoder [--events 655360] [--repeats 11]
+    python -m benchmarks.bench_decoder [--events 655360] [--repeats 11]
 
 Table: median wall time an event over the repeats, all cases in turn in each repeat, after one round to warm up;
 `against Arrow` is the ratio of medians to `arrow`, which reads through a memory mapping as the decoder does, the
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -45,8 +46,9 @@ from common.config import StreamConfig
 from common.messages import Unit
 from common.ragged import slot_bytes_needed
 from common.schema import MUONS
+from services.decoder.cores import limit_math_threads
 from services.decoder.decode import Decode
-from services.decoder.heap import keep_one_heap
+from services.decoder.heap import share_one_heap
 from services.decoder.readers.parquet import ParquetReader
 from services.fetcher.footers import read_footer
 from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
@@ -149,9 +151,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--memory-of", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:  # Arrow and numpy are imported already: begin as a decoder does
+        share_one_heap()
+        limit_math_threads(1)
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.bench_decoder", *sys.argv[1:]])
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    keep_one_heap()
+    share_one_heap()
     if arguments.memory_of:
         shuffle, *names = arguments.memory_of
         print(json.dumps(memory_above_start([Path(name) for name in names], shuffle == "shuffled")))

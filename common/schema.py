@@ -118,6 +118,21 @@ class Workload:
             return f"if these are {', '.join(source.also_seen)}, say so: --set '{key}=[{names}]'"
         return f"name all of them, in order, with {key}"
 
+    def with_all_stored(self) -> Workload:
+        """The same workload, but with every number that the files' lists hold, in the files' order."""
+        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.nesting}
+
+        def moved(column: str, field: int) -> int:
+            return stored[column].index(self.column(column).fields[field]) if column in stored else field
+
+        return replace(
+            self,
+            columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.columns),
+            rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
+            depth=None,
+            slant_depth=None,
+        )
+
     def stored_as(self, source: SourceConfig) -> Workload:
         """This workload, read from files like those. Raises BadInputError that names the key and what it lacks."""
         lists = {column.name: column for column in self.source_columns if column.nesting}

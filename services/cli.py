@@ -23,6 +23,10 @@ class Verb(NamedTuple):
 VERBS = {
     "run": Verb("services.local.command:run", "Start every service on this machine and show progress."),
     "simulate": Verb("services.simulator.command:simulate", "Write muon bundles with known truth (a toy)."),
+    "inspect": Verb("services.inspection.command:inspect", "Print what files hold, and what to set to use them."),
+    "convert": Verb(
+        "services.conversion.command:convert", "Write files of any layout in the one that is read fastest."
+    ),
     "plan": Verb("services.fetcher.plan_command:plan", "Print a run's plan, bytes and slots without running it."),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),

@@ -59,6 +59,13 @@ class SlowProgress:
                 self._next_s = self._clock() + _LINE_S
                 click.echo(f"{self._what}: {self._text()}", err=True)
 
+    def reach(self, done: int, total: int) -> None:
+        """So much is done, of so much: for who learns the total on the way."""
+        self._total = total
+        if self._bar is not None:
+            self._bar.update(self._task, total=total)
+        self.advance(done - self._done)
+
     def _begin_bar(self) -> None:
         columns = (TextColumn("{task.description} {task.fields[text]}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=self._console, transient=True)

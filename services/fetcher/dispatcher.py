@@ -422,6 +422,9 @@ class Dispatcher:
         wrong = any(cursor.unit % num_lanes != lane for lane, cursor in enumerate(attach.cursors))
         if len(attach.cursors) != num_lanes or wrong:
             return f"its cursors are not those of {num_lanes} lanes"
+        impossible = [cursor for cursor in attach.cursors if not _is_possible(cursor)]
+        if impossible:
+            return f"no plan has a place {impossible[0]}"
         taken = [lane for lane in self.lanes if lane.number % attach.ranks == attach.rank]
         if peer in self._decoders or any(lane.trainer not in (None, peer) for lane in taken):
             return "a trainer is already attached to this run"
@@ -670,3 +673,8 @@ class Dispatcher:
         num_planned = self.next_k - self.first_k
         assert len(self.units) == num_planned, "the planned units have no gap"
         assert not num_planned or (self.first_k in self.units and self.next_k - 1 in self.units)
+
+
+def _is_possible(cursor: m.Cursor) -> bool:
+    """Every block has at least one unit, and a plan goes on from any of them."""
+    return cursor.block <= cursor.block_first_unit <= cursor.unit < 2**62

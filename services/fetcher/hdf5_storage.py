@@ -7,6 +7,7 @@ filters (checksums are one), and shares no byte with another.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -64,11 +65,22 @@ def _extents(table: Table) -> list[_Extent]:
         return [_Extent(start, start + num_bytes, table.name)]
 
 
+def _bits(flags: Iterable[bool]) -> int:
+    """A mask with bit i set where flag i is."""
+    return sum(1 << i for i, flag in enumerate(flags) if flag)
+
+
 def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     shape = tuple(int(n) for n in properties.get_chunk())
     chunk_bytes = table.dtype.itemsize * prod(shape)
-    filters = [properties.get_filter(i)[0] for i in range(properties.get_nfilters())]
-    exact = all(one in _KEEPS_SIZE for one in filters)
+    filters, flags = [], []
+    for i in range(properties.get_nfilters()):
+        code, flag, *_ = properties.get_filter(i)
+        filters.append(code)
+        flags.append(flag)
+    # A compression may be left out for a chunk that it would not make smaller; nothing else may.
+    compressions = [code not in _KEEPS_SIZE for code in filters]
+    may_skip = _bits(c and bool(flag & h5py.h5z.FLAG_OPTIONAL) for c, flag in zip(compressions, flags, strict=True))
     stored_bytes = chunk_bytes + sum(_KEEPS_SIZE.get(one, 0) for one in filters)
     expected = prod(ceil(n / size) for n, size in zip(table.shape, shape, strict=True))
     if table.dataset.get_num_chunks() != expected:
@@ -81,8 +93,9 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     def see(chunk: h5py.h5d.StoreInfo) -> None:
         places.append(tuple(chunk.chunk_offset))
         extents.append(_Extent(chunk.byte_offset, chunk.byte_offset + chunk.size, table.name))
-        if chunk.filter_mask:
+        if chunk.filter_mask & ~may_skip:
             raise BadTables(f"dataset {table.name!r}: a chunk says that it skips filters, as no writer of tables does")
+        exact = not _bits(compressions) & ~chunk.filter_mask
         if (exact and chunk.size != stored_bytes) or not 0 < chunk.size <= stored_bytes + chunk_bytes // 2 + 4096:
             raise BadTables(f"dataset {table.name!r}: a chunk of {chunk.size} bytes; expected {stored_bytes}")
         if chunk_bytes > _MOST_COMPRESSION * chunk.size:

@@ -33,6 +33,8 @@ FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
 INTERRUPTED_EXIT_CODE = 130
+FAREWELL_S = 10.0
+"""How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
 CommandFor = Callable[[str], Sequence[str]]
 """The command line of the process with this name: fetcher, trainer, decoder-0, decoder-1, …"""
@@ -273,7 +275,8 @@ class Supervisor:
         if state == "finished":
             self._exit_status, self._exit_code = "finished", 0
             everyone = tuple(self._children.values())
-            self._begin_stop(_Step(everyone, None), *self._stop_stream())
+            # A fetcher that died while it was told of the end, and was started again, waits for a trainer: it is asked.
+            self._begin_stop(_Step(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
             self._say("the trainer was told to stop by somebody else")
             self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
@@ -352,6 +355,8 @@ class _Step:
 
     members: tuple[_Child, ...]
     number: signal.Signals | None
+    timeout_s: float = math.inf
+    """Patience with this step, if it is less than the general one."""
 
 
 class _Stop:
@@ -377,7 +382,7 @@ class _Stop:
                 self.patience_ends_s = math.inf
                 return
             self._step = self._steps.popleft()
-            self.patience_ends_s = now_s + self._timeout_s
+            self.patience_ends_s = now_s + min(self._step.timeout_s, self._timeout_s)
             for child in self._step.members:
                 if self._step.number is not None:
                     child.send(self._step.number)

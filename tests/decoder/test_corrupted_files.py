@@ -30,7 +30,7 @@ class Worker:
         self._errors = errors
         self._process: subprocess.Popen[str] | None = None
 
-    def outcome(self, path: Path) -> dict[str, object]:
+    def outcome(self, path: Path) -> damage.Outcome:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -44,8 +44,8 @@ class Worker:
             process.wait(PATIENCE_S)
             self._close_pipes()
             what = "crashed" if ready else f"hung for {PATIENCE_S:g} s"
-            return {"reasons": [], "wrong": f"{what} ({process.returncode}): {self._errors.read_text()[-500:]}"}
-        return dict(json.loads(answer))
+            return damage.Outcome(wrong=f"{what} ({process.returncode}): {self._errors.read_text()[-500:]}")
+        return damage.Outcome(**json.loads(answer))
 
     def close(self) -> None:
         if self._process is not None:
@@ -62,7 +62,7 @@ class Worker:
         self._process = None
 
     def _start(self) -> subprocess.Popen[str]:
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "decoder")])
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, damage.__file__],
@@ -86,7 +86,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 def test_a_damaged_file_gives_its_right_events_or_is_refused_by_name(tmp_path: Path, worker: Worker, kind: str) -> None:
     path = tmp_path / "file"
     good = damage.write_good(path, kind)
-    assert worker.outcome(path) == {"reasons": [], "wrong": ""}
+    sound = worker.outcome(path)
+    assert (sound.reasons, sound.wrong, len(sound.rows)) == ([], "", damage.NUM_EVENTS)
     num_refused = num_damaged = 0
     for seed in range(FILES_OF_A_KIND):
         path = tmp_path / f"file-{seed}"  # a name that the worker has not read yet
@@ -94,11 +95,9 @@ def test_a_damaged_file_gives_its_right_events_or_is_refused_by_name(tmp_path: P
         path.write_bytes(raw)
         found = worker.outcome(path)
         path.unlink()
-        assert found["wrong"] == "", f"{kind}, seed {seed}: {found}"
-        reasons = found["reasons"]
-        assert isinstance(reasons, list)
-        assert all(reason.startswith(f"{path}: ") and "\n" not in reason for reason in reasons)
-        num_refused += bool(reasons)
+        assert found.wrong == "", f"{kind}, seed {seed}: {found.wrong}, {found.reasons}"
+        assert all(reason.startswith(f"{path}: ") and "\n" not in reason for reason in found.reasons)
+        num_refused += bool(found.reasons)
         num_damaged += raw != good
     assert num_refused > num_damaged / 2
 
@@ -109,9 +108,9 @@ def test_the_worker_sees_wrong_events_and_crashes(tmp_path: Path, worker: Worker
     tables = damage.tables_of(damage.the_events())
     tables["primaries"][5, 2] += 1
     damage.write_tables(path, tables)
-    assert "row 5 is" in str(worker.outcome(path)["wrong"])
+    assert "row 5 is" in worker.outcome(path).wrong
     process = worker._process
     assert process is not None
     process.kill()
-    assert "crashed" in str(worker.outcome(path)["wrong"])
-    assert "row 5 is" in str(worker.outcome(path)["wrong"])
+    assert "crashed" in worker.outcome(path).wrong
+    assert "row 5 is" in worker.outcome(path).wrong

@@ -119,3 +119,20 @@ def test_a_dataset_that_was_never_written_is_told(tmp_path: Path) -> None:
                     file[name] = table
         with pytest.raises(BadFileError, match=r"'muons' (is stored in 0 bytes|has 0 of the 14 chunks)"):
             footer_of(path)
+
+
+@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"compression": "lzf", "fletcher32": True}])
+def test_chunks_that_a_compression_would_not_make_smaller_are_no_error(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    rng = np.random.default_rng(0)
+    tables = tables_of(make_events([3] * 400))
+    tables["muons"][:] = rng.integers(1, 2**30, (1200, 5)).astype(np.uint32).view(np.float32)  # noise
+    path = write_tables(tmp_path / "f.h5", tables, chunk_rows=400, **options)
+    with h5py.File(path) as file:
+        masks: list[int] = []
+        file["muons"].id.chunk_iter(lambda chunk: masks.append(chunk.filter_mask))
+    assert any(masks), "the writer left the compression out"
+    capacity = SlotCapacity(MUONS, StreamConfig())
+    footer = read_footer(path, MUONS, StreamConfig(), capacity)
+    assert sum(group.rows for group in footer.row_groups) == 400

@@ -120,7 +120,6 @@ def test_remote_files_are_deleted_as_soon_as_their_footers_are_read(
         SlowProgress, "advance", lambda *_: held.append(sum(path.is_file() for path in temporary.rglob("*")))
     )
     answer(tmp_path, "-i", remote, "--blocks", 3, "--set", "fetcher.transfers=1")
-    assert len(held) >= 5
     assert max(held) <= 1, "no more than is in work"
     assert list(temporary.iterdir()) == []
 

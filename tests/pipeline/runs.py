@@ -25,6 +25,9 @@ from common.status import FetcherStatus, TrainerStatus, read_status
 PATIENCE_S = 90.0
 _POLL_S = 0.01
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
+ICESTREAM = ("-m", "services")
+FAULTY_ICESTREAM = (str(Path(__file__).with_name("faulty_services.py")),)
+"""Instead of ICESTREAM: the same commands, with a fault in one of them."""
 
 T = TypeVar("T")
 
@@ -89,13 +92,19 @@ class Processes:
 
     # ------------------------------------------------------------ starting and waiting
 
-    def start(self, verb: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Process:
+    def start(
+        self,
+        verb: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ICESTREAM,
+    ) -> Process:
         """`icestream VERB --run-dir RUN …` in a process group of its own."""
         output_path = self.logs / f"{len(self.started)}-{verb}.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
         with output_path.open("wb") as output:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "services", verb, "--run-dir", str(self.run_dir), *arguments],
+                [sys.executable, *program, verb, "--run-dir", str(self.run_dir), *arguments],
                 cwd=PACKAGE_ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -194,7 +203,8 @@ class Processes:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            is_of_run = str(self.run_dir).encode() in words and b"services" in words
+            is_icestream = b"services" in words or FAULTY_ICESTREAM[0].encode() in words
+            is_of_run = str(self.run_dir).encode() in words and is_icestream
             if is_of_run and fields[0] not in "ZX" and (not verb or verb.encode() in words):
                 found.append((int(fields[19]), int(entry.name)))  # start time, pid
         return [pid for _, pid in sorted(found)]

@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import tempfile
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -97,46 +98,61 @@ def damaged(good: bytes, rng: random.Random) -> bytes:
     return bytes(raw)
 
 
-def outcome(path: Path, run_dir: Path) -> dict[str, object]:
-    """What became of a file: `reasons` why all or parts of it were refused, and what is `wrong` (empty: nothing)."""
+@dataclass
+class Outcome:
+    """What became of a file."""
+
+    reasons: list[str] = field(default_factory=list)
+    """Why it, or parts of it, were refused."""
+    wrong: str = ""
+    """What should not have happened; empty: nothing."""
+    read: int = 0
+    """Events that its footer promised."""
+    rows: list[int] = field(default_factory=list)
+    """Of the events that came out of it, each compared with its original."""
+    particles: int = 0
+    """Of those."""
+
+
+def outcome(path: Path, run_dir: Path) -> Outcome:
+    """A file through footer, plan and decoder."""
     capacity = SlotCapacity(MUONS, STREAM)
     try:
         footer = read_footer(path, MUONS, STREAM, capacity)
     except BadFileError as error:
-        return {"reasons": [f"{path}: {error}"], "wrong": ""}
+        return Outcome([f"{path}: {error}"], read=error.rows)
     units = plan_block(0, 0, 0, [StagedFile(0, str(path), footer)], capacity=capacity, stream=STREAM, seed=1)
     reader = ContentReader(MUONS)
     decode = Decode(MUONS, STREAM, 1, run_dir, reader)
     slot = np.zeros(STREAM.slot_bytes, np.uint8)
-    seen: set[int] = set()
-    reasons: list[str] = []
+    found = Outcome(read=footer.rows)
     quarantined = 0
     for unit in units:
         layout, tally = decode(unit, slot)
         arrays = unit_arrays(slot, MUONS, layout)
-        reasons += [bad.reason for bad in tally.bad]
+        found.reasons += [bad.reason for bad in tally.bad]
         quarantined += tally.quarantined
         for i, row in enumerate(arrays.event_columns["source_row"][:, 0].tolist()):
-            expected = the_events()[row]
             muons = arrays.particle_columns["muons"][arrays.offsets[i] : arrays.offsets[i + 1]].tolist()
-            found = Event(
+            event = Event(
                 *arrays.event_columns["primary_id"][i].tolist(),
                 tuple(arrays.event_columns["primary"][i].tolist()),
                 tuple(map(tuple, muons)),
             )
-            if found != expected or row in seen:
-                return {"reasons": reasons, "wrong": f"row {row} is {found}, not {expected}"}
-            seen.add(row)
+            if event != the_events()[row]:
+                found.wrong = f"row {row} is {event}, not {the_events()[row]}"
+            found.rows.append(row)
+            found.particles += len(muons)
     reader.close()
-    if len(seen) + quarantined != NUM_EVENTS:
-        return {"reasons": reasons, "wrong": f"{len(seen)} events and {quarantined} quarantined"}
-    return {"reasons": reasons, "wrong": ""}
+    if len(set(found.rows)) + quarantined != NUM_EVENTS or len(set(found.rows)) != len(found.rows):
+        found.wrong = f"{len(found.rows)} events and {quarantined} quarantined"
+    return found
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as run_dir:
         for line in sys.stdin:
-            sys.stdout.write(json.dumps(outcome(Path(line.rstrip("\n")), Path(run_dir))) + "\n")
+            sys.stdout.write(json.dumps(asdict(outcome(Path(line.rstrip("\n")), Path(run_dir)))) + "\n")
             sys.stdout.flush()
 
 

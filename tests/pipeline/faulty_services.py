@@ -1,0 +1,184 @@
+"""`python faulty_services.py VERB …` is `icestream VERB …`, but for the fault that the environment names.
+
+Children of `run` are started the same way. Only functions that other modules import by name are wrapped, where they are
+defined and before anybody has imported them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from faults import VARIABLE, Fault, meet
+
+from services.cli import main
+
+PACE_VARIABLE = "PACE"
+"""Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
+
+Told = str | None
+
+
+@dataclass(frozen=True)
+class Instant:
+    """Before or after a call of ``function``, if ``tells`` says so."""
+
+    function: str
+    """module:attribute, or module:class.method."""
+    after: bool
+    tells: Callable[[tuple[Any, ...], Any], Told]
+    """From the call's positional arguments and (after the call) its result: what is told of the instant; None: this
+    call is not it."""
+
+
+def always(arguments: tuple[Any, ...], result: Any) -> Told:
+    return "reached"
+
+
+def sends(name: str) -> Callable[[tuple[Any, ...], Any], Told]:
+    """One of the positional arguments is a message of that class."""
+    return lambda arguments, result: next((f"{a}"[:300] for a in arguments if type(a).__name__ == name), None)
+
+
+def tear(arguments: tuple[Any, ...], result: Any) -> Told:
+    """Half of the slot is written: nobody may ever read this."""
+    for column in (result.offsets, result.microbatch_bounds, *result.particle_columns.values()):
+        column.view("u1")[: column.nbytes // 2] = 0xA5
+    return "a torn slot"
+
+
+def waited_in_vain(arguments: tuple[Any, ...], result: Any) -> Told:
+    """A process that had nothing to do waited for a message, and none came."""
+    return "nothing to do" if result is None and arguments[1] > 0 else None
+
+
+def at_unit(arguments: tuple[Any, ...], result: Any) -> Told:
+    last = arguments[1].microbatches[-1]
+    return json.dumps({"unit": last.unit, "microbatch": last.index})
+
+
+def is_checkpoint(arguments: tuple[Any, ...], result: Any) -> Told:
+    source, target = (Path(argument) for argument in arguments[:2])
+    return source.name if target.parent.name == "checkpoints" and source.suffix == ".part" else None
+
+
+def hears_the_end(arguments: tuple[Any, ...], result: Any) -> Told:
+    names = [type(getattr(event, "message", None)).__name__ for event in result]
+    return "Finished" if "Finished" in names else None
+
+
+SERVER_SEND = "common.transport:ServerTransport.send"
+PEER_SEND = "common.transport:PeerTransport.send"
+
+INSTANTS = {
+    "idle": Instant("common.transport:PeerTransport.receive", True, waited_in_vain),
+    "decoding": Instant("common.ragged:unit_arrays", True, tear),
+    "after-writing-before-done": Instant("common.ragged:write_header", True, always),
+    "step": Instant("services.trainer.wgan.task:WganTask.step", False, at_unit),
+    "between-checkpoint-write-and-rename": Instant("os:replace", False, is_checkpoint),
+    "between-checkpoint-and-commit": Instant("os:replace", True, is_checkpoint),
+    "before-finished": Instant(PEER_SEND, False, sends("Finished")),
+    "staging": Instant("services.fetcher.stage:Stage.__call__", False, always),
+    "leasing": Instant(SERVER_SEND, False, sends("Lease")),
+    "delivering": Instant(SERVER_SEND, False, sends("DeliveredUnit")),
+    "hearing-that-all-is-trained": Instant("common.transport:ServerTransport.poll", True, hears_the_end),
+}
+
+
+def wrap(function: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``wrapper(function)`` in the function's place."""
+    module, _, path = function.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    setattr(owner, name, wrapper(getattr(owner, name)))
+
+
+def arrange(fault: Fault) -> None:
+    """Have this process meet the fault at its instant."""
+    instant = INSTANTS[fault.instant]
+    times = 0
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            nonlocal times
+            result = function(*arguments, **options) if instant.after else None
+            told = instant.tells(arguments, result)
+            if told is not None:
+                times += 1
+                if times == fault.nth:
+                    meet(fault, told)
+            return result if instant.after else function(*arguments, **options)
+
+        return wrapped
+
+    wrap(instant.function, wrapper)
+
+
+def slow_down(pause_s: float, num_steps: int) -> None:
+    """Have the first steps of this trainer take longer."""
+    step = 0
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            nonlocal step
+            step += 1
+            if step <= num_steps:
+                time.sleep(pause_s)
+            return function(*arguments)
+
+        return wrapped
+
+    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+
+
+def train_at_once() -> None:
+    """Have every step of this trainer end at once, with constant metrics."""
+    import torch
+
+    names = ("c_loss", "g_loss", "m_loss", "w_gap")
+    metrics = dict.fromkeys(names, torch.zeros(()))
+    wrap("services.trainer.wgan.task:WganTask.step", lambda function: lambda task, batch: dict(metrics))
+
+
+def start_children_the_same_way() -> None:
+    """Have `icestream run` start its children by this file."""
+
+    def wrapper(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
+        def wrapped(*arguments: Any, **options: Any) -> list[str]:
+            words = command(*arguments, **options)
+            at = words.index("-m")
+            return [*words[:at], __file__, *words[at + 2 :]]
+
+        return wrapped
+
+    wrap("services.local.supervisor:service_command", wrapper)
+
+
+if __name__ == "__main__":
+    verb = sys.argv[1]
+    if verb == "run":
+        start_children_the_same_way()
+    if VARIABLE in os.environ:
+        fault = Fault(**json.loads(os.environ[VARIABLE]))
+        if fault.verb == verb:
+            arrange(fault)
+    if PACE_VARIABLE in os.environ and verb == "trainer":
+        match os.environ[PACE_VARIABLE].split():
+            case ["0"]:
+                train_at_once()
+            case [pause_s, num_steps]:
+                slow_down(float(pause_s), int(num_steps))
+    main()
