@@ -488,3 +488,15 @@ def test_a_unit_behind_a_commit_is_not_kept_for_the_next_trainer(with_blocks: Di
     with_blocks.lose("t")
     assert with_blocks.num(State.READY) == 0
     assert not any(isinstance(a, Replan) for a in with_blocks.handle("t2", m.Attach(0, 1, PLAN, (cursor,)), 0.0))
+
+
+def test_an_orphan_with_the_only_slot_is_leased_although_a_lower_unit_is_awaited() -> None:
+    dispatcher = Dispatcher(slots=1, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (m.Cursor(unit=0), m.Cursor(unit=1))), 0.0)
+    dispatcher.add_units([unit(k) for k in range(4)])
+    dispatcher.handle("t", m.Want(1, 1), 0.0)
+    assert leases(dispatcher.handle("a", m.Hello(1), 0.0)) == [("a", 1, 0)]
+    dispatcher.lose("a")
+    dispatcher.handle("t", m.Want(0, 1), 0.0)
+    assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 1, 0)], "unit 0 can have no slot before that"
+    dispatcher.validate()
