@@ -82,7 +82,7 @@ class Decoder:
         capacity = SlotCapacity(MUONS, stream)
         staged = [StagedFile(i, str(f), read_footer(f, MUONS, stream, capacity)) for i, f in enumerate(self.files)]
         self.units: list[Unit] = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)
-        self.decode = Decode(MUONS, stream, 1, self.run_dir, ParquetReader(MUONS))
+        self.decode = Decode(MUONS, stream, 1, self.run_dir, ParquetReader(MUONS, shuffled=self.shuffle))
         self.slot = np.zeros(stream.slot_bytes, np.uint8)
         self.unit_bytes = 0
 

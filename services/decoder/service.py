@@ -41,7 +41,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
             return
         config = load()
         workload = config.stored_workload()
-        reader = ContentReader(workload)
+        reader = ContentReader(workload, shuffled=config.stream.shuffle)
         try:
             if not has_settings(transport.plan_hash, workload, config.stream, config.seed):
                 raise BadInputError(

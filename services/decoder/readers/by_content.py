@@ -21,9 +21,9 @@ _KNOWN_FILES = 1024
 class ContentReader:
     """See Reader: files of every kind, also in one unit."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
         self._workload = workload
-        self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload)}
+        self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload, shuffled=shuffled)}
         self._kinds: OrderedDict[str, FileKind] = OrderedDict()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:

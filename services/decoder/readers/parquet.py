@@ -25,13 +25,16 @@ _OPEN_FILES = 16
 _OPEN_SCANS = 4
 _SMALL_ROWS = 8_192
 _BATCH_ROWS = 16_384
+_ORDERED_BATCH_ROWS = 28_672
+"""Larger batches are faster, by 3 % from the one to the other, and take memory. A gather needs some of it."""
 
 
 class ParquetReader:
     """See Reader."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
         self._workload = workload
+        self._shuffled = shuffled
         self._names = [column.name for column in workload.source_columns]
         self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
         self._scans: OrderedDict[tuple[str, int], _Scan] = OrderedDict()
@@ -91,7 +94,8 @@ class ParquetReader:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
     def _iterate(self, file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(_BATCH_ROWS, groups, self._names, use_threads=False)
+        rows = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(rows, groups, self._names, use_threads=False)
         return batches
 
     def _rows_of(self, file: pq.ParquetFile, part: Part) -> Iterator[pa.RecordBatch]:
