@@ -103,14 +103,14 @@ def connect(
 def take(peer: PeerTransport | RemotePeerTransport, slot_bytes: int, seconds: float) -> tuple[int, float]:
     """Take units for some seconds after a first round; how many, and in what time."""
     copy = np.empty(slot_bytes, np.uint8)
-    peer.send(m.Want(PREFETCH))
+    peer.send(m.Want(0, PREFETCH))
     units, started_s = -SLOTS, time.perf_counter()
     while units < 0 or time.perf_counter() - started_s < seconds:
         unit = peer.receive(1.0)
         if isinstance(unit, m.DeliveredUnit):
             copy[:] = peer.arena.slot(unit.slot)
             peer.send(m.Release(unit.k))
-            peer.send(m.Want(1))
+            peer.send(m.Want(0, 1))
             units += 1
             if units == 0:
                 started_s = time.perf_counter()
@@ -127,7 +127,7 @@ def serve(run_dir: Path, config: TransportConfig, slot_bytes: int) -> None:
         while served:
             for event in server.poll(1.0):
                 match event:
-                    case Received(peer, m.Want(units)):
+                    case Received(peer, m.Want(_, units)):
                         for _ in range(units):
                             layout = m.Layout(1, slot_bytes, 1)
                             server.send(peer, m.DeliveredUnit(k, 0, 0, 0, k % SLOTS, 0, layout, m.Tally(), ()))
