@@ -37,7 +37,6 @@ import json
 import logging
 import multiprocessing as mp
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -52,7 +51,6 @@ from common.config import MIB, TransportConfig
 from common.transport import Lost, PeerTransport, Received, ServerTransport
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Send
 from services.fetcher.plan import SourceFile
-from services.fetcher.service import SWITCH_INTERVAL_S
 from services.fetcher.transfer import fetch
 
 PLAN_HASH = "ab" * 16
@@ -348,7 +346,6 @@ def grant_ms(kind: str, num_grants: int, *, busy: bool) -> tuple[list[float], fl
 
 
 def main() -> None:
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as the fetcher does
     parser = argparse.ArgumentParser(description="Units a second of the dispatcher, and the time until it grants one.")
     parser.add_argument("--units", type=int, default=10_000)
     parser.add_argument("--grants", type=int, default=2_000)

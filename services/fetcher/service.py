@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -35,9 +34,6 @@ from services.fetcher.transfer import remove_parts
 
 logger = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_S = 0.001
-"""How long a thread that moves bytes may keep the interpreter from the dispatcher; Python's own 5 ms are the tail of the
-time that a lease takes."""
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
@@ -116,7 +112,6 @@ class FetcherService:
             self._arena.slot_bytes / 2**20,
             self._arena.size_bytes / 2**20,
         )
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         status_s = 0.0
         while not self._ended and not stop:
             for event in self._transport.poll(_POLL_S):
