@@ -131,7 +131,7 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
     bad_rows = {
         "inner_length": ("muons", muons, "column 'muons', row 7: a list has 2 numbers; expected 3"),
         "nan": ("primary", [float("nan"), *primary[1:]], "column 'primary', row 7: energy_gev is nan; expected a"),
-        "negative": ("muons", [[-5.0, 0.0, 0.0]], "column 'muons', row 7: energy_gev is -5; expected a finite"),
+        "muon": ("muons", [[float("nan"), 0.0, 0.0]], "column 'muons', row 7: energy_gev is nan; expected a finite"),
         "null": ("primary", None, "column 'primary', row 7: the value is null"),
     }
     for name, (column, value, _) in bad_rows.items():
