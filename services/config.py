@@ -18,6 +18,7 @@ from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
+from services.pelican.tokens.config import TokenConfig
 from services.trainer.config import TrainerConfig
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -38,6 +39,7 @@ class Config(ConfigBranch):
     source: SourceConfig = SourceConfig()
     stream: StreamConfig = StreamConfig()
     transport: TransportConfig = TransportConfig()
+    token: TokenConfig = TokenConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
