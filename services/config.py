@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
+from common.redact import without_secrets
 from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
@@ -86,7 +87,7 @@ def load_config(
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise BadInputError(_explain(error)) from None
+        raise BadInputError(without_secrets(_explain(error))) from None  # a value may be a token
 
 
 def store_config(run_dir: Path, config: Config) -> None:

@@ -57,28 +57,32 @@ def read_private(path: Path, *, shared_folder: bool = False) -> str:
         raise
     except OSError as error:
         raise BadTokenError(f"{path}: can't be read ({error.strerror}); expected a token file of your own") from None
-    with os.fdopen(descriptor, "rb") as file:
-        info = os.fstat(file.fileno())
-        if not stat.S_ISREG(info.st_mode):
-            raise BadTokenError(f"{path}: not a file; name a file that holds the token: it is read again and again")
-        if info.st_uid not in (os.geteuid(), 0):
-            raise BadTokenError(
-                f"{path}: belongs to user {info.st_uid}, not to you ({os.geteuid()}), and is not used; copy it to a"
-                " file of your own, with mode 0600"
-            )
-        if info.st_size > MAX_FILE_BYTES:
-            raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
-        if info.st_mode & 0o066 and str(path) not in _warned:
-            _warned.add(str(path))
-            logger.warning(
-                "%s: others can read or write this token (mode %04o); close it: chmod 600 %s",
-                *(path, stat.S_IMODE(info.st_mode), path),
-            )
-        content = file.read(MAX_FILE_BYTES + 1)
+    try:
+        content = _read_ours(path, descriptor)
+    finally:
+        os.close(descriptor)
     try:
         return content.decode()
     except UnicodeDecodeError:
         raise BadTokenError(f"{path}: this is no token: it isn't text") from None
+
+
+def _read_ours(path: Path, descriptor: int) -> bytes:
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        raise BadTokenError(f"{path}: not a file; name a file that holds the token: it is read again and again")
+    if info.st_uid not in (os.geteuid(), 0):
+        raise BadTokenError(
+            f"{path}: belongs to user {info.st_uid}, not to you ({os.geteuid()}), and is not used; copy it to a"
+            " file of your own, with mode 0600"
+        )
+    if info.st_size > MAX_FILE_BYTES:
+        raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
+    if info.st_mode & 0o066 and str(path) not in _warned:
+        _warned.add(str(path))
+        mode = stat.S_IMODE(info.st_mode)
+        logger.warning("%s: others can read or write this token (mode %04o); close it: chmod 600 %s", path, mode, path)
+    return os.read(descriptor, MAX_FILE_BYTES)
 
 
 def write_private(path: Path, text: str) -> None:

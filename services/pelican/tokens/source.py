@@ -74,6 +74,7 @@ class FoundTokens:
         """See TokenSource."""
         if self._found is None or self._is_ending(self._found) or self._has_changed():
             async with self._lock:
+                self._forget_refusals()
                 await self._look()
         found = self._found
         if found is None:
@@ -85,6 +86,7 @@ class FoundTokens:
     async def refused(self, token: str | None) -> bool:
         """See TokenSource. Each token is tried once; they all come into play again when a place changes."""
         async with self._lock:
+            self._forget_refusals()
             if token is not None:
                 self._refused.add(_digest(token))
             await self._look()
@@ -131,11 +133,13 @@ class FoundTokens:
     def _has_changed(self) -> bool:
         return signatures(self._config, self._environment) != self._seen
 
+    def _forget_refusals(self) -> None:
+        if self._has_changed():
+            self._refused.clear()
+
     async def _look(self) -> None:
         """Read all places, take the best token, renew it if it is ending."""
         seen = signatures(self._config, self._environment)
-        if seen != self._seen:
-            self._refused.clear()
         former, found = self._found, self._best()
         self._seen = seen
         is_worse = found is None or not found.claims.is_valid(self._clock())
