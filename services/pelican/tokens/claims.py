@@ -89,13 +89,14 @@ def read_claims(token: str) -> Claims:
         issuer=issuer if isinstance(issuer := payload.get("iss"), str) else "",
         scopes=parse_scopes(scope) if isinstance(scope, str) else frozenset(),
         audience=tuple(str(name) for name in (audience if isinstance(audience, list) else [audience]) if name),
-        not_before_s=_time_s(payload.get("nbf")),
-        issued_s=_time_s(payload.get("iat")),
-        expires_s=_time_s(payload.get("exp")),
+        not_before_s=finite(payload.get("nbf")),
+        issued_s=finite(payload.get("iat")),
+        expires_s=finite(payload.get("exp")),
     )
 
 
-def _time_s(value: object) -> float | None:
+def finite(value: object) -> float | None:
+    """A number of seconds as servers send it; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         return None
     return float(value)

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from services.pelican.tokens.claims import finite
 from services.pelican.tokens.errors import IssuerError, IssuerUnavailable
 from services.pelican.tokens.oauth import (
     DEVICE_GRANT,
@@ -102,5 +103,5 @@ async def grant_by_device(
 
 
 def _seconds(value: object, default_s: float) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return float(value) if is_number and isinstance(value, int | float) else default_s
+    seconds = finite(value)
+    return seconds if seconds is not None and seconds > 0 else default_s

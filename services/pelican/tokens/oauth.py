@@ -15,7 +15,7 @@ from urllib.parse import quote_plus, urlsplit
 import aiohttp
 
 from common.redact import without_secrets
-from services.pelican.tokens.claims import what_is_wrong
+from services.pelican.tokens.claims import finite, what_is_wrong
 from services.pelican.tokens.errors import IssuerError, IssuerUnavailable
 from services.pelican.tokens.store import Client, StoredToken
 
@@ -147,13 +147,12 @@ async def ask_token(
     kind = content.get("token_type", "bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise IssuerError(f"issuer {client.issuer}: granted a token of another kind than Bearer")
-    granted, lifetime = content.get("scope"), content.get("expires_in")
-    is_number = isinstance(lifetime, int | float) and not isinstance(lifetime, bool)
+    granted = content.get("scope")
     return Granted(
         access_token=access,
         refresh_token=refresh if isinstance(refresh, str) else "",
         scope=granted if isinstance(granted, str) and granted else scope,  # RFC 6749, 5.1: as asked for
-        lifetime_s=float(lifetime) if is_number and lifetime is not None else None,
+        lifetime_s=finite(content.get("expires_in")),
     )
 
 
