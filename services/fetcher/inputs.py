@@ -13,7 +13,7 @@ from common.errors import BadInputError
 from services.fetcher.plan import SourceFile
 from services.fetcher.transfer import is_gone
 
-CHECKSUMS = ("adler32", "crc32", "crc32c", "md5", "sha1", "sha256")
+CHECKSUMS = ("adler32", "crc32", "md5", "sha1", "sha256")
 """Kinds of checksum that a list file may give."""
 
 

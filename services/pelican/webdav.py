@@ -1,0 +1,100 @@
+"""A directory's listing as servers write it: names and sizes out of a WebDAV multistatus answer. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+_DAV = "{DAV:}"
+_UNSAFE = re.compile(rb"[^!-~]|%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or a directory in a listing."""
+
+    name: str
+    size_bytes: int
+    is_dir: bool
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a server says about a path."""
+
+    entries: tuple[Entry, ...]
+    itself: Entry | None
+    """The path itself; a directory, if it is listed."""
+    refused: tuple[str, ...]
+    """Names that can't be names of files there, made printable."""
+
+
+class MalformedListing(Exception):
+    """What arrived is no listing."""
+
+
+def parse_listing(body: bytes, path: str, *, raw_names: bool) -> Listing:
+    """The listing of ``path``.
+
+    ``raw_names``: the server leaves names as they are (XRootD); others escape them, as the standard has it. A body that
+    holds what would have been escaped is taken as raw, too. Raises MalformedListing.
+    """
+    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
+        raise MalformedListing("it declares entities, which no listing needs")
+    try:
+        root = ElementTree.fromstring(body)  # expat bounds what entities can do; there are none
+    except ElementTree.ParseError as error:
+        raise MalformedListing(f"not XML: {error}") from None
+    if root.tag != f"{_DAV}multistatus":
+        raise MalformedListing(f"expected a multistatus, found {root.tag[:80]}")
+    responses = list(_responses(root))
+    if not raw_names:
+        raw_names = any(_UNSAFE.search(href.encode()) for href, _, _ in responses)
+    above = path.rstrip("/") + "/"
+    entries: dict[str, Entry] = {}
+    itself, refused = None, []
+    for href, size_bytes, is_dir in responses:
+        place = _path_of(href) if raw_names else unquote(_path_of(href))
+        if place.rstrip("/") == path.rstrip("/"):
+            itself = Entry(above.rstrip("/").rpartition("/")[2], size_bytes, is_dir)
+            continue
+        # A server may put the listed path behind a prefix of its own.
+        name = place.rstrip("/").rpartition(above)[2] if above in place else ""
+        if _is_name(name):
+            entries[name] = Entry(name, size_bytes, is_dir)
+        else:
+            refused.append(ascii(place[-200:]))
+    return Listing(tuple(entries.values()), itself, tuple(refused))
+
+
+def _responses(root: ElementTree.Element) -> Iterator[tuple[str, int, bool]]:
+    """(href, size, is it a directory) of every response."""
+    for response in root.iterfind(f"{_DAV}response"):
+        href = response.findtext(f"{_DAV}href", "").strip("\n")
+        size, is_dir = "", href.endswith("/")
+        for element in response.iter():
+            tag = element.tag
+            if tag == f"{_DAV}getcontentlength":
+                size = (element.text or "").strip()
+            elif tag == f"{_DAV}collection" or (tag == f"{_DAV}iscollection" and element.text == "1"):
+                is_dir = True
+        yield href, int(size) if size.isascii() and size.isdigit() else 0, is_dir
+
+
+def _path_of(href: str) -> str:
+    _, scheme, rest = href.partition("://")
+    return "/" + rest.partition("/")[2] if scheme else href
+
+
+def _is_name(name: str) -> bool:
+    return (
+        name not in ("", ".", "..")
+        and "/" not in name
+        and not _CONTROL.search(name)
+        and len(name.encode(errors="surrogatepass")) <= _MAX_NAME_BYTES
+    )
