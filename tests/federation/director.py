@@ -6,6 +6,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
@@ -16,7 +17,7 @@ from aiohttp import web
 from .faults import Fault, first_that_applies
 from .issuer import Issuer
 from .namespaces import Namespace
-from .server import Answer, Server
+from .server import Server
 
 MAX_SOURCES = 6
 """serverResLimit"""
@@ -24,6 +25,8 @@ REDIRECTS_ONLY = r"^(?!/\.well-known|/issuer)"
 EXPIRY_GRACE_S = 10.0
 NOWHERE = "https://localhost:1"
 """A port that refuses connections."""
+FAULT: ContextVar[str] = ContextVar("fault", default="")
+"""Kind of the fault that the request in work has met."""
 ExtraRoutes = Callable[[Issuer], Sequence[web.RouteDef]]
 
 
@@ -83,16 +86,13 @@ class Director(Server):
         early = await self.early(request, fault, entry)
         if early is not None:
             return early
-        request["fault"] = fault.kind if fault else ""
-        if request["fault"] == "html":
+        FAULT.set(fault.kind if fault else "")
+        if FAULT.get() == "html":
             entry["status"] = 200
             return web.Response(text="<html>Welcome</html>", content_type="text/html")
         response: web.StreamResponse = await handler(request)
         entry["status"] = response.status
         return response
-
-    async def answer(self, request: web.Request, path: str) -> Answer:
-        raise NotImplementedError("the director's handlers answer")
 
     async def _discovery(self, request: web.Request) -> web.Response:
         content = {
@@ -102,7 +102,7 @@ class Director(Server):
             "jwks_uri": self.url + "/.well-known/issuer.jwks",
             "broker_endpoint": self.url,
         }
-        if request["fault"] == "no-director":
+        if FAULT.get() == "no-director":
             del content["director_endpoint"]
         return web.json_response(
             content, headers={"Content-Disposition": "attachment; filename=pelican-configuration.json"}
@@ -142,7 +142,7 @@ class Director(Server):
         servers = self.sources(namespace, from_origin) or (namespace.direct_reads and self.sources(namespace, True))
         if not servers:
             return _error(404, "no cache, and no origin with direct reads")
-        if request["fault"] == "nowhere":
+        if FAULT.get() == "nowhere":
             servers = [NOWHERE]
         return self._redirection(request, namespace, path, servers, token)
 
@@ -163,7 +163,7 @@ class Director(Server):
             about += f", collections-url={self.sources(namespace, True)[0]}"
         headers += [("X-Pelican-Namespace", about), ("X-Pelican-JobId", str(uuid.uuid4()))]
         headers += [("Access-Control-Allow-Origin", "*"), ("Server", "pelican/7.20.0")]
-        if request["fault"] == "no-link":
+        if FAULT.get() == "no-link":
             return web.Response(status=307)
         if request.query.get("redirect") == "false":
             return web.Response(status=200, headers=headers)

@@ -9,7 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 KINDS = frozenset(
-    ["status", "hang", "disconnect", "short", "lie", "slow", "corrupt", "stall", "reset", "names", "html", "no-director", "no-link", "nowhere"]
+    [
+        "status",
+        "hang",
+        "disconnect",
+        "short",
+        "lie",
+        "slow",
+        "corrupt",
+        "stall",
+        "reset",
+        "names",
+        "html",
+        "no-director",
+        "no-link",
+        "nowhere",
+    ]
 )
 
 HOSTILE_NAMES = (

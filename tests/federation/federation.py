@@ -165,6 +165,9 @@ class Federation:
             else:
                 (folder / name).hardlink_to(first)
 
+    def make_directory(self, path: str) -> None:
+        self._folder(self.root / path.strip("/"))
+
     def _folder(self, folder: Path) -> None:
         missing = [parent for parent in [folder, *folder.parents] if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
