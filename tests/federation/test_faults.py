@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import aiohttp
 import pytest
 
+from .client import with_client
 from .faults import HOSTILE_NAMES, Fault
 from .federation import Federation
 from .proxy import FaultProxy
 
-T = TypeVar("T")
 CONTENT = os.urandom(600_000)
 PATH = "/public/faults/file.bin"
 
@@ -25,20 +22,6 @@ def file(federation: Federation) -> None:
         federation.put(PATH, CONTENT)
 
 
-def with_client(federation: Federation, use: Callable[[aiohttp.ClientSession], Awaitable[T]], read_s: float = 5) -> T:
-    async def run() -> T:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=read_s)
-        connector = aiohttp.TCPConnector(ssl=federation.certs.client_context())
-        try:
-            async with aiohttp.ClientSession(connector=connector, connector_owner=False, timeout=timeout) as session:
-                return await use(session)
-        finally:  # a silent server answers no TLS shutdown: don't wait for it
-            await connector.close(abort_ssl=True)
-            await asyncio.sleep(0)
-
-    return asyncio.run(run())
-
-
 def got(federation: Federation, url: str, read_s: float = 5, method: str = "GET", **headers: str) -> tuple[int, bytes]:
     """Status and what arrived of the body; an error is raised with the connection's own type."""
 
@@ -46,7 +29,7 @@ def got(federation: Federation, url: str, read_s: float = 5, method: str = "GET"
         async with session.request(method, url, headers=headers, allow_redirects=False) as answer:
             return answer.status, await answer.read()
 
-    return with_client(federation, ask, read_s)
+    return with_client(federation.certs, ask, read_s)
 
 
 def arrived(federation: Federation, url: str, read_s: float = 5) -> tuple[int, str]:
@@ -62,7 +45,7 @@ def arrived(federation: Federation, url: str, read_s: float = 5) -> tuple[int, s
             return count, type(error).__name__
         return count, "whole"
 
-    return with_client(federation, ask, read_s)
+    return with_client(federation.certs, ask, read_s)
 
 
 def test_without_a_fault_every_byte_arrives(federation: Federation) -> None:

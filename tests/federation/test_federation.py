@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import aiohttp
 import fsspec
 import pytest
 
-from .client import client_options
+from .client import client_options, with_client
 from .federation import Federation
 from .issuer import Issuer
 
@@ -112,13 +111,9 @@ def test_a_token_is_judged_by_scope_below_the_base_path(federation: Federation, 
 
 
 def status_of(federation: Federation, url: str, token: str | None) -> int:
-    async def ask() -> int:
+    async def ask(session: aiohttp.ClientSession) -> int:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        connector = aiohttp.TCPConnector(ssl=federation.certs.client_context())
-        async with (
-            aiohttp.ClientSession(connector=connector) as session,
-            session.get(url, headers=headers, allow_redirects=False) as answer,
-        ):
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
             return answer.status
 
-    return asyncio.run(ask())
+    return with_client(federation.certs, ask)
