@@ -32,3 +32,16 @@ class LoopThread:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await abort_transports()
+
+
+async def abort_transports() -> None:
+    """Cut every connection of the running loop, before it ends.
+
+    TLS connections that wait for the other side's goodbye would outlive it (ResourceWarning), and asyncio
+    has no public list of them.
+    """
+    for transport in list(getattr(asyncio.get_running_loop(), "_transports", {}).values()):
+        transport.abort()
+    for _ in range(3):  # the transport's own callback, the TLS layer's, the protocol's
+        await asyncio.sleep(0)

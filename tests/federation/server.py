@@ -121,7 +121,8 @@ class Server:
         assert runner is not None
         if runner.server is not None:
             for connection in runner.server.connections:
-                connection.force_close()
+                if connection.transport is not None:
+                    connection.transport.abort()
         await runner.cleanup()
         await self.closed()
 
