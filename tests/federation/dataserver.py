@@ -1,0 +1,147 @@
+"""A light cache or origin in pure Python that answers as XrdHttp does."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+from aiohttp import web
+
+from .issuer import Issuer, allowed
+from .listing import multistatus
+from .namespaces import Namespace
+from .server import CHUNK_BYTES, Answer, Server, plain
+
+
+class DataServer(Server):
+    """Serves ``root``. ``quirks``: the broken ranges and digests of XrdHttp 5.5.3 as well."""
+
+    def __init__(
+        self,
+        name: str,
+        log: list[dict[str, Any]],
+        root: Path,
+        namespace: Callable[[str], Namespace | None],
+        issuer: Issuer,
+        writable: bool = False,
+        quirks: bool = False,
+    ) -> None:
+        super().__init__(name, log)
+        self.root, self.namespace, self.issuer = root, namespace, issuer
+        self.writable, self.quirks = writable, quirks
+
+    async def answer(self, request: web.Request, path: str) -> Answer:
+        namespace = self.namespace(path)
+        if namespace is None or ".." in path.split("/"):
+            return plain(403, f"Opening path '{path}' is disallowed.\n")
+        denied = self._denied(request, path, namespace)
+        if denied is not None:
+            return denied
+        local = self.root / path.lstrip("/")
+        match request.method:
+            case "GET" | "HEAD":
+                return self._read(request, path, local)
+            case "PROPFIND":
+                return _listing(request, path, local, namespace)
+            case "PUT":
+                return await _written(request, local)
+            case "OPTIONS":
+                return plain(200, headers={"DAV": "1", "Allow": "HEAD,GET,PUT,PROPFIND,DELETE,OPTIONS"})
+        return plain(405)
+
+    def _denied(self, request: web.Request, path: str, namespace: Namespace) -> Answer | None:
+        writes = request.method == "PUT"
+        if namespace.public and not writes:
+            return None
+        if writes and not (self.writable and namespace.writes):
+            return plain(403, "writes are not allowed here\n")
+        given = request.headers.get("Authorization") or request.query.get("authz", "")
+        token = given.removeprefix("Bearer ")
+        if token in ("", "None"):  # pelicanfs sends "Bearer None"
+            return plain(namespace.anon_status, "no token\n")
+        try:
+            claims = self.issuer.verify(token)
+        except jwt.PyJWTError as error:
+            return plain(namespace.anon_status, f"bad token: {type(error).__name__}\n")
+        if not allowed(claims, "create" if writes else "read", path, namespace.scope_base):
+            return plain(403, "scope does not cover the path\n")
+        return None
+
+    def _read(self, request: web.Request, path: str, local: Path) -> Answer:
+        missing = not local.exists() or (path.endswith("/") and local.is_file())
+        wanted = request.headers.get("Want-Digest")
+        if self.quirks and wanted and (missing or not digest(local, wanted)):
+            return plain(500, "Unable to compute checksum\n")
+        if missing:
+            return plain(404, f"Unable to open {path}; no such file or directory\n")
+        if local.is_dir():
+            names = "".join(f'<a href="{path.rstrip("/")}/{child.name}">.</a>' for child in sorted(local.iterdir()))
+            return plain(200, f"<html><body>{names}</body></html>", {"Content-Type": "text/html"})
+        size = local.stat().st_size
+        headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        if wanted and (found := digest(local, wanted)):
+            headers["Digest"] = found
+        return self._ranged(request.headers.get("Range", ""), local, size, headers)
+
+    def _ranged(self, text: str, local: Path, size: int, headers: dict[str, str]) -> Answer:
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", text.strip())
+        if asked is None or not (asked[1] or asked[2]) or (self.quirks and not asked[1]):
+            return Answer(200, headers, _blocks(local, 0, size), size)
+        first, last = asked[1], asked[2]
+        if self.quirks and not last:
+            return plain(206, headers={"Content-Range": f"bytes {first}--1/{size}"})
+        start = int(first) if first else max(0, size - int(last))
+        end = min(int(last), size - 1) if first and last else size - 1
+        if start >= size:
+            return plain(416, headers={"Content-Range": f"bytes */{size}"})
+        promised = int(last) if self.quirks else end
+        headers["Content-Range"] = f"bytes {start}-{promised}/{size}"
+        return Answer(206, headers, _blocks(local, start, end - start + 1), promised - start + 1, start)
+
+
+def _listing(request: web.Request, path: str, local: Path, namespace: Namespace) -> Answer:
+    depth = request.headers.get("Depth", "1")
+    if not namespace.listings and depth != "0":
+        return plain(405, "Listings are disabled.\n")
+    if not local.exists():
+        return plain(404, f"Unable to locate {path}; no such file or directory\n")
+    if local.is_file() and path.endswith("/"):  # pelicanfs relies on it
+        return plain(500, f"Unable to locate {path}; not a directory\n")
+    return plain(207, multistatus(path, local, depth), {"Content-Type": 'text/xml; charset="utf-8"'})
+
+
+async def _written(request: web.Request, local: Path) -> Answer:
+    local.parent.mkdir(parents=True, exist_ok=True)
+    part = local.with_name(local.name + ".part")
+    with part.open("wb") as file:
+        async for chunk in request.content.iter_chunked(1 << 20):
+            file.write(chunk)
+    part.rename(local)
+    return plain(200, ":-)")
+
+
+async def _blocks(local: Path, start: int, length: int) -> AsyncIterator[bytes]:
+    with local.open("rb") as file:
+        file.seek(start)
+        while length > 0 and (block := file.read(min(CHUNK_BYTES, length))):
+            length -= len(block)
+            yield block
+
+
+def digest(local: Path, wanted: str) -> str | None:
+    """RFC 3230 Digest as XrdHttp writes it: hexadecimal for adler32, base64 for the others."""
+    for text in wanted.split(","):
+        name = text.split(";")[0].strip().lower()
+        if name == "adler32":
+            return f"adler32={zlib.adler32(local.read_bytes()):08x}"
+        if name == "md5":
+            return "md5=" + base64.b64encode(hashlib.md5(local.read_bytes()).digest()).decode()
+        if name == "crc32":
+            return "crc32=" + base64.b64encode(zlib.crc32(local.read_bytes()).to_bytes(4, "big")).decode()
+    return None
