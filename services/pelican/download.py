@@ -176,15 +176,16 @@ class _Transfer:
             self._read_what_is_there()
             waiting: list[bytes] = []
             num_waiting = 0
-            async for chunk in response.content.iter_any():
-                waiting.append(chunk)
-                num_waiting += len(chunk)
-                if num_waiting >= _MANY_BYTES:
-                    pause_s = self._write(waiting, num_waiting)
-                    waiting, num_waiting = [], 0
-                    if pause_s:
-                        await asyncio.sleep(pause_s)
-            self._write(waiting, num_waiting)
+            try:
+                async for chunk in response.content.iter_any():
+                    waiting.append(chunk)
+                    num_waiting += len(chunk)
+                    if num_waiting >= _MANY_BYTES:
+                        full, num_full, waiting, num_waiting = waiting, num_waiting, [], 0
+                        if pause_s := self._write(full, num_full):
+                            await asyncio.sleep(pause_s)
+            finally:
+                self._write(waiting, num_waiting)  # what came before it broke off need not come again
         if self._have < size_bytes:
             raise _Failed(f"{self._have} of {size_bytes} bytes", "size")
 

@@ -6,7 +6,9 @@ Only one of them: ``@pytest.mark.parametrize("started_federation", ["light"], in
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session", params=["light", "xrootd"])
-def started_federation(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Federation]:
+def started_federation(request: pytest.FixtureRequest) -> Iterator[Federation]:
     from .federation import Federation
     from .xrootd import available
 
@@ -27,11 +27,11 @@ def started_federation(
         if os.environ.get("ICESTREAM_REQUIRE_XROOTD") == "1":
             pytest.fail(why)
         pytest.skip(why)
-    work = tmp_path_factory.mktemp(f"federation-{request.param}")
-    if request.param == "xrootd" and os.getuid() == 0:
-        for folder in (work.parent, work.parent.parent):  # pytest makes them 0700; XRootD's user must get through
-            folder.chmod(0o711)
-    with Federation(work, caches=2, kind=request.param) as federation:
+    # Not below pytest's folder: each pytest that starts makes that 0700, and XRootD's user must get through.
+    with (
+        tempfile.TemporaryDirectory(prefix="federation-") as work,
+        Federation(Path(work), caches=2, kind=request.param) as federation,
+    ):
         yield federation
 
 
