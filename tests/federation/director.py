@@ -130,7 +130,7 @@ class Director(Server):
             return _error(404, f"no origin serves {path}")
         if not _supports(namespace, request):
             return _error(405, "no source of this namespace allows the request")
-        token = (request.query.get("authz") or request.headers.get("Authorization", "")).removeprefix("Bearer ")
+        token = (request.query.get("authz") or request.headers.get("Authorization") or "").removeprefix("Bearer ")
         asks = self.stat_origins and request.method in ("GET", "HEAD") and "skipstat" not in request.query
         if asks and (namespace.public or token) and not (self.root / path.lstrip("/")).exists():
             return _error(404, f"object {path} is at no origin")
