@@ -46,6 +46,8 @@ class GlobWalk:
     def _after(self, places: Places, name: str) -> Places:
         following = set()
         for place in places:
+            if place == len(self._segments):
+                continue  # what ended with a `**` here
             segment = self._segments[place]
             if segment == _ANY_DEPTH:
                 following |= {place} if not name.startswith(".") else set()

@@ -203,7 +203,7 @@ def test_an_unknown_namespace_is_not_found_and_the_directors_words_are_told(
 def test_dead_caches_are_unavailable_and_what_came_stays_for_the_next_try(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
-    federation.caches[0].fault("short", 50_000, times=1)
+    federation.caches[0].fault("short", 2_000_000, times=1)
     federation.caches[0].fault("status", 500)
     federation.caches[1].fault("status", 503)
     with pytest.raises(UnavailableError) as error:
