@@ -40,8 +40,13 @@ class GlobWalk:
         return frozenset(place for place in self._after(places, name) if place < len(self._segments))
 
     def takes(self, places: Places, name: str) -> bool:
-        """True if the file ``name`` matches."""
-        return len(self._segments) in self._after(places, name)
+        """True if the file ``name`` matches: with the last segment, not with one that a `**` follows."""
+        last = len(self._segments) - 1
+        return any(
+            _matches(self._segments[place], name) if self._segments[place] != _ANY_DEPTH else not name.startswith(".")
+            for place in places
+            if place == last
+        )
 
     def _after(self, places: Places, name: str) -> Places:
         following = set()
