@@ -32,6 +32,8 @@ class SourceFile:
 
     url: str
     size_bytes: int
+    checksum: str = ""
+    """`adler32=…`, `md5=…` and the like, where one is known."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class Blocks:
     def end(self) -> int | None:
         """Number of blocks; None without end."""
         return self.epochs * self.per_epoch if self.epochs else None
+
+    def is_known(self, block: int) -> bool:
+        """True if files() can tell."""
+        return self.end is None or block < self.end
 
     def epoch_of(self, block: int) -> int:
         """Epoch that the block belongs to."""
