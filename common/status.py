@@ -49,7 +49,13 @@ class FetcherStatus(Status):
     """Address for trainers on other machines, with the port that was bound; empty if there is none."""
     uptime_s: float = 0.0
     files_total: int = 0
-    """Files of the inventory, times the epochs (0 epochs: of one)."""
+    """Files of the known inventory, times the epochs (0 epochs: of one)."""
+    ranges: int = 0
+    ranges_listed: int = 0
+    listing: str = ""
+    """Range that is being listed; empty if none is."""
+    problem: str = ""
+    """What keeps the fetcher from going on, and what to do; empty if nothing does."""
     files_planned: int = 0
     """Files whose units are known, over all epochs so far."""
     files_bad: int = 0

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from common import messages as m
 from common.errors import BadInputError
-from common.plan_hash import has_settings
+from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, write_header
 from common.transport import FetcherLost, PeerTransport, StopRequested
@@ -43,7 +43,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         workload = config.stored_workload()
         reader = ContentReader(workload, shuffled=config.stream.shuffle)
         try:
-            if not has_settings(transport.plan_hash, workload, config.stream, config.seed):
+            if transport.plan_hash != plan_hash(workload, config.stream, config.seed):
                 raise BadInputError(
                     f"this decoder's seed or stream settings are not those of the run in {run_dir}: leave out its own "
                     "--set, -c and environment"

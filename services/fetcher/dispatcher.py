@@ -603,6 +603,7 @@ class Dispatcher:
                 layout=entry.layout,
                 tally=entry.tally,
                 block_quarantined=unit.quarantined if first else (),
+                source=unit.source,
             ),
         )
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.plan_hash import plan_hash, settings_hash
+from common.plan_hash import plan_hash
 from services.config import Config, load_config
 from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
+from services.fetcher.ranges import make_ranges
 from services.fetcher.stage import NotStaged, Stage
-from services.options import absolute, config_options, input_option, run_dir_option
+from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 from services.slow_progress import SlowProgress
 
 _TICK_S = 0.5
@@ -26,6 +27,7 @@ _TICK_S = 0.5
 
 @click.command(epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536 --units")
 @input_option
+@ranges_option
 @run_dir_option
 @config_options
 @click.option(
@@ -39,6 +41,7 @@ _TICK_S = 0.5
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
     inputs: tuple[str, ...],
+    ranges: str | None,
     run_dir: Path,
     toml: Path | None,
     assignments: tuple[str, ...],
@@ -50,10 +53,15 @@ def plan(
     """Print the plan, bytes and slots of a run without running it, and how well it mixes the files.
 
     Nothing is written into RUN_DIR; only its config.json is read. Inputs are listed as they are now (a run that has
-    begun keeps its frozen inventory). Remote files are fetched into a temporary directory, a few at a time.
+    begun keeps its frozen inventory), with --ranges those of the first range. Remote files are fetched into a
+    temporary directory, a few at a time.
     """
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags={"input": absolute(inputs) or None})
-    inventory = expand(config.input)
+    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
+    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    first, *others = make_ranges(config.input, config.fetcher.ranges)
+    if others:
+        click.echo(f"range {first.name}; {len(others)} others follow", err=True)
+    inventory = expand(first.inputs)
     if num_blocks is None and any(local_path(file.url) is None for file in inventory):
         num_blocks = 1
         click.echo("remote files: planning the first block only, see --blocks", err=True)
@@ -86,10 +94,9 @@ def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_
         units = plan_block(block, next_k, epoch, files, capacity=capacity, stream=stream, seed=config.seed)
         next_k += len(units)
         planned.append((files, units))
-    settings = settings_hash(workload, stream, config.seed)
     return summarise(
         inventory,
-        plan_hash(settings, ((file.url, file.size_bytes) for file in inventory)),
+        plan_hash(workload, stream, config.seed),
         epoch=epoch,
         num_blocks=order.per_epoch,
         blocks=planned,

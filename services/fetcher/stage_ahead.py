@@ -41,7 +41,7 @@ class StageAhead:
     @property
     def is_full(self) -> bool:
         """Blocks are left, nothing is on its way, and the last begin() found none that may be begun."""
-        return not self._staging and (self.blocks.end is None or self._next_to_begin < self.blocks.end)
+        return not self._staging and self.blocks.is_known(self._next_to_begin)
 
     def part_ahead(self, current_block: int) -> float:
         """Blocks given out beyond ``current_block``, as a part of those that may be."""
@@ -65,8 +65,7 @@ class StageAhead:
         """
         files: list[int] = []
         self.out_of_budget = False
-        end = self.blocks.end
-        while (end is None or self._next_to_begin < end) and self._next_to_begin <= current_block + self._blocks_ahead:
+        while self.blocks.is_known(self._next_to_begin) and self._next_to_begin <= current_block + self._blocks_ahead:
             block = self.blocks.files(self._next_to_begin)
             new_bytes = sum(self._sizes_bytes[file] for file in block if file not in self._needed_by)
             if self.bytes_held + new_bytes > self._budget_bytes:

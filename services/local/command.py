@@ -13,7 +13,7 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.redact import without_secrets
-from services.options import absolute, config_options, input_option, run_dir_option
+from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 
 if TYPE_CHECKING:
     from common.status import TrainerStatus
@@ -42,6 +42,7 @@ Examples:
   icestream run -i demo --run-dir runs/demo
   icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
   icestream run --run-dir runs/muons                  # goes on where it stopped
+  icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
   icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
 
 \b
@@ -51,6 +52,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 
 @click.command(name="run", epilog=EXAMPLES)
 @input_option
+@ranges_option
 @run_dir_option
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
@@ -70,6 +72,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 )
 def run(
     inputs: tuple[str, ...],
+    ranges: str | None,
     run_dir: Path,
     decoders: str | None,
     device: str | None,
@@ -94,6 +97,7 @@ def run(
 
     flags = {
         "input": absolute(inputs) or None,
+        "fetcher.ranges": ranges,
         "local.decoders": decoders,
         "trainer.device": device,
         "epochs": epochs,
