@@ -1,5 +1,4 @@
 """A light cache/origin in aiohttp that answers the way XrdHttp does, with fault injection."""
-
 import asyncio
 import base64
 import email.utils
@@ -24,10 +23,9 @@ CHUNK = 1 << 18
 @dataclass
 class Fault:
     """One injected failure. `times` None = until removed; otherwise consumed."""
-
-    kind: str  # status | hang | disconnect | short | lie | slow | corrupt | stall | reset
-    value: float = 0  # status code, seconds, byte count or bytes/s
-    match: str = ""  # regex on the decoded path
+    kind: str                       # status | hang | disconnect | short | lie | slow | corrupt | stall | reset
+    value: float = 0                # status code, seconds, byte count or bytes/s
+    match: str = ""                 # regex on the decoded path
     methods: tuple = ("GET",)
     times: int | None = None
     hits: int = field(default=0)
@@ -46,7 +44,7 @@ class DataServer:
         self.name, self.root, self.fed = name, pathlib.Path(root), fed
         self.writable, self.listings, self.prefix = writable, listings, prefix
         self.faults = []
-        self.quirks = quirks  # XrdHttp 5.5.3: broken open/suffix/overlong ranges, Want-Digest turns errors into 500
+        self.quirks = quirks            # XrdHttp 5.5.3: broken open/suffix/overlong ranges, Want-Digest turns errors into 500
         self.url = None
         self.app = web.Application(client_max_size=1 << 40)
         self.app.router.add_route("*", "/{path:.*}", self.handle)
@@ -64,7 +62,7 @@ class DataServer:
     async def handle(self, req):
         path = unquote(req.raw_path.split("?", 1)[0])
         if self.prefix and path.startswith(self.prefix):
-            path = path[len(self.prefix) :]
+            path = path[len(self.prefix):]
         elif self.prefix:
             return web.Response(status=404, text="outside the server's prefix\n")
         entry = self.fed.log_request(self.name, req, path)
@@ -76,7 +74,7 @@ class DataServer:
         except web.HTTPException as e:
             entry["status"] = e.status
             raise
-        except (ConnectionError, asyncio.CancelledError) as e:  # the client went away
+        except (ConnectionError, asyncio.CancelledError) as e:   # the client went away
             entry["status"] = type(e).__name__
             if isinstance(e, asyncio.CancelledError):
                 raise
@@ -87,10 +85,10 @@ class DataServer:
             entry["fault"] = fault.kind
             if fault.kind == "status":
                 return web.Response(status=int(fault.value), text=f"injected {int(fault.value)}\n")
-            if fault.kind == "hang":  # accept, say nothing
+            if fault.kind == "hang":           # accept, say nothing
                 await asyncio.sleep(fault.value or 3600)
                 return web.Response(status=504)
-            if fault.kind == "disconnect":  # close before any response byte
+            if fault.kind == "disconnect":     # close before any response byte
                 req.transport.close()
                 return web.Response(status=499)
         denied = self._authorize(req, path)
@@ -120,9 +118,7 @@ class DataServer:
             return None
         if write and (not self.writable or not ns.writes):
             return web.Response(status=403, text="writes are not allowed here\n")
-        token = req.headers.get("Authorization", "").removeprefix("Bearer ") or req.query.get("authz", "").removeprefix(
-            "Bearer "
-        )
+        token = req.headers.get("Authorization", "").removeprefix("Bearer ") or req.query.get("authz", "").removeprefix("Bearer ")
         if not token or token == "None":
             return web.Response(status=ns.anon_status, text="no token\n")
         try:
@@ -142,12 +138,7 @@ class DataServer:
         if local.is_dir():
             if req.method == "HEAD":
                 return web.Response(headers={"Content-Length": "4096"})
-            return web.Response(
-                text="<html><body>"
-                + "".join(f'<a href="{path.rstrip("/")}/{n}">{n}</a>' for n in sorted(os.listdir(local)))
-                + "</body></html>",
-                content_type="text/html",
-            )
+            return web.Response(text="<html><body>" + "".join(f'<a href="{path.rstrip("/")}/{n}">{n}</a>' for n in sorted(os.listdir(local))) + "</body></html>", content_type="text/html")
         size = local.stat().st_size
         start, end, status = 0, size - 1, 200
         headers = {"Accept-Ranges": "bytes"}
@@ -173,7 +164,7 @@ class DataServer:
                 headers["Digest"] = d
         length = end - start + 1
         send = length
-        if fault and fault.kind == "lie":  # consistent but too short: only a size or checksum check can tell
+        if fault and fault.kind == "lie":      # consistent but too short: only a size or checksum check can tell
             send = length = min(length, int(fault.value))
             headers.pop("Content-Range", None)
             if status == 206:
@@ -209,7 +200,7 @@ class DataServer:
                 if rate:
                     await asyncio.sleep(max(0, sent / rate - (time.monotonic() - t0)))
         if send < length:
-            if fault and fault.kind == "stall":  # stop sending, keep the connection
+            if fault and fault.kind == "stall":          # stop sending, keep the connection
                 await asyncio.sleep(3600)
             if fault and fault.kind == "reset":
                 req.transport.abort()
@@ -229,31 +220,19 @@ class DataServer:
         parts = [self._prop(path, local)]
         if local.is_dir() and req.headers.get("Depth", "1") == "1":
             parts += [self._prop(path.rstrip("/") + "/" + p.name, p) for p in sorted(local.iterdir())]
-        body = (
-            '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:" xmlns:ns1="http://apache.org/dav/props/" xmlns:ns0="DAV:">\n'
-            + "".join(parts)
-            + "</D:multistatus>\n"
-        )
+        body = ('<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:" xmlns:ns1="http://apache.org/dav/props/" xmlns:ns0="DAV:">\n'
+                + "".join(parts) + "</D:multistatus>\n")
         return web.Response(status=207, body=body.encode(), headers={"Content-Type": 'text/xml; charset="utf-8"'})
 
     def _prop(self, path, local):
         st = local.stat()
         isdir = local.is_dir()
-        return (
-            f'<D:response xmlns:lp1="DAV:" xmlns:lp2="http://apache.org/dav/props/" xmlns:lp3="LCGDM:">\n<D:href>{escape(self.prefix + path)}</D:href>\n'
-            f"<D:propstat>\n<D:prop>\n<lp1:getcontentlength>{4096 if isdir else st.st_size}</lp1:getcontentlength>\n"
-            f"<lp1:getlastmodified>{email.utils.formatdate(st.st_mtime, usegmt=True)}</lp1:getlastmodified>\n"
-            + (
-                "<lp1:resourcetype><D:collection/></lp1:resourcetype>\n<lp1:iscollection>1</lp1:iscollection>\n<lp1:executable>T</lp1:executable>\n"
-                if isdir
-                else ""
-            )
-            + (
-                f"<lp1:iscollection>{int(isdir)}</lp1:iscollection>\n"
-                + ("" if isdir else "<lp1:executable>F</lp1:executable>\n")
-            )
-            + "</D:prop>\n<D:status>HTTP/1.1 200 OK</D:status>\n</D:propstat>\n</D:response>\n"
-        )
+        return (f'<D:response xmlns:lp1="DAV:" xmlns:lp2="http://apache.org/dav/props/" xmlns:lp3="LCGDM:">\n<D:href>{escape(self.prefix + path)}</D:href>\n'
+                f"<D:propstat>\n<D:prop>\n<lp1:getcontentlength>{4096 if isdir else st.st_size}</lp1:getcontentlength>\n"
+                f"<lp1:getlastmodified>{email.utils.formatdate(st.st_mtime, usegmt=True)}</lp1:getlastmodified>\n"
+                + ("<lp1:resourcetype><D:collection/></lp1:resourcetype>\n<lp1:iscollection>1</lp1:iscollection>\n<lp1:executable>T</lp1:executable>\n" if isdir else "")
+                + (f"<lp1:iscollection>{int(isdir)}</lp1:iscollection>\n" + ("" if isdir else "<lp1:executable>F</lp1:executable>\n"))
+                + "</D:prop>\n<D:status>HTTP/1.1 200 OK</D:status>\n</D:propstat>\n</D:response>\n")
 
     async def _put(self, req, path, local, entry):
         local.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +252,7 @@ def digest(local, want):
     for alg in [a.split(";")[0].strip().lower() for a in want.split(",")]:
         data = pathlib.Path(local).read_bytes()
         if alg == "adler32":
-            return f"adler32={zlib.adler32(data) & 0xFFFFFFFF:08x}"
+            return f"adler32={zlib.adler32(data) & 0xffffffff:08x}"
         if alg == "md5":
             return "md5=" + base64.b64encode(hashlib.md5(data).digest()).decode()
         if alg == "crc32":

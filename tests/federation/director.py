@@ -1,5 +1,4 @@
 """Emulation of the Pelican director's redirect answers (director/director.go, server_structs/director.go)."""
-
 import json
 import posixpath
 import time
@@ -15,10 +14,8 @@ LIMIT = 6  # serverResLimit
 class Director:
     def __init__(self, fed):
         self.fed = fed
-        self.faults = []  # callables(req, path) -> Response | None, or dataserver.Fault via .fault()
-        self.stat_origins = (
-            False  # CheckOriginPresence applies only with >1 origin (AssumePresenceAtSingleOrigin defaults to true)
-        )
+        self.faults = []          # callables(req, path) -> Response | None, or dataserver.Fault via .fault()
+        self.stat_origins = False  # CheckOriginPresence applies only with >1 origin (AssumePresenceAtSingleOrigin defaults to true)
         self.app = web.Application()
         r = self.app.router
         r.add_get("/.well-known/pelican-configuration", self.discovery)
@@ -29,7 +26,6 @@ class Director:
 
     def fault(self, kind, value=0, match="", methods=("GET", "HEAD", "PROPFIND", "PUT"), times=None):
         from tests.federation.dataserver import Fault
-
         f = Fault(kind, value, match, tuple(methods), times)
         self.faults.append(f)
         return f
@@ -39,7 +35,6 @@ class Director:
 
     async def _faulted(self, req, path):
         import asyncio
-
         f = next((f for f in self.faults if f.applies(req.method, path)), None)
         if not f:
             return None
@@ -59,18 +54,10 @@ class Director:
             return bad
         e["status"] = 200
         u = self.fed.director_url
-        body = {
-            "discovery_endpoint": u,
-            "director_endpoint": u,
-            "namespace_registration_endpoint": u,
-            "jwks_uri": u + "/.well-known/issuer.jwks",
-            "broker_endpoint": u,
-        }
-        return web.Response(
-            body=json.dumps(body, indent=2).encode() + b"\n",
-            content_type="application/json",
-            headers={"Content-Disposition": "attachment; filename=pelican-configuration.json"},
-        )
+        body = {"discovery_endpoint": u, "director_endpoint": u, "namespace_registration_endpoint": u,
+                "jwks_uri": u + "/.well-known/issuer.jwks", "broker_endpoint": u}
+        return web.Response(body=json.dumps(body, indent=2).encode() + b"\n", content_type="application/json",
+                            headers={"Content-Disposition": "attachment; filename=pelican-configuration.json"})
 
     async def openid(self, req):
         self.fed.log_request("issuer", req, req.path)["status"] = 200
@@ -94,7 +81,7 @@ class Director:
         origin, path = False, raw
         for pre, o in (("/api/v1.0/director/object", False), ("/api/v1.0/director/origin", True)):
             if raw == pre or raw.startswith(pre + "/"):
-                path, origin = raw[len(pre) :] or "/", o
+                path, origin = raw[len(pre):] or "/", o
         method = req.method
         if method == "OPTIONS":
             return web.Response(headers={"Allow": "HEAD,GET,PUT,PROPFIND,COPY,OPTIONS,POST"})
@@ -105,13 +92,8 @@ class Director:
         ns = self.fed.namespace_for(path)
         if ns is None:
             return self._error(404, f"no origin serves {path}")
-        ok = {
-            "GET": True,
-            "HEAD": True,
-            "PUT": ns.writes,
-            "DELETE": ns.writes,
-            "PROPFIND": ns.listings or req.headers.get("Depth", "0") == "0",
-        }.get(method, False)
+        ok = {"GET": True, "HEAD": True, "PUT": ns.writes, "DELETE": ns.writes,
+              "PROPFIND": ns.listings or req.headers.get("Depth", "0") == "0"}.get(method, False)
         if not ok or ("directread" in req.query and not ns.direct_reads):
             return self._error(405, "no source of this namespace allows the request")
         authz = (req.query.get("authz") or req.headers.get("Authorization", "")).removeprefix("Bearer ")
@@ -129,24 +111,14 @@ class Director:
         if not servers:
             return self._error(404, "no cache, and no origin with direct reads")
 
-        rest = path[len(ns.prefix) :].strip("/")
+        rest = path[len(ns.prefix):].strip("/")
         depth = len(rest.split("/")) if rest else 0
-        urls = [s.rstrip("/") + quote(path, safe="/$&+,:;=@~") for s in servers]  # as Go's url.URL.String()
+        urls = [s.rstrip("/") + quote(path, safe="/$&+,:;=@~") for s in servers]   # as Go's url.URL.String()
         h = []
-        h.append(
-            (
-                "Link",
-                ", ".join(f'<{u}>; rel="duplicate"; pri={i + 1}; depth={depth}' for i, u in enumerate(urls[:LIMIT])),
-            )
-        )
+        h.append(("Link", ", ".join(f'<{u}>; rel="duplicate"; pri={i + 1}; depth={depth}' for i, u in enumerate(urls[:LIMIT]))))
         if not ns.public or ns.writes:
             h.append(("X-Pelican-Authorization", f"issuer={self.fed.issuer.url}"))
-            h.append(
-                (
-                    "X-Pelican-Token-Generation",
-                    f"issuer={self.fed.issuer.url}, max-scope-depth=3, strategy=OAuth2, base-path={ns.prefix}",
-                )
-            )
+            h.append(("X-Pelican-Token-Generation", f"issuer={self.fed.issuer.url}, max-scope-depth=3, strategy=OAuth2, base-path={ns.prefix}"))
         nsh = f"namespace={ns.prefix}, require-token={'false' if ns.public else 'true'}"
         if ns.listings:
             nsh += f", collections-url={self.fed.origin_urls(ns)[0]}"
@@ -160,12 +132,7 @@ class Director:
             q["authz"] = authz
         loc = urls[0] + ("?" + urlencode(sorted(q.items())) if q else "")
         h.append(("Location", loc))
-        return web.Response(
-            status=307,
-            headers=h,
-            text=f'<a href="{loc}">Temporary Redirect</a>.\n\n' if method == "GET" else "",
-            content_type="text/html",
-        )
+        return web.Response(status=307, headers=h, text=f'<a href="{loc}">Temporary Redirect</a>.\n\n' if method == "GET" else "", content_type="text/html")
 
     @staticmethod
     def _expired(token):

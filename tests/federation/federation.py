@@ -1,5 +1,4 @@
 """Ties discovery, director, issuer and data servers together; runs them on one event loop in a thread."""
-
 import argparse
 import asyncio
 import json
@@ -28,22 +27,12 @@ class Namespace:
     listings: bool = True
     direct_reads: bool = True
     base_path: str = ""
-    anon_status: int = 403  # what XRootD 5.5.3 answers without, with an expired, or with a wrong token
+    anon_status: int = 403          # what XRootD 5.5.3 answers without, with an expired, or with a wrong token
 
 
 class Federation:
-    def __init__(
-        self,
-        workdir=None,
-        namespaces=(Namespace("/public"),),
-        caches=3,
-        host="localhost",
-        ports=None,
-        origin_urls=None,
-        cache_urls=None,
-        origin_prefix="",
-        data_root=None,
-    ):
+    def __init__(self, workdir=None, namespaces=(Namespace("/public"),), caches=3, host="localhost", ports=None,
+                 origin_urls=None, cache_urls=None, origin_prefix="", data_root=None):
         self.workdir = pathlib.Path(workdir or tempfile.mkdtemp(prefix="minifed-"))
         self.root = pathlib.Path(data_root or self.workdir / "data")
         for ns in namespaces:
@@ -63,9 +52,7 @@ class Federation:
     def namespace_for(self, path):
         best = None
         for ns in self.namespaces:
-            if (path == ns.prefix or path.startswith(ns.prefix.rstrip("/") + "/")) and (
-                best is None or len(ns.prefix) > len(best.prefix)
-            ):
+            if (path == ns.prefix or path.startswith(ns.prefix.rstrip("/") + "/")) and (best is None or len(ns.prefix) > len(best.prefix)):
                 best = ns
         return best
 
@@ -77,17 +64,9 @@ class Federation:
 
     # -- request log --------------------------------------------------------
     def log_request(self, server, req, path):
-        e = {
-            "t": time.time(),
-            "server": server,
-            "method": req.method,
-            "path": path,
-            "range": req.headers.get("Range"),
-            "depth": req.headers.get("Depth"),
-            "auth": (req.headers.get("Authorization") or "")[:16],
-            "query": req.query_string[:40],
-            "status": None,
-        }
+        e = {"t": time.time(), "server": server, "method": req.method, "path": path,
+             "range": req.headers.get("Range"), "depth": req.headers.get("Depth"),
+             "auth": (req.headers.get("Authorization") or "")[:16], "query": req.query_string[:40], "status": None}
         self.log.append(e)
         return e
 
@@ -130,12 +109,7 @@ class Federation:
         async def serve(app, path=""):
             runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
             await runner.setup()
-            site = web.TCPSite(
-                runner,
-                "127.0.0.1" if self.host == "localhost" else "0.0.0.0",
-                self.ports.pop(0) if self.ports else 0,
-                ssl_context=ctx,
-            )
+            site = web.TCPSite(runner, "127.0.0.1" if self.host == "localhost" else "0.0.0.0", self.ports.pop(0) if self.ports else 0, ssl_context=ctx)
             await site.start()
             self._runners.append(runner)
             port = site._server.sockets[0].getsockname()[1]
@@ -149,7 +123,7 @@ class Federation:
 
     async def _stop(self):
         me = asyncio.current_task()
-        for t in asyncio.all_tasks():  # handlers asleep in an injected hang
+        for t in asyncio.all_tasks():       # handlers asleep in an injected hang
             if t is not me:
                 t.cancel()
         for r in self._runners:
@@ -197,25 +171,14 @@ def main(argv=None):
     ap.add_argument("--ports", default="")
     ap.add_argument("--demo-mb", type=int, default=0)
     a = ap.parse_args(argv)
-    fed = Federation(
-        a.dir,
-        [Namespace("/public", writes=True), Namespace("/private", public=False, writes=True)],
-        caches=a.caches,
-        host=a.host,
-        ports=[int(p) for p in a.ports.split(",") if p],
-    )
+    fed = Federation(a.dir, [Namespace("/public", writes=True), Namespace("/private", public=False, writes=True)], caches=a.caches,
+                     host=a.host, ports=[int(p) for p in a.ports.split(",") if p])
     if a.demo_mb:
         fed.put("/public/demo.bin", os.urandom(a.demo_mb << 20))
         fed.put("/private/demo.bin", os.urandom(a.demo_mb << 20))
     fed.start()
-    info = {
-        "discovery": fed.discovery,
-        "root": str(fed.root),
-        "origin": fed.origin.url,
-        "caches": [c.url for c in fed.caches],
-        "env": fed.env(),
-        "token": fed.issuer.mint("storage.read:/ storage.create:/ storage.modify:/", ttl=86400),
-    }
+    info = {"discovery": fed.discovery, "root": str(fed.root), "origin": fed.origin.url, "caches": [c.url for c in fed.caches], "env": fed.env(),
+            "token": fed.issuer.mint("storage.read:/ storage.create:/ storage.modify:/", ttl=86400)}
     (fed.workdir / "federation.json").write_text(json.dumps(info, indent=1))
     print(json.dumps(info), flush=True)
     try:
