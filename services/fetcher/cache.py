@@ -55,8 +55,8 @@ class DiskFullError(TransientError):
 
     def __init__(self, folder: Path, bytes_needed: int, bytes_free: int, reason: str = "the disk is full") -> None:
         super().__init__(
-            f"{reason}: {folder} has {bytes_free / 2**20:,.1f} MiB free, the file needs {bytes_needed / 2**20:,.1f} MiB; "
-            "free some space, or lower fetcher.disk_budget_gib"
+            f"{reason}: {folder} has {bytes_free / 2**20:,.1f} MiB free, the file needs "
+            f"{bytes_needed / 2**20:,.1f} MiB; free some space, or lower fetcher.disk_budget_gib"
         )
         self.folder = folder
         self.bytes_needed = bytes_needed
@@ -295,6 +295,7 @@ class Cache:
                     make_folder(folder)
                 try:
                     if self._lock_run():
+                        self._run.description.touch(FILE_MODE)
                         self._run.description.write_text(json.dumps({"run_dir": str(self._run_dir)}))
                         return True
                 except FileNotFoundError:  # swept between the two: it looked like a dead run's

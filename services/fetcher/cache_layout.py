@@ -116,7 +116,11 @@ def names_in(folder: Path) -> list[Path]:
 
 def make_folder(folder: Path) -> None:
     """Make a folder for its owner only, and those above it."""
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    except FileNotFoundError:  # mkdir(parents=True) would make those readable by all
+        make_folder(folder.parent)
+        make_folder(folder)
 
 
 def check_cache_dir(folder: Path) -> None:
@@ -149,8 +153,8 @@ def check_links(folder: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
             raise
         raise BadInputError(
-            f"{_SETTING} = {folder.parent.parent} lies on a file system without hard links ({error.strerror}), by which "
-            "runs share files: name a directory on a local disk"
+            f"{_SETTING} = {folder.parent.parent} lies on a file system without hard links ({error.strerror}), by "
+            "which runs share files: name a directory on a local disk"
         ) from None
     finally:
         probe.unlink(missing_ok=True)

@@ -144,10 +144,6 @@ class Blocks:
             return block < self.end
         return self.per_epoch > 0 and (self.complete or block < self.per_epoch)
 
-    def is_known(self, block: int) -> bool:
-        """True if files() can tell."""
-        return self.end is None or block < self.end
-
     def epoch_of(self, block: int) -> int:
         """Epoch that the known block belongs to."""
         return block // self.per_epoch
