@@ -39,6 +39,7 @@ PURE = (
     "services/fetcher/dispatcher.py",
     "services/fetcher/hops.py",
     "services/fetcher/mixing.py",
+    "services/fetcher/next_use.py",
     "services/fetcher/plan.py",
     "services/fetcher/plan_summary.py",
     "services/fetcher/scaling.py",

@@ -13,6 +13,7 @@ import click
 from common.errors import BadInputError
 from common.plan_hash import plan_hash
 from services.config import Config, load_config
+from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
@@ -81,7 +82,7 @@ def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_
     first = epoch * order.per_epoch
     blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
     with tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder:
-        stage = Stage(Path(folder), workload, stream, capacity)
+        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity)
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):
@@ -120,6 +121,7 @@ def _stage_all(
                 staged |= {future.result().file: future.result() for future in done}
                 progress.advance(len(done))
         finally:
+            stage.cache.close()
             threads.shutdown(wait=False, cancel_futures=True)
     return staged
 
@@ -130,5 +132,5 @@ def _stage_one(stage: Stage, file: int, source: SourceFile) -> StagedFile:
     if isinstance(found, NotStaged):
         raise BadInputError(f"{found.reason}; a run would wait and try again, so try again later")
     if local_path(source.url) is None:
-        stage.path(source).unlink(missing_ok=True)
+        stage.cache.drop(source)
     return found

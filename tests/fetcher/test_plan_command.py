@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -12,6 +13,7 @@ from muon_files import make_events, write_events
 from common.errors import BadInputError, TransientError
 from common.schema import MUONS
 from services.config import Config, load_config, store_config
+from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand
 from services.fetcher.plan import Blocks, SlotCapacity, StagedFile, plan_block
 from services.fetcher.plan_command import plan
@@ -46,7 +48,7 @@ def test_the_command_prints_what_the_fetcher_would_plan(tmp_path: Path, data: Pa
     found = answer(tmp_path, "-i", data, "--units", "--epoch", 1)
     config = load_config(tmp_path, assignments=SMALL[1::2])
     stream, capacity = config.stream, SlotCapacity(MUONS, config.stream)
-    stage = Stage(tmp_path, MUONS, stream, capacity)
+    stage = Stage(Cache(tmp_path / "cache", tmp_path), MUONS, stream, capacity)
     inventory = expand([str(data)])
     blocks = Blocks(5, stream, 0, 2)
     units = []
@@ -117,7 +119,7 @@ def test_remote_files_are_deleted_as_soon_as_their_footers_are_read(
 ) -> None:
     held = []
     monkeypatch.setattr(
-        SlowProgress, "advance", lambda *_: held.append(sum(path.is_file() for path in temporary.rglob("*")))
+        SlowProgress, "advance", lambda *_: held.append(sum(path.is_file() for path in temporary.rglob("pool/*/*")))
     )
     answer(tmp_path, "-i", remote, "--blocks", 3, "--set", "fetcher.transfers=1")
     assert max(held) <= 1, "no more than is in work"
@@ -130,7 +132,7 @@ def test_a_server_that_is_away_is_an_error_and_nothing_stays(
     def fail(*_: object) -> None:
         raise TransientError("could not be fetched: no route")
 
-    monkeypatch.setattr("services.fetcher.stage.fetch", fail)
+    monkeypatch.setattr("services.fetcher.plan_command.Stage", partial(Stage, fetch=fail))
     with pytest.raises(BadInputError, match=r"memory://.*no route.*try again later"):
         run("-i", remote, "--run-dir", tmp_path / "run", *SMALL)
     assert list(temporary.iterdir()) == []
