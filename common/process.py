@@ -9,6 +9,8 @@ import signal
 import sys
 from types import FrameType
 
+from common.redacted_log import redact_everything
+
 PARENT_VARIABLE = "_ICESTREAM_PARENT"
 """Set by whoever starts services as children and wants them to end with it: its process id."""
 
@@ -41,10 +43,11 @@ def end_with_parent(number: signal.Signals) -> None:
 
 
 def start_logging(name: str) -> None:
-    """Log to standard error, each line with time and service."""
+    """Log to standard error, each line with time and service, and none with a token."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format=f"%(asctime)s {name} %(levelname)s %(message)s",
         datefmt="%Y-%m-%d %H:%M:%S",
     )
+    redact_everything()

@@ -11,6 +11,7 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
 from common.redact import without_secrets
+from common.redacted_log import redact_tracebacks
 
 
 class Verb(NamedTuple):
@@ -33,6 +34,7 @@ VERBS = {
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
+    "token": Verb("services.pelican.tokens.command:token", "Get a token for the inputs, or tell which would be used."),
     "keys": Verb("services.keys_command:keys", "Make the certificates of a trainer on another machine."),
     "config": Verb(
         "services.config_command:config", "Print the resolved configuration, or every key with its meaning."
@@ -71,6 +73,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; an expected error is one line on standard error and exit code 2."""
+    redact_tracebacks()
     try:
         cli(prog_name="icestream")
     except IcestreamError as error:

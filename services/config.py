@@ -14,10 +14,12 @@ from pydantic import BaseModel, Field, ValidationError
 
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
+from common.redact import without_secrets
 from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
+from services.pelican.tokens.config import TokenConfig
 from services.trainer.config import TrainerConfig
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -38,6 +40,7 @@ class Config(ConfigBranch):
     source: SourceConfig = SourceConfig()
     stream: StreamConfig = StreamConfig()
     transport: TransportConfig = TransportConfig()
+    token: TokenConfig = TokenConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -84,7 +87,7 @@ def load_config(
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise BadInputError(_explain(error)) from None
+        raise BadInputError(without_secrets(_explain(error))) from None  # a value may be a token
 
 
 def store_config(run_dir: Path, config: Config) -> None:

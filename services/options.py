@@ -58,6 +58,15 @@ def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--token-file."""
+    return click.option(
+        "--token-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="File that holds the token of the federation: its name, never the token itself.",
+    )(function)
+
+
 def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
     return tuple(text if "://" in text else _absolute(text) for text in inputs)

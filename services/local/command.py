@@ -13,7 +13,14 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.redact import without_secrets
-from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
+from services.options import (
+    absolute,
+    config_options,
+    input_option,
+    ranges_option,
+    run_dir_option,
+    token_file_option,
+)
 
 if TYPE_CHECKING:
     from common.status import TrainerStatus
@@ -60,6 +67,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
+@token_file_option
 @config_options
 @click.option(
     "--fresh",
@@ -80,6 +88,7 @@ def run(
     max_steps: int | None,
     seed: int | None,
     strict: bool | None,
+    token_file: Path | None,
     toml: Path | None,
     assignments: tuple[str, ...],
     fresh: bool,
@@ -104,6 +113,7 @@ def run(
         "trainer.max_steps": max_steps,
         "seed": seed,
         "fetcher.strict": strict,
+        "token.file": token_file.expanduser().absolute() if token_file else None,
     }
     config = _resolve(run_dir, fresh, toml, assignments, flags)
     _make(run_dir)
