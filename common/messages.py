@@ -174,6 +174,8 @@ class Failed:
     k: Count
     lease: Count
     reason: Text
+    gone: Annotated[bool, Field(strict=True)] = False
+    """A staged file is not on the disk any more: the unit is not to blame."""
 
 
 @dataclass(frozen=True, config=_checked)

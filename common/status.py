@@ -52,6 +52,13 @@ class FetcherStatus(Status):
     """Files of the known inventory, times the epochs (0 epochs: of one)."""
     ranges: int = 0
     ranges_listed: int = 0
+    listed: str = ""
+    """How far the listing is."""
+    received_bytes: int = 0
+    """From federations, since the fetcher started."""
+    received_bytes_per_s: float = 0.0
+    transfers: int = 0
+    """Transfers from federations under way."""
     listing: str = ""
     """Range that is being listed; empty if none is."""
     problem: str = ""

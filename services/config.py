@@ -19,6 +19,7 @@ from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
+from services.pelican.config import PelicanConfig
 from services.pelican.tokens.config import TokenConfig
 from services.trainer.config import TrainerConfig
 
@@ -40,6 +41,7 @@ class Config(ConfigBranch):
     source: SourceConfig = SourceConfig()
     stream: StreamConfig = StreamConfig()
     transport: TransportConfig = TransportConfig()
+    pelican: PelicanConfig = PelicanConfig()
     token: TokenConfig = TokenConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()

@@ -78,10 +78,16 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this decoder: {reason}")
         if leases:
+            lease = leases.popleft()
             try:
-                _fill(transport, leases.popleft(), decode)
+                _fill(transport, lease, decode)
                 num_units += 1
             except OSError as error:
+                if error.errno == errno.ENOENT and any(part.remote for part in lease.unit.parts):
+                    # The cache directory was removed: the fetcher brings its files again.
+                    gone = f"{error.filename or 'a staged file'} is gone"
+                    transport.send(m.Failed(lease.unit.k, lease.lease, gone[:2000], gone=True))
+                    continue
                 transport.send(m.Bye())  # something is wrong with this machine: no unit is to blame
                 if error.errno in _MISSING:
                     name = error.filename or "a staged file"

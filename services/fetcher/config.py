@@ -26,8 +26,8 @@ class FetcherConfig(ConfigBranch):
     """Most disk space of staged remote files."""
     blocks_ahead: int = Field(2, ge=1)
     """Blocks staged beyond the one that is being dealt out."""
-    transfers: int = Field(4, ge=1)
-    """Files fetched, or inspected, at a time."""
+    transfers: int = Field(8, ge=1)
+    """Most files fetched, or inspected, at a time. From a federation, as many of them as bring the most."""
     max_bad_files: int | float = 10
     """Failure budget: the run stops once more files are bad. A whole number counts files; one below 1 is a fraction
     of the inventory."""

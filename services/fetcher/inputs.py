@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ import fsspec
 
 from common.errors import BadInputError
 from services.fetcher.plan import SourceFile
+from services.fetcher.remotes import Remotes
+from services.fetcher.suffixes import SUFFIXES
 from services.fetcher.transfer import is_gone
+from services.pelican.errors import NotFoundError
+from services.pelican.url import is_pelican
 
 CHECKSUMS = ("adler32", "crc32", "md5", "sha1", "sha256")
 """Kinds of checksum that a list file may give."""
@@ -21,11 +25,7 @@ class NothingFound(BadInputError):
     """An input that doesn't exist, or matches no file."""
 
 
-SUFFIXES = (".parquet", ".h5", ".hdf5")
-"""What is taken from a directory. What a file really is, its content tells."""
-
-
-def expand(inputs: Sequence[str]) -> list[SourceFile]:
+def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
     """Every file once, in the order of the inputs, sorted inside each.
 
     Raises BadInputError naming the input; it is NothingFound where all that is wrong is that no file is there.
@@ -34,7 +34,7 @@ def expand(inputs: Sequence[str]) -> list[SourceFile]:
         raise BadInputError("no input: name files, directories, globs or URLs with -i")
     files: dict[str, SourceFile] = {}
     for text in inputs:
-        for file in sorted(_expand_one(text), key=lambda file: file.url):
+        for file in sorted(_expand_one(text, remotes), key=lambda file: file.url):
             files.setdefault(file.url, file)
     return list(files.values())
 
@@ -44,15 +44,24 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url)
 
 
-def _expand_one(text: str) -> Iterator[SourceFile]:
+def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
     if text.startswith("@"):
-        return _expand_list(Path(text.removeprefix("@")).expanduser())
+        return _expand_list(Path(text.removeprefix("@")).expanduser(), remotes)
+    if is_pelican(text):
+        return _expand_pelican(text, remotes)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return _expand_remote(text) if "://" in text else _expand_local(text)
 
 
-def _expand_list(path: Path) -> Iterator[SourceFile]:
+def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
+    try:
+        return remotes.expand_pelican(url)
+    except NotFoundError as error:
+        raise NothingFound(str(error)) from None
+
+
+def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
     """A list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
     try:
         lines = path.read_text().splitlines()
@@ -65,7 +74,7 @@ def _expand_list(path: Path) -> Iterator[SourceFile]:
         if url.startswith("@"):
             raise BadInputError(f"@{path}, line {number}: a list in a list")
         if not rest:
-            yield from _expand_one(url)
+            yield from _expand_one(url, remotes)
             continue
         size, checksum = (*rest, "")[:2]
         is_known_kind = not checksum or checksum.partition("=")[0] in CHECKSUMS

@@ -46,7 +46,6 @@ CREATE TABLE IF NOT EXISTS bad (
 );
 CREATE TABLE IF NOT EXISTS failures (inputs TEXT PRIMARY KEY, tries INTEGER NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, ranges_done INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS cached (path TEXT PRIMARY KEY);
 """
 
 
@@ -217,20 +216,6 @@ class Ledger:
     def num_bad_files(self) -> int:
         """Distinct files of the ranges in use that are quarantined, whole or in part."""
         return len(self._bad)
-
-    def note_cached(self, path: Path) -> None:
-        """A remote file was staged there: a fetcher that starts later must know what may be deleted."""
-        with self._db:
-            self._db.execute("INSERT OR IGNORE INTO cached VALUES (?)", (str(path),))
-
-    def forget_cached(self, path: Path) -> None:
-        """It was deleted."""
-        with self._db:
-            self._db.execute("DELETE FROM cached WHERE path = ?", (str(path),))
-
-    def cached(self) -> list[Path]:
-        """Remote files that this run has staged."""
-        return [Path(row[0]) for row in self._db.execute("SELECT path FROM cached")]
 
     # -------------------------------------------------------------- small things
 

@@ -17,7 +17,8 @@ from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
-from services.fetcher.ranges import make_ranges
+from services.fetcher.ranges import Range, make_ranges
+from services.fetcher.remotes import Remotes
 from services.fetcher.stage import NotStaged, Stage
 from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 from services.slow_progress import SlowProgress
@@ -61,11 +62,8 @@ def plan(
     first, *others = make_ranges(config.input, config.fetcher.ranges)
     if others:
         click.echo(f"range {first.name}; {len(others)} others follow", err=True)
-    inventory = expand(first.inputs)
-    if num_blocks is None and any(local_path(file.url) is None for file in inventory):
-        num_blocks = 1
-        click.echo("remote files: planning the first block only, see --blocks", err=True)
-    summary = preview(config, inventory, epoch=epoch, num_blocks=num_blocks)
+    with Remotes(config) as remotes:
+        summary = _plan_first(config, first, remotes, epoch=epoch, num_blocks=num_blocks)
     if as_json:
         click.echo(summary.model_dump_json(indent=2, exclude=None if with_units else {"unit_lines"}))
         return
@@ -74,7 +72,17 @@ def plan(
         click.echo("\n" + "\n".join(unit_lines(summary)))
 
 
-def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_blocks: int | None) -> PlanSummary:
+def _plan_first(config: Config, first: Range, remotes: Remotes, *, epoch: int, num_blocks: int | None) -> PlanSummary:
+    inventory = expand(first.inputs, remotes)
+    if num_blocks is None and any(local_path(file.url) is None for file in inventory):
+        num_blocks = 1
+        click.echo("remote files: planning the first block only, see --blocks", err=True)
+    return preview(config, inventory, remotes, epoch=epoch, num_blocks=num_blocks)
+
+
+def preview(
+    config: Config, inventory: Sequence[SourceFile], remotes: Remotes, *, epoch: int, num_blocks: int | None
+) -> PlanSummary:
     """The plan of the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
     workload, stream = config.stored_workload(), config.stream
     capacity = SlotCapacity(workload, stream)
@@ -82,7 +90,7 @@ def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_
     first = epoch * order.per_epoch
     blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
     with tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder:
-        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity)
+        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch)
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from common import messages as m
 from common.arena import Arena
@@ -21,28 +21,46 @@ from common.redact import without_secrets
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
+from services.fetcher.cache import Cache
+from services.fetcher.cache_layout import name_of
 from services.fetcher.claims import Claims
-from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+from services.fetcher.dispatcher import (
+    Action,
+    Dispatcher,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Replan,
+    Restage,
+    Send,
+    State,
+)
 from services.fetcher.exporter import Exporter
 from services.fetcher.hops import Hops, Queues
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.inventory import Inventory
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.lister import Lister
-from services.fetcher.plan import Blocks, SlotCapacity, StagedFile, plan_block
+from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.range_listing import RangeListing
 from services.fetcher.ranges import make_ranges
+from services.fetcher.remotes import Remotes
 from services.fetcher.scaling import DecoderScaling, Load
 from services.fetcher.stage import Stage
 from services.fetcher.stage_ahead import StageAhead
 from services.fetcher.stage_pool import StagePool
-from services.fetcher.transfer import remove_parts
+
+if TYPE_CHECKING:
+    from services.pelican.listing import Progress
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
+_LOOK_AHEAD_BLOCKS = 10_000
+"""Blocks in which files are looked for that a former fetcher left on disk."""
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
 
@@ -53,6 +71,7 @@ class FetcherService:
         self._run_dir = run_dir
         self._config = config
         self._started_s = time.monotonic()
+        self._listed = ""
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
@@ -66,11 +85,12 @@ class FetcherService:
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         self._inventory = Inventory(self._ledger, ranges, self._blocks)
         self._claims = Claims(self._inventory)
-        cache_dir = config.fetcher.cache_dir or run_dir / "cache"
-        remove_parts(cache_dir)
-        remove_parts(run_dir / OUTLIER_FOLDER)  # of decoders that were killed while they wrote
+        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
+        self._remotes = Remotes(config, self._note_listed)
+        for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
+            part.unlink(missing_ok=True)
         self._capacity = capacity
-        self._stage = Stage(cache_dir, workload, stream, capacity)
+        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
         self._ahead = StageAhead(
             self._blocks,
             self._inventory.staged_bytes,
@@ -89,7 +109,7 @@ class FetcherService:
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
-        self._lister = Lister(expand)
+        self._lister = Lister(partial(expand, remotes=self._remotes))
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
@@ -99,6 +119,7 @@ class FetcherService:
         self._events_planned = 0
         self._ended = False
         self._decoded = Rate()
+        self._received = Rate()
         self._stalls = Shares()
         self._hops = Hops()
         self._scaling = DecoderScaling(self._most_decoders()) if config.local.decoders == "auto" else None
@@ -140,8 +161,11 @@ class FetcherService:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
         self._arena.close()
+        self._cache.stop()
+        self._remotes.close()  # before who waits for it
         self._pool.close()
         self._lister.close()
+        self._cache.close()
         self._ledger.close()
 
     # -------------------------------------------------------------- actions
@@ -157,8 +181,11 @@ class FetcherService:
                         self._act(self._dispatcher.fence_failed(peer))
                 case Replan(cursor):
                     self._next_k = cursor.block_first_unit
-                    self._ahead.restart(cursor.block)
-                    self._delete_all_but(cursor.block)
+                    self._restart_at(cursor.block)
+                case Restage(files):
+                    for file in files:
+                        logger.warning("%s is gone from the disk; fetching it again", self._name(file))
+                        self._submit(file)
                 case Evict(before_block):
                     self._delete(self._ahead.evict(before_block))
                     self._ledger.note_place(self._inventory.place_before(before_block))
@@ -223,7 +250,9 @@ class FetcherService:
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
             return  # where to begin is the trainer's cursor
-        for file in self._ahead.begin(self._current_block()):
+        begun = self._ahead.begin(self._current_block())
+        self._delete(begun.give_up)
+        for file in begun.stage:
             source = self._inventory.source(file)
             bad = self._ledger.whole_file(file)
             if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
@@ -241,18 +270,18 @@ class FetcherService:
         return units[k].block if k in units else self._ahead.next_to_plan
 
     def _submit(self, file: int) -> None:
-        """Stage a file, and remember where it will lie."""
-        source = self._inventory.source(file)
-        if local_path(source.url) is None:
-            self._ledger.note_cached(self._stage.path(source))
-        self._pool.submit(file, source, self._ledger.footer(file))
+        self._pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
+
+    def _name(self, file: int) -> str:
+        return without_secrets(self._inventory.source(file).url)
 
     def _remember_bad(self, files: Sequence[int]) -> None:
         """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
         for file in files:
             if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
-                name = without_secrets(self._inventory.source(file).url)
-                self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))
+                self._ledger.quarantine(
+                    m.Quarantined(file, -1, 0, f"{self._name(file)}: quarantined before the restart")
+                )
 
     def _collect_staged(self) -> None:
         for staged in self._pool.collect():
@@ -262,6 +291,7 @@ class FetcherService:
                 self._ledger.keep_footer(staged.file, staged.footer)
             if not self._ahead.add(staged):
                 self._delete([staged.file])
+            self._act(self._dispatcher.restaged(staged.file))
 
     def _plan_complete_blocks(self) -> None:
         while (taken := self._ahead.take_block()) is not None:
@@ -302,20 +332,26 @@ class FetcherService:
         for file in files:
             source = self._inventory.source(file)
             if local_path(source.url) is None:
-                self._unlink(self._stage.path(source))
+                self._cache.drop(source)
 
-    def _delete_all_but(self, block: int) -> None:
-        """What a former fetcher, or a former plan, staged and nobody will ask for soon."""
-        blocks = range(block, block + 1 + self._config.fetcher.blocks_ahead)
-        soon = {file for b in blocks if self._blocks.is_known(b) for file in self._blocks.files(b)}
-        kept = {self._stage.path(self._inventory.source(file)) for file in soon}
-        for path in self._ledger.cached():
-            if path not in kept:
-                self._unlink(path)
+    def _restart_at(self, block: int) -> None:
+        """Go on from ``block``; of what a former fetcher or plan left on disk, keep what is needed next."""
+        pinned = self._cache.pinned()
+        found: dict[int, SourceFile] = {}
+        for later in range(block, block + _LOOK_AHEAD_BLOCKS):
+            if len(found) == len(pinned) or not self._blocks.is_known(later):
+                break
+            for file in self._blocks.files(later):
+                source = self._inventory.source(file)
+                if local_path(source.url) is None and name_of(source) in pinned:
+                    found[file] = source
+        for file in self._ahead.restart(block, found):
+            del found[file]
+        self._cache.drop_all_but(found.values())
 
-    def _unlink(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._ledger.forget_cached(path)
+    def _note_listed(self, progress: Progress) -> None:
+        """Called in another thread."""
+        self._listed = f"{progress.directories} directories, {progress.files} files"
 
     # -------------------------------------------------------------- the end, and what is told
 
@@ -392,7 +428,11 @@ class FetcherService:
             ranges=len(self._inventory.ranges),
             ranges_listed=self._inventory.num_known,
             listing=self._listing.listing,
-            problem=self._listing.problem,
+            problem=self._listing.problem or self._pool.problem,
+            listed=self._listed,
+            received_bytes=self._remotes.bytes_received,
+            received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
+            transfers=self._remotes.running,
             files_planned=self._files_planned,
             files_bad=self._ledger.num_bad_files(),
             bytes_staged=self._ahead.bytes_held,

@@ -14,7 +14,6 @@ from services.fetcher.plan import SourceFile
 
 _CHUNK_BYTES = 1 << 20
 _ATTEMPTS = 4
-PART_SUFFIX = ".part"
 
 
 def cache_path(cache_dir: Path, source: SourceFile) -> Path:
@@ -96,9 +95,3 @@ def is_gone(error: Exception) -> bool:
     """
     cause = error.__cause__ or error
     return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)
-
-
-def remove_parts(cache_dir: Path) -> None:
-    """Delete what interrupted transfers of a dead fetcher left."""
-    for part in cache_dir.rglob(f"*{PART_SUFFIX}"):
-        part.unlink()

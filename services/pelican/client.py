@@ -10,7 +10,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from yarl import URL
 from common.errors import BadInputError
 from services.pelican.config import PelicanConfig
 from services.pelican.director import Sources, parse_sources
-from services.pelican.errors import DeniedError, NotFoundError, UnavailableError
+from services.pelican.errors import Attempt, DeniedError, NotFoundError, UnavailableError
 from services.pelican.url import PelicanUrl, escaped
 from services.pelican.webdav import Listing, MalformedListing, parse_listing
 
@@ -46,6 +46,9 @@ class TokenSource(Protocol):
 
     def describe(self) -> str:
         """Where the token is from, and what it is good for; never the token."""
+
+    def not_covered(self) -> str:
+        """Scopes that are needed and that it lacks; empty if it has all, or none is known."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -111,6 +114,12 @@ class Federation:
             return {}, None
         token = await self.tokens.current()
         return ({"Authorization": f"Bearer {token}"} if token else {}), token
+
+    def denial(self, text: str, attempts: Sequence[Attempt] = ()) -> DeniedError | UnavailableError:
+        """Servers refuse: for good if the token should do, else until there is another one."""
+        lacks = self.tokens is not None and self.tokens.not_covered()
+        kind = UnavailableError if lacks else DeniedError
+        return kind(f"{text}; {self.token_text()}", attempts)
 
     def token_text(self) -> str:
         """What is known of the token, for people."""
@@ -192,7 +201,7 @@ class Federation:
         if status == 404:
             raise NotFoundError(f"{PelicanUrl(self.host, path)}: no such file or directory at {sources.collections}")
         if status in (401, 403):
-            raise DeniedError(f"{where} refuses the listing ({status}); {self.token_text()}")
+            raise self.denial(f"{where} refuses the listing ({status})")
         if status != 207:
             raise UnavailableError(f"{where} answered {status}: {text}")
         try:

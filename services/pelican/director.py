@@ -23,7 +23,8 @@ class Sources:
     require_token: bool
     collections: str
     """Server that lists directories; empty if none does."""
-    issuers: tuple[str, ...]
+    token_generation: str
+    """Header that says who makes tokens for it (services/pelican/tokens/generation.py)."""
 
 
 def parse_sources(headers: Mapping[str, str], path: str) -> Sources:
@@ -44,5 +45,5 @@ def parse_sources(headers: Mapping[str, str], path: str) -> Sources:
         namespace=namespace.namespace if namespace else "",
         require_token=namespace.require_token if namespace else False,
         collections=(namespace.collections_url or "").rstrip("/") if namespace else "",
-        issuers=tuple(answer.x_pel_tok_gen_hdr.issuers) if answer.x_pel_tok_gen_hdr else (),
+        token_generation=headers.get("X-Pelican-Token-Generation", ""),
     )

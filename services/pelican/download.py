@@ -270,7 +270,7 @@ class _Transfer:
         if kinds == {"not found"}:
             return NotFoundError(f"{url}: no source has it", self._attempts)
         if kinds == {"denied"}:
-            return DeniedError(f"{url}: refused by every source; {self._federation.token_text()}", self._attempts)
+            return self._federation.denial(f"{url}: refused by every source", self._attempts)
         if kinds and kinds <= {"corrupt", "size", "not found"} and "" not in kinds:
             self._begin_anew()
             text = f"{url}: no source has the {self._size_bytes} bytes that the inventory says"

@@ -100,16 +100,6 @@ def test_bad_files_are_counted_once_and_the_first_reason_stays(ledger: Ledger) -
     assert ledger.whole_file(2) == Quarantined(2, -1, 7, "whole")
 
 
-def test_what_is_cached_is_known_to_the_next_fetcher(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.note_cached(Path("/c/1"))
-    ledger.note_cached(Path("/c/1"))
-    ledger.note_cached(Path("/c/2"))
-    ledger.forget_cached(Path("/c/2"))
-    again = Ledger(tmp_path / LEDGER_FILE)
-    assert again.cached() == [Path("/c/1")]
-    again.close()
-
-
 def test_the_ledger_is_the_owners_only(ledger: Ledger, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / LEDGER_FILE).stat().st_mode) == 0o600
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -17,6 +16,7 @@ from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand
 from services.fetcher.plan import Blocks, SlotCapacity, StagedFile, plan_block
 from services.fetcher.plan_command import plan
+from services.fetcher.remotes import Remotes
 from services.fetcher.stage import Stage
 from services.slow_progress import SlowProgress
 
@@ -49,7 +49,8 @@ def test_the_command_prints_what_the_fetcher_would_plan(tmp_path: Path, data: Pa
     config = load_config(tmp_path, assignments=SMALL[1::2])
     stream, capacity = config.stream, SlotCapacity(MUONS, config.stream)
     stage = Stage(Cache(tmp_path / "cache", tmp_path), MUONS, stream, capacity)
-    inventory = expand([str(data)])
+    with Remotes(Config()) as remotes:
+        inventory = expand([str(data)], remotes)
     blocks = Blocks(5, stream, 0, 2)
     units = []
     for block in range(3, 6):
@@ -132,7 +133,7 @@ def test_a_server_that_is_away_is_an_error_and_nothing_stays(
     def fail(*_: object) -> None:
         raise TransientError("could not be fetched: no route")
 
-    monkeypatch.setattr("services.fetcher.plan_command.Stage", partial(Stage, fetch=fail))
+    monkeypatch.setattr("services.fetcher.remotes.fetch", fail)
     with pytest.raises(BadInputError, match=r"memory://.*no route.*try again later"):
         run("-i", remote, "--run-dir", tmp_path / "run", *SMALL)
     assert list(temporary.iterdir()) == []

@@ -13,7 +13,7 @@ import tenacity
 from common.errors import BadInputError, TransientError
 from services.fetcher import transfer
 from services.fetcher.plan import SourceFile
-from services.fetcher.transfer import PART_SUFFIX, cache_path, fetch, remove_parts
+from services.fetcher.transfer import cache_path, fetch
 
 BODY = bytes(range(256)) * 5000  # more than one chunk
 
@@ -179,7 +179,7 @@ def test_no_remote_name_leaves_the_cache_directory(tmp_path: Path, url: str) -> 
     path = cache_path(tmp_path, SourceFile(url, 1))
     assert path.resolve().parent.parent == tmp_path.resolve()
     assert not path.name.startswith(".")
-    assert len(path.name + PART_SUFFIX) < 255
+    assert len(path.name) < 250
     path.parent.mkdir()
     path.touch()
 
@@ -188,12 +188,3 @@ def test_equal_names_of_other_folders_have_other_places(tmp_path: Path) -> None:
     places = {cache_path(tmp_path, SourceFile(f"http://h/{folder}/f.parquet", 1)) for folder in "abc"}
     assert len(places) == 3
     assert all(path.name.endswith("-f.parquet") for path in places)
-
-
-def test_parts_of_a_dead_fetcher_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "ab").mkdir()
-    for name in ("ab/x.parquet", f"ab/y.parquet{PART_SUFFIX}", f"z{PART_SUFFIX}"):
-        (tmp_path / name).touch()
-    remove_parts(tmp_path)
-    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["x.parquet"]
-    remove_parts(tmp_path / "nowhere")

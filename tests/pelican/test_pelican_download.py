@@ -44,6 +44,9 @@ class Tokens:
     def describe(self) -> str:
         return "a token of the test"
 
+    def not_covered(self) -> str:
+        return ""
+
 
 @pytest.fixture
 def pelican(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
