@@ -118,6 +118,7 @@ class FetcherService:
         self._files_planned = 0
         self._events_planned = 0
         self._ended = False
+        self._done_before = 0
         self._decoded = Rate()
         self._received = Rate()
         self._stalls = Shares()
@@ -188,7 +189,7 @@ class FetcherService:
                         self._submit(file)
                 case Evict(before_block):
                     self._delete(self._ahead.evict(before_block))
-                    self._ledger.note_place(self._inventory.place_before(before_block))
+                    self._note_place(before_block)
                 case Quarantine(bad):
                     for one in bad:
                         self._quarantine(one)
@@ -334,8 +335,14 @@ class FetcherService:
             if local_path(source.url) is None:
                 self._cache.drop(source)
 
+    def _note_place(self, before_block: int) -> None:
+        """For `icestream ranges`. A block that is committed twice may be told as needed the second time."""
+        self._done_before = max(self._done_before, before_block)
+        self._ledger.note_place(self._inventory.place_before(self._done_before))
+
     def _restart_at(self, block: int) -> None:
         """Go on from ``block``; of what a former fetcher or plan left on disk, keep what is needed next."""
+        self._done_before = block
         pinned = self._cache.pinned()
         found: dict[int, SourceFile] = {}
         for later in range(block, block + _LOOK_AHEAD_BLOCKS):
