@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,23 @@ class Worker:
         assert sum(sizes.values()) <= BUDGET_BYTES, f"{sum(sizes.values())} bytes in {self._own.folder}"
 
 
+def kill_at_system_calls(rng: random.Random) -> None:
+    """Some calls that change the directory are this process's last: between them is where a kill may hurt."""
+
+    def deadly(call: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(*arguments: object, **settings: object) -> None:
+            if rng.random() < 0.01:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if rng.random() < 0.1:
+                time.sleep(0.001)  # another process comes between
+            call(*arguments, **settings)
+
+        return wrapped
+
+    for name in ("link", "replace", "unlink"):
+        setattr(os, name, deadly(getattr(os, name)))
+
+
 def start(folders: Folders, number: int, seed: float) -> int:
     """Fork one life of a run; its process id."""
     child = os.fork()
@@ -151,6 +169,7 @@ def start(folders: Folders, number: int, seed: float) -> int:
     status = 1
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: none outlives a test that failed
+        kill_at_system_calls(random.Random(seed + 1))
         Worker(folders, number, random.Random(seed)).live()
         status = 0
     except BaseException:  # noqa: BLE001  the child must end here, whatever it was
