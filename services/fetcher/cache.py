@@ -27,7 +27,7 @@ from services.fetcher.cache_layout import (
     name_of,
     names_in,
 )
-from services.fetcher.cache_sweep import remove_if_unpinned, sweep
+from services.fetcher.cache_sweep import remove_if_unpinned, remove_run, sweep
 from services.fetcher.file_lock import locked, try_lock
 from services.fetcher.plan import SourceFile
 from services.fetcher.sums import Sum
@@ -140,6 +140,8 @@ class Cache:
         self.stop()
         with self._mutex:
             if self._run_lock is not None:
+                if not names_in(self._run.files) and not names_in(self._run.parts):
+                    remove_run(self._run)
                 os.close(self._run_lock)
                 self._run_lock = None
 
@@ -157,7 +159,7 @@ class Cache:
                         "the fetcher stops"
                         if self._stopped.is_set()
                         else f"another run has been at work on it for {_PATIENCE_S:g} s without its growing "
-                        f"(`icestream cache {self._layout.folder}` shows the runs)"
+                        f"(its parts/ is in a folder of {self._layout.runs}, whose run.json names the run)"
                     )
                 try:
                     if not self._adopt(name, source, link, part):
