@@ -25,7 +25,7 @@ class FetcherConfig(ConfigBranch):
     user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget of
     each. It needs hard links and locks: a local disk."""
     disk_budget_gib: float = Field(20.0, gt=0)
-    """Most disk space of staged remote files. Those behind the checkpoint are kept for the next epoch while they fit."""
+    """Most disk space of staged remote files. Those behind the checkpoint are kept for the next epoch if they fit."""
     blocks_ahead: int = Field(2, ge=1)
     """Blocks staged beyond the one that is being dealt out."""
     transfers: int = Field(4, ge=1)

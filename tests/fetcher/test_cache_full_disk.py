@@ -17,11 +17,11 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB. Without the right to mount one the test is skipped, but not where CI is set."""
+    """A file system of 5 MiB. Without the right to mount one the test is skipped, but not where CI is set."""
     folder = tmp_path / "small_disk"
     folder.mkdir(mode=0o700)
     mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=5m,mode=700", "tmpfs", str(folder)], capture_output=True, text=True
     )
     if mount.returncode:
         assert not os.environ.get("CI"), f"CI has to be able to mount a file system: {mount.stderr}"
@@ -44,16 +44,15 @@ def test_a_disk_that_fills_up_in_mid_transfer_is_told_and_the_file_comes_once_th
                 out.write(bytes(4096))
 
     def fetch_beside_another(part: Path) -> None:
-        ballast.write_bytes(bytes(MIB))
+        ballast.write_bytes(bytes(2 * MIB))
         fetch(part)
 
     cache.get(first, fetch)
-    with pytest.raises(
-        DiskFullError, match=r"the disk is full: .*small_disk/cache has .* MiB free, the file needs 2\.0"
-    ):
+    with pytest.raises(DiskFullError, match=r"full: .*small_disk/cache has .* MiB free, the file needs 2\.0"):
         cache.get(second, fetch_beside_another)
     assert not list(small_disk.glob("cache/runs/*/parts/*"))
     assert cache.path(first).stat().st_size == 2 * MIB
+    assert ballast.exists(), "it was begun"
     cache.drop(first)
     assert cache.get(second, fetch).stat().st_size == 2 * MIB
     cache.close()
