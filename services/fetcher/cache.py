@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -76,6 +77,7 @@ class Cache:
         self._run = self._layout.run(run_dir)
         self._stopped = threading.Event()
         self._sound: dict[str, tuple[int, int]] = {}  # name -> inode and time of change, checked by this process
+        self._at_work: Counter[str] = Counter()  # names that this run's threads are getting
         self._run_lock: int | None = None
         self._mutex = threading.Lock()
         check_cache_dir(self._layout.folder)
@@ -152,6 +154,8 @@ class Cache:
         if self._was_checked(name, link):
             return link
         part = self._run.parts / name
+        with self._mutex:
+            self._at_work[name] += 1
         try:
             with locked(self._layout.locks / name, self._wait(name, _PATIENCE_S, while_it_grows=True)) as mine:
                 if not mine:
@@ -181,6 +185,9 @@ class Cache:
             free_bytes = shutil.disk_usage(self._layout.folder).free
             reason = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
             raise DiskFullError(self._layout.folder, source.size_bytes, free_bytes, reason) from None
+        finally:
+            with self._mutex:
+                self._at_work[name] -= 1
         return link
 
     def _adopt(self, name: str, source: SourceFile, link: Path, part: Path) -> bool:
@@ -230,11 +237,12 @@ class Cache:
     def _drop(self, name: str, patience_s: float) -> None:
         self._sound.pop(name, None)
         (self._run.files / name).unlink(missing_ok=True)
+        if not self._at_work[name]:  # nobody else writes it, whoever holds the lock
+            (self._run.parts / name).unlink(missing_ok=True)
         try:
             # Who holds the lock longer is about to pin the file, or deletes it if that fails.
             with locked(self._layout.locks / name, self._wait(name, patience_s)) as mine:
                 if mine:
-                    (self._run.parts / name).unlink(missing_ok=True)
                     remove_if_unpinned(self._layout, name)
         except FileNotFoundError:
             return  # the cache directory was removed

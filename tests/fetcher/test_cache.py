@@ -400,6 +400,29 @@ def test_what_a_killed_fetcher_left_is_removed_by_the_next_one(make: Make, layou
     assert not (layout.runs / "half-made").exists()
 
 
+def test_a_half_fetched_file_is_dropped_also_while_another_run_is_at_work_on_it(
+    make: Make, layout: CacheLayout, tmp_path: Path
+) -> None:
+    cache = make("a")
+    part = layout.run(tmp_path / "a").parts / NAME
+    part.write_bytes(b"half")
+    lock = try_lock(layout.locks / NAME)
+    assert lock is not None
+    cache.drop_all_but([])
+    os.close(lock)
+    assert not part.exists()
+
+
+def test_a_file_that_is_being_fetched_is_not_dropped(make: Make) -> None:
+    cache = make("a")
+
+    def fetch(part: Path) -> None:
+        part.write_bytes(BODY)
+        cache.drop_all_but([])
+
+    assert cache.get(SOURCE, fetch).read_bytes() == BODY
+
+
 def test_a_kill_between_the_link_and_the_pool_loses_nothing(
     make: Make, remote: Remote, layout: CacheLayout, tmp_path: Path
 ) -> None:
