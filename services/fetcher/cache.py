@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from services.fetcher.cache_layout import (
     name_of,
     names_in,
 )
-from services.fetcher.cache_sweep import remove_if_unpinned, sweep
+from services.fetcher.cache_sweep import remove_if_unpinned, remove_run, sweep
 from services.fetcher.file_lock import locked, try_lock
 from services.fetcher.plan import SourceFile
 from services.fetcher.sums import Sum
@@ -76,6 +77,7 @@ class Cache:
         self._run = self._layout.run(run_dir)
         self._stopped = threading.Event()
         self._sound: dict[str, tuple[int, int]] = {}  # name -> inode and time of change, checked by this process
+        self._at_work: Counter[str] = Counter()  # names that this run's threads are getting
         self._run_lock: int | None = None
         self._mutex = threading.Lock()
         check_cache_dir(self._layout.folder)
@@ -140,6 +142,8 @@ class Cache:
         self.stop()
         with self._mutex:
             if self._run_lock is not None:
+                if not names_in(self._run.files) and not names_in(self._run.parts):
+                    remove_run(self._run)
                 os.close(self._run_lock)
                 self._run_lock = None
 
@@ -150,6 +154,8 @@ class Cache:
         if self._was_checked(name, link):
             return link
         part = self._run.parts / name
+        with self._mutex:
+            self._at_work[name] += 1
         try:
             with locked(self._layout.locks / name, self._wait(name, _PATIENCE_S, while_it_grows=True)) as mine:
                 if not mine:
@@ -157,7 +163,7 @@ class Cache:
                         "the fetcher stops"
                         if self._stopped.is_set()
                         else f"another run has been at work on it for {_PATIENCE_S:g} s without its growing "
-                        f"(`icestream cache {self._layout.folder}` shows the runs)"
+                        f"(its parts/ is in a folder of {self._layout.runs}, whose run.json names the run)"
                     )
                 try:
                     if not self._adopt(name, source, link, part):
@@ -179,6 +185,9 @@ class Cache:
             free_bytes = shutil.disk_usage(self._layout.folder).free
             reason = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
             raise DiskFullError(self._layout.folder, source.size_bytes, free_bytes, reason) from None
+        finally:
+            with self._mutex:
+                self._at_work[name] -= 1
         return link
 
     def _adopt(self, name: str, source: SourceFile, link: Path, part: Path) -> bool:
@@ -228,11 +237,12 @@ class Cache:
     def _drop(self, name: str, patience_s: float) -> None:
         self._sound.pop(name, None)
         (self._run.files / name).unlink(missing_ok=True)
+        if not self._at_work[name]:  # nobody else writes it, whoever holds the lock
+            (self._run.parts / name).unlink(missing_ok=True)
         try:
             # Who holds the lock longer is about to pin the file, or deletes it if that fails.
             with locked(self._layout.locks / name, self._wait(name, patience_s)) as mine:
                 if mine:
-                    (self._run.parts / name).unlink(missing_ok=True)
                     remove_if_unpinned(self._layout, name)
         except FileNotFoundError:
             return  # the cache directory was removed

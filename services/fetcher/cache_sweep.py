@@ -43,6 +43,14 @@ def remove_if_unpinned(layout: CacheLayout, name: str) -> None:
         layout.sum(name).unlink(missing_ok=True)
 
 
+def remove_run(run: RunFolder) -> None:
+    """Remove a run's folder with its pins. The caller holds its lock; who waits for that makes the folder anew."""
+    _remove_all_in(run.files)
+    _remove_all_in(run.folder)
+    with contextlib.suppress(OSError):  # a new fetcher has begun in it
+        run.folder.rmdir()
+
+
 def _sweep_run(run: RunFolder, *, all_dead: bool) -> None:
     try:
         lock = try_lock(run.lock)
@@ -54,10 +62,7 @@ def _sweep_run(run: RunFolder, *, all_dead: bool) -> None:
         run_dir = run.run_dir()
         _remove_all_in(run.parts)
         if all_dead or run_dir is None or not run_dir.exists():
-            _remove_all_in(run.files)
-            _remove_all_in(run.folder)  # the lock too: who waits for it makes the folder anew
-            with contextlib.suppress(OSError):  # its run directory is back, and so is its fetcher
-                run.folder.rmdir()
+            remove_run(run)
     finally:
         os.close(lock)
 

@@ -21,9 +21,11 @@ class FetcherConfig(ConfigBranch):
     """`FIRST:LAST:STEP`: ranges that are listed and trained one after the other. `0:99000:1000` puts `0000000-0000999`
     to `0099000-0099999` in for `{range}` in each input. Empty: the inputs as they are."""
     cache_dir: Path | None = None
-    """Where remote files are staged. Default: `cache/` in the run directory. Local files are used in place."""
+    """Where remote files are staged. Default: `cache/` in the run directory. Local files are used in place. Runs of one
+    user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget of
+    each. It needs hard links and locks: a local disk."""
     disk_budget_gib: float = Field(20.0, gt=0)
-    """Most disk space of staged remote files."""
+    """Most disk space of staged remote files. Those behind the checkpoint are kept for the next epoch if they fit."""
     blocks_ahead: int = Field(2, ge=1)
     """Blocks staged beyond the one that is being dealt out."""
     transfers: int = Field(8, ge=1)

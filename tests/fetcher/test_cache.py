@@ -384,8 +384,6 @@ def test_the_pins_of_a_run_go_with_its_run_directory_once_its_fetcher_is_dead(
 
 
 def test_what_a_killed_fetcher_left_is_removed_by_the_next_one(make: Make, layout: CacheLayout, tmp_path: Path) -> None:
-    make("a").close()
-    make("b").close()
     a, b = layout.run(tmp_path / "a"), layout.run(tmp_path / "b")
     left = [a.parts / NAME, layout.locks / NAME, a.folder / "sum-7", layout.pool(NAME), layout.sum("cd-x")]
     for path in (*left, b.parts / NAME):
@@ -400,6 +398,29 @@ def test_what_a_killed_fetcher_left_is_removed_by_the_next_one(make: Make, layou
     cache.drop_all_but([])
     assert not any(path.exists() for path in left)
     assert not (layout.runs / "half-made").exists()
+
+
+def test_a_half_fetched_file_is_dropped_also_while_another_run_is_at_work_on_it(
+    make: Make, layout: CacheLayout, tmp_path: Path
+) -> None:
+    cache = make("a")
+    part = layout.run(tmp_path / "a").parts / NAME
+    part.write_bytes(b"half")
+    lock = try_lock(layout.locks / NAME)
+    assert lock is not None
+    cache.drop_all_but([])
+    os.close(lock)
+    assert not part.exists()
+
+
+def test_a_file_that_is_being_fetched_is_not_dropped(make: Make) -> None:
+    cache = make("a")
+
+    def fetch(part: Path) -> None:
+        part.write_bytes(BODY)
+        cache.drop_all_but([])
+
+    assert cache.get(SOURCE, fetch).read_bytes() == BODY
 
 
 def test_a_kill_between_the_link_and_the_pool_loses_nothing(
@@ -419,6 +440,15 @@ def test_a_kill_between_the_link_and_the_pool_loses_nothing(
     b.drop(SOURCE)
     a.drop(SOURCE)
     assert files_in(layout.folder) == []
+
+
+def test_a_run_that_pins_nothing_leaves_nothing(make: Make, remote: Remote, layout: CacheLayout) -> None:
+    cache = make("a")
+    cache.get(SOURCE, remote)
+    cache.drop(SOURCE)
+    cache.close()
+    assert not [path for path in layout.folder.rglob("*") if path.is_file()]
+    assert not list(layout.runs.iterdir())
 
 
 def test_a_second_fetcher_of_the_same_run_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,14 +63,15 @@ def server(tmp_path: Path) -> Iterator[Server]:
         thread.join()
 
 
-def bytes_under(cache_dir: Path) -> int:
-    """Disk that staged files take, whole or in part, while others come and go."""
-    sizes: dict[int, int] = {}  # a run's pin is a hard link
-    for pattern in ("pool/*/*", "runs/*/files/*", "runs/*/parts/*"):
-        for path in cache_dir.glob(pattern):
-            with contextlib.suppress(FileNotFoundError):
-                sizes[path.stat().st_ino] = path.stat().st_size
-    return sum(sizes.values())
+def bytes_under(folder: Path) -> int:
+    """Disk that the files of a folder take, while others come and go. Links to one file are one file."""
+    sizes_bytes: dict[int, int] = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_file():
+                status = path.stat()
+                sizes_bytes[status.st_ino] = status.st_size
+    return sum(sizes_bytes.values())
 
 
 def urls(server: Server, names: list[str], query: str = "") -> list[str]:
@@ -121,8 +122,9 @@ def test_a_run_that_is_killed_while_it_stages_goes_on_without_what_was_partial(
     processes.start_and_reach(5, arguments, before=200)
     processes.kill_all()
     processes.assert_nothing_is_left()
-    (parts,) = (processes.run_dir / "cache" / "runs").glob("*/parts")
-    (parts / "left-over.parquet").write_bytes(b"half a file")
+    (run_folder,) = (processes.run_dir / "cache" / "runs").iterdir()
+    partial = run_folder / "parts" / "left-over.parquet"
+    partial.write_bytes(b"half a file")
     processes.train(*arguments)
     assert bytes_under(processes.run_dir / "cache") == 0
     processes.summary().assert_read(4 * showers.events)
