@@ -102,6 +102,16 @@ class FetcherStatus(Status):
     """Of the hop `batches`: units at the trainer, as a part of those it asked for, in the mean of the last seconds."""
 
 
+class OutputsStatus(Status):
+    """Copies of checkpoints and TensorBoard files."""
+
+    files_copied: int = 0
+    """Since the process started; a file that grew counts each time."""
+    bytes_copied: int = 0
+    problem: str = ""
+    """Why the last try failed; empty if it did not."""
+
+
 class Counters(Status):
     """Events by their fate, over all restarts of a run: `read` is the sum of the other four (promise 3)."""
 

@@ -19,6 +19,7 @@ from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
+from services.outputs.config import OutputsConfig
 from services.pelican.config import PelicanConfig
 from services.pelican.tokens.config import TokenConfig
 from services.trainer.config import TrainerConfig
@@ -46,6 +47,7 @@ class Config(ConfigBranch):
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
+    outputs: OutputsConfig = OutputsConfig()
     local: LocalConfig = LocalConfig()
 
     def stored_workload(self) -> Workload:

@@ -108,9 +108,9 @@ class Federation:
         """Others first, for a while."""
         self._avoid_until_s[server] = time.monotonic() + _AVOID_S
 
-    async def authorisation(self, sources: Sources) -> tuple[dict[str, str], str | None]:
+    async def authorisation(self, sources: Sources, *, always: bool = False) -> tuple[dict[str, str], str | None]:
         """(headers, token) for a request to a server of these sources. Raises what the token source raises."""
-        if self.tokens is None or not sources.require_token:
+        if self.tokens is None or not (sources.require_token or always):
             return {}, None
         token = await self.tokens.current()
         return ({"Authorization": f"Bearer {token}"} if token else {}), token

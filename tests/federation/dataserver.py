@@ -49,6 +49,11 @@ class DataServer(Server):
                 return self._read(request, path, local)
             case "PROPFIND":
                 return _listing(request, path, local, namespace)
+            case "DELETE" if not local.is_file():
+                return plain(404, f"Unable to remove {path}; no such file or directory\n")
+            case "DELETE":
+                local.unlink()
+                return plain(200, ":-)")
             case "PUT":
                 return await _written(request, local)
             case "OPTIONS":
@@ -56,7 +61,7 @@ class DataServer(Server):
         return plain(405)
 
     def _denied(self, request: web.Request, path: str, namespace: Namespace) -> Answer | None:
-        writes = request.method == "PUT"
+        writes = request.method in ("PUT", "DELETE")
         if namespace.public and not writes:
             return None
         if writes and not (self.writable and namespace.writes):
@@ -69,7 +74,8 @@ class DataServer(Server):
             claims = self.issuer.verify(token)
         except jwt.PyJWTError as error:
             return plain(namespace.anon_status, f"bad token: {type(error).__name__}\n")
-        if not allowed(claims, "create" if writes else "read", path, namespace.scope_base):
+        operation = {"PUT": "create", "DELETE": "modify"}.get(request.method, "read")
+        if not allowed(claims, operation, path, namespace.scope_base):
             return plain(403, "scope does not cover the path\n")
         return None
 
