@@ -299,12 +299,11 @@ def test_a_stored_token_is_renewed_at_the_issuer_with_rotation_in_mid_run(
         source = a_source(environment, lambda: now_s, renew=renew_at_issuer)  # type: ignore[arg-type]
         issuer.refresh_answers = ["unavailable"]
         assert await source.current() == issuer.tokens[0]
-        issuer.ttl_s = 100  # of the wall clock, which does not know how late it is here
         now_s += 11
         token = await source.current()
         assert token == issuer.tokens[1]
         assert load_token(path).refresh_token in issuer.refresh_tokens
-        issuer.ttl_s = 700
+        issuer.refresh_ttl_s = 700  # from the wall clock, which does not know how late it is here
         now_s += 600
         assert await source.current() == issuer.tokens[2]
         issuer.refresh_tokens.clear()
