@@ -22,12 +22,15 @@ from tests.federation.xrootd import available
 class LocalFederation:
     """``sets``: directory, number of files, bytes of each. One cache, so that there is one data server to compare with.
 
-    The environment of this process trusts the federation afterwards.
+    ``counted``: XRootD behind its proxy, which counts requests, and is slower. The environment of this process trusts the
+    federation afterwards.
     """
 
-    def __init__(self, sets: Sequence[tuple[str, int, int]], *, light: bool) -> None:
+    def __init__(self, sets: Sequence[tuple[str, int, int]], *, light: bool, counted: bool = False) -> None:
         self.kind = "light" if light or not available() else "xrootd"
         command = [sys.executable, "-m", "benchmarks.local_federation", self.kind, json.dumps(list(sets))]
+        if counted:
+            command.append("--counted")
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         told = self._ask()
         os.environ.update(told["trust"])
@@ -35,7 +38,7 @@ class LocalFederation:
         self.data_server: str = told["data_server"]
 
     def requests(self) -> dict[str, int]:
-        """By server and method, since the last call. XRootD's own are not counted: it is reached without a proxy."""
+        """By server and method, since the last call; XRootD's only if they are counted."""
         assert self._process.stdin is not None
         self._process.stdin.write("requests\n")
         self._process.stdin.flush()
@@ -61,10 +64,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Used by the benchmarks.")
     parser.add_argument("kind", choices=("light", "xrootd"))
     parser.add_argument("sets")
+    parser.add_argument("--counted", action="store_true")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="federation-") as folder,
-        Federation(Path(folder), caches=1, kind=arguments.kind, proxied=False) as federation,
+        Federation(Path(folder), caches=1, kind=arguments.kind, proxied=arguments.counted) as federation,
     ):
         for directory, num_files, size_bytes in json.loads(arguments.sets):
             names = (f"{i:07d}.parquet" for i in range(num_files))
