@@ -19,7 +19,6 @@ weeks: a commit each, in batches only where several arrive together.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import resource
 import subprocess
@@ -35,8 +34,8 @@ from services.fetcher.inventory import Inventory
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.ranges import Range, make_ranges
+from services.fetcher.suffixes import SUFFIXES
 from services.pelican.config import PelicanConfig
-from services.pelican.listing import expand
 from services.pelican.threads import PelicanThread
 from services.pelican.url import PelicanUrl
 from services.pelican.webdav import Listing, parse_listing
@@ -133,6 +132,8 @@ def all_ranges(num_ranges: int) -> list[Range]:
 def build(folder: Path, num_ranges: int) -> dict[str, float]:
     """CPU seconds of each step."""
     federation = Canned()
+    thread = PelicanThread(federation.config)
+    thread._federations[federation.host] = federation  # type: ignore[assignment]
     started_s = time.process_time()
     ledger = Ledger(folder / LEDGER_FILE, "settings")
     ranges = all_ranges(num_ranges)
@@ -142,9 +143,7 @@ def build(folder: Path, num_ranges: int) -> dict[str, float]:
     for one in ranges:
         then_s = [time.process_time()]
         federation.filling_s = 0.0
-        place = PelicanUrl.parse(one.inputs[0])
-        listed = asyncio.run(expand(federation, place.path, (".parquet",)))  # type: ignore[arg-type]
-        files = [SourceFile(str(place.at(path)), size_bytes) for path, size_bytes in listed]
+        files = [SourceFile(name, size_bytes) for name, size_bytes in thread.expand(one.inputs[0], SUFFIXES)]
         then_s.append(time.process_time())
         inventory.freeze(files)
         found["list"] += then_s[1] - then_s[0] - federation.filling_s
@@ -159,6 +158,7 @@ def build(folder: Path, num_ranges: int) -> dict[str, float]:
         ledger.keep_footer(file, footer)
     found["keep every footer"] = time.process_time() - started_s
     ledger.close()
+    thread.close()
     return {**found, "peak_gb": peak_gb()}
 
 
