@@ -7,16 +7,17 @@ _BETTER = 1.05
 
 
 class Concurrency:
-    """Climbs to the number of transfers (1 to ``limit``) that brings the most bytes a second.
+    """Finds the number of transfers (1 to ``limit``) that brings the most bytes a second.
 
-    Every window it moves by one in the direction that helped, and turns round where it did not; failures halve it.
+    It begins at the limit, since a short run should not end before it got there. Every window it moves by a step in the
+    direction that helped, and turns round where it did not; failures halve it.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.target = max(1, (limit + 1) // 2)
+        self.target = limit
         """Transfers that may run at a time now."""
-        self._step = 1
+        self._direction = -1
         self._began_s: float | None = None
         self._bytes = 0
         self._finished = self._failed = 0
@@ -42,11 +43,13 @@ class Concurrency:
         rate = self._bytes / (now_s - self._began_s)
         if self._failed > self._finished:
             self.target = max(1, self.target // 2)
-            self._step = 1
+            self._direction = 1
         else:
             if rate < self._last_rate * _BETTER:
-                self._step = -self._step
-            self.target = min(self.limit, max(1, self.target + self._step))
+                self._direction = -self._direction
+            # An eighth: a step of one among many would not show.
+            step = max(1, self.target // 8) * self._direction
+            self.target = min(self.limit, max(1, self.target + step))
         self._last_rate = rate
         self._began_s, self._bytes, self._finished, self._failed = now_s, 0, 0, 0
 

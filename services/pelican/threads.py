@@ -59,7 +59,8 @@ class PelicanThread:
         """(URL, size) of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
         place = PelicanUrl.parse(url)
         found = self._call(expand(self._federation(place.federation), place.path, suffixes, on_progress))
-        return [(str(place.at(path)), size_bytes) for path, size_bytes in found]
+        federation = str(place.at(""))  # once: there may be millions
+        return [(federation + path, size_bytes) for path, size_bytes in found]
 
     def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> Report:
         """See download.download(). Blocks until it is this one's turn, and through."""
