@@ -1,19 +1,19 @@
 """What do globs and inventories of millions of files cost?
 
-Question: (1) how many requests is a glob of 100 directories with 1,000 files each? Asked: one listing a directory, none a
-file. (2) An inventory of 2,000,000 files in 2,000 ranges: built from listings as they come from the wire, frozen in the
-ledger, the order of an epoch walked, the footer of every file kept (10 row groups each); then a fresh process resumes and
-plans the block in the middle. Asked: less than 60 s of CPU in all, 1 GB of memory, 1 GB of ledger.
+Question: (1) how many requests is a glob of 100 directories with 1,000 files each? Asked: one listing a directory, none
+a file. (2) An inventory of 2,000,000 files in 2,000 ranges: built from listings as they come from the wire, frozen in
+the ledger, the order of an epoch walked, the footer of every file kept (10 row groups each); then a fresh process
+resumes and plans the block in the middle. Asked: less than 60 s of CPU in all, 1 GB of memory, 1 GB of ledger.
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_inventory [--ranges 2000] [--light]
 
-Table: requests of the glob by server; then CPU seconds of each step, the peak memory of each process, the ledger's size.
+Table: requests of the glob by server; then CPU seconds of each step, peak memory of each process, size of the ledger.
 The bodies of the listings are XRootD's, with OSDF-like names; filling them in is not counted.
 
-Reading: memory is one number a file (its size); names stay in the ledger. Footers come one by one as files are staged, over
-weeks: a commit each, in batches only where several arrive together.
+Reading: memory is one number a file (its size); names stay in the ledger. Expat is 4 of the 8 to 14 µs that a file of a
+listing costs. Footers come one by one as files are staged, over weeks: a commit each, which is 8 of their 11 to 14 µs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def main() -> None:
         print(f"{name:<44}{cpu_s:>8.2f}")
     total_s = sum(found.values())
     print(f"{'all (asked: 60)':<44}{total_s:>8.2f}")
-    print(f"peak memory {peaks[0]:.2f} GB building, {peaks[1]:.2f} GB resuming (asked: 1); ledger {ledger_gb:.2f} GB (asked: 1)")
+    print(f"peak memory {peaks[0]:.2f} GB building, {peaks[1]:.2f} GB resuming (asked: 1)")
+    print(f"ledger {ledger_gb:.2f} GB (asked: 1)")
     told = {"cpu_s": round(total_s, 1), "peak_gb": max(peaks), "ledger_gb": round(ledger_gb, 3), "requests": requests}
     print(json.dumps({"benchmark": "inventory", "files": num_files, **told}))
 
@@ -96,7 +97,8 @@ def glob_requests(*, light: bool) -> dict[str, int]:
         requests = federation.requests()
         assert len(files) == GLOB_DIRECTORIES * FILES
         assert {size_bytes for _, size_bytes in files} == {1_000}
-        print(f"glob of {GLOB_DIRECTORIES} directories with {FILES:,} files each ({federation.kind}): {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
+        print(f"glob of {GLOB_DIRECTORIES} directories with {FILES:,} files each ({federation.kind}):")
+        print(f"  {wall_s:.2f} s, {cpu_s:.2f} s of CPU")
         for what, number in sorted(requests.items()):
             print(f"  {what:<24}{number:>6}")
     return requests

@@ -1,6 +1,6 @@
 """A local federation in a process of its own, as the benchmarks need it: its servers must not share our interpreter.
 
-Left running by `with LocalFederation(...)`; the child ends when its standard input is closed, however we end.
+The child ends when its standard input is closed, however we end.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.federation.xrootd import available
 class LocalFederation:
     """``sets``: directory, number of files, bytes of each. One cache, so that there is one data server to compare with.
 
-    ``counted``: XRootD behind its proxy, which counts requests, and is slower. The environment of this process trusts the
-    federation afterwards.
+    ``counted``: XRootD behind its proxy, which counts requests, and is slower. The environment of this process trusts
+    the federation afterwards.
     """
 
     def __init__(self, sets: Sequence[tuple[str, int, int]], *, light: bool, counted: bool = False) -> None:

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 import aiohttp
+from multidict import CIMultiDictProxy
 from yarl import URL
 
 from common.errors import BadInputError
@@ -139,7 +140,7 @@ class Federation:
             raise BadInputError(f"{where} has no server that allows it ({method}): {text}")
         if status not in (200, 307):
             raise UnavailableError(f"{where} answered {status}: {text}")
-        sources = parse_sources(_single(headers), path)
+        sources = parse_sources(single(headers), path)
         if not sources.servers and not sources.collections:
             raise UnavailableError(f"{where} named no server")
         return sources
@@ -257,10 +258,13 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _single(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers under the names that pelicanfs looks for."""
+def single(headers: CIMultiDictProxy[str]) -> dict[str, str]:
+    """The director's headers under the names that pelicanfs looks for."""
     names = ("Link", "Location", "X-Pelican-Namespace", "X-Pelican-Authorization", "X-Pelican-Token-Generation")
-    return {name: headers[name] for name in names if name in headers}
+    found = {name: headers[name] for name in names if name in headers}
+    if "Link" in found:
+        found["Link"] = ", ".join(headers.getall("Link"))  # a list may come in several headers
+    return found
 
 
 async def _short_text(response: aiohttp.ClientResponse) -> str:

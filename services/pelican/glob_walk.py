@@ -42,11 +42,10 @@ class GlobWalk:
     def takes(self, places: Places, name: str) -> bool:
         """True if the file ``name`` matches: with the last segment, not with one that a `**` follows."""
         last = len(self._segments) - 1
-        return any(
-            _matches(self._segments[place], name) if self._segments[place] != _ANY_DEPTH else not name.startswith(".")
-            for place in places
-            if place == last
-        )
+        if last not in places:
+            return False
+        segment = self._segments[last]
+        return _matches(segment, name) if segment != _ANY_DEPTH else not name.startswith(".")
 
     def _after(self, places: Places, name: str) -> Places:
         following = set()

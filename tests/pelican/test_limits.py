@@ -14,7 +14,7 @@ MANY = 1_000
 
 
 def windows(concurrency: Concurrency, rate: Callable[[int], float], num_windows: int, now_s: float) -> list[int]:
-    """The target after each of so many windows, in which ``rate(target)`` bytes a second arrive and all transfers work."""
+    """The target after each of so many windows in which ``rate(target)`` bytes a second arrive and nothing fails."""
     targets = []
     for i in range(num_windows):
         concurrency.received(round(rate(concurrency.target) * WINDOW_S))

@@ -9,7 +9,20 @@ import pytest
 from common.errors import BadInputError
 from services.pelican.url import PelicanUrl, escaped, is_pelican, server_of
 
-NAMES = ["a.parquet", "with space", "100%", "a%41b", "a,b;c", "ü-µ-∇", "a=b&c+d@e:$", "#hash", "q?x=1", "[1]*", "~x", '"<>"']
+NAMES = [
+    "a.parquet",
+    "with space",
+    "100%",
+    "a%41b",
+    "a,b;c",
+    "ü-µ-∇",
+    "a=b&c+d@e:$",
+    "#hash",
+    "q?x=1",
+    "[1]*",
+    "~x",
+    '"<>"',
+]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +42,9 @@ def test_addresses_are_read(text: str, federation: str, path: str) -> None:
     assert is_pelican(text)
 
 
-@pytest.mark.parametrize("text", ["pelican://", "pelican:///x", "https://host/x", "/local/x", "host/x", "pelican:/host/x"])
+@pytest.mark.parametrize(
+    "text", ["pelican://", "pelican:///x", "https://host/x", "/local/x", "host/x", "pelican:/host/x"]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadInputError, match="expected pelican://HOST/path"):
         PelicanUrl.parse(text)
@@ -61,7 +76,9 @@ def go_escaped(path: str) -> str:
     """As Go's url.URL.EscapedPath: it leaves more as it is than we do."""
     kept = "-_.~$&+,/:;=@"
     return "".join(
-        char if char.isascii() and (char.isalnum() or char in kept) else "".join(f"%{byte:02X}" for byte in char.encode())
+        char
+        if char.isascii() and (char.isalnum() or char in kept)
+        else "".join(f"%{byte:02X}" for byte in char.encode())
         for char in path
     )
 
