@@ -23,6 +23,8 @@ from services.pelican.url import PelicanUrl
 
 logger = logging.getLogger(__name__)
 
+_FAREWELL_TURNS = 5
+
 T = TypeVar("T")
 MakeTokens = Callable[[str], "TokenSource | None"]
 """The token source of a federation, by its host."""
@@ -107,6 +109,11 @@ class PelicanThread:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._session.close()
+        # Connections that wait for a silent server's TLS farewell would outlive the loop, which has no public list.
+        for transport in list(getattr(self._loop, "_transports", {}).values()):
+            transport.abort()
+        for _ in range(_FAREWELL_TURNS):
+            await asyncio.sleep(0)  # the transports' own ends
 
     async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> Report:
         async with self._room:
