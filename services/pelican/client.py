@@ -254,6 +254,8 @@ class Federation:
 
 def told(error: BaseException) -> str:
     """An error of the transport in one line."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted (SSL_CERT_FILE names a file with more authorities)"
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -292,6 +292,31 @@ def test_a_full_disk_is_our_problem_and_not_the_servers(
     assert error.value.filename == str(tmp_path / "a")
 
 
+@pytest.mark.parametrize(("how", "first"), [("kill", "Client"), ("freeze", "Timeout")])
+def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
+    federation: Federation, pelican: Make, url: str, tmp_path: Path, how: str, first: str
+) -> None:
+    getattr(federation.caches[0], how)()
+    try:
+        bad, ok = fetched(pelican(), url, tmp_path / "a")
+    finally:
+        federation.caches[0].restart()
+    assert ok == "ok"
+    assert first in bad
+
+
+def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    thread = PelicanThread(SHORT)
+    try:
+        with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
+            thread.download(federation.url("/public/x"), tmp_path / "a", 1)
+    finally:
+        thread.close()
+
+
 def test_close_ends_what_hangs_and_a_later_call_is_told(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
