@@ -21,6 +21,7 @@ from common.errors import BadInputError, TransientError
 from common.redact import without_secrets
 from services.fetcher.cache_layout import (
     FILE_MODE,
+    NEW_SUM,
     CacheLayout,
     check_cache_dir,
     check_links,
@@ -42,7 +43,6 @@ _PATIENCE_S = 300.0
 _DROP_S = 1.0
 """How long drop() waits for another run that is at work on the file."""
 _REBUILDS = 5
-_NEW_SUM = "sum-"
 
 Fetch = Callable[[Path], None]
 """Writes the whole file at the path that it is given. What is there already, it may go on from.
@@ -88,7 +88,7 @@ class Cache:
                 )
             check_links(self._run.folder)
             for path in names_in(self._run.folder):
-                if path.name.startswith(_NEW_SUM):
+                if path.name.startswith(NEW_SUM):
                     path.unlink(missing_ok=True)
             sweep(self._layout)
         except BaseException as error:
@@ -229,7 +229,7 @@ class Cache:
             part.unlink()
             raise TransientError(f"{told.size_bytes} bytes arrived, the inventory says {source.size_bytes}")
         part.chmod(FILE_MODE)
-        told.note(self._layout.sum(name), self._run.folder / f"{_NEW_SUM}{threading.get_native_id()}")
+        told.note(self._layout.sum(name), self._run.folder / f"{NEW_SUM}{threading.get_native_id()}")
         os.link(part, link)
         part.replace(self._layout.pool(name))
         self._note_checked(name, link)

@@ -25,6 +25,8 @@ from services.fetcher.plan import SourceFile
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+NEW_SUM = "sum-"
+"""In a run's folder: a note of a sum that isn't whole yet."""
 _SETTING = "fetcher.cache_dir"
 
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from services.fetcher.cache_layout import CacheLayout, RunFolder, names_in
+from services.fetcher.cache_layout import NEW_SUM, CacheLayout, RunFolder, names_in
 from services.fetcher.file_lock import locked, try_lock
 
 
@@ -61,6 +61,8 @@ def _sweep_run(run: RunFolder, *, all_dead: bool) -> None:
     try:
         run_dir = run.run_dir()
         _remove_all_in(run.parts)
+        for path in run.folder.glob(f"{NEW_SUM}*"):
+            path.unlink(missing_ok=True)
         if all_dead or run_dir is None or not run_dir.exists():
             remove_run(run)
     finally:

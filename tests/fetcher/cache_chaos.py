@@ -204,8 +204,9 @@ def check_the_end(folders: Folders) -> None:
     pool = {path.name: path for path in folders.cache.glob("pool/*/*")}
     assert all(path.stat().st_nlink > 1 for path in pool.values()), "a file that nobody pins"
     assert all(path.read_bytes() == CONTENTS[FILE_OF[name]] for name, path in pool.items())
-    assert {path.name for path in folders.cache.glob("runs/*/files/*")} == pool.keys()
-    assert {path.name for path in folders.cache.glob("sums/*/*")} == pool.keys()
+    pinned = {path.name for path in folders.cache.glob("runs/*/files/*")}
+    assert pool.keys() <= pinned, "of a run that was killed just before, the pool may lack one"
+    assert {path.name for path in folders.cache.glob("sums/*/*")} == pinned
     for pattern in ("locks/*", "runs/*/parts/*", "runs/*/sum-*"):
         assert not list(folders.cache.glob(pattern)), f"{pattern} is left"
     for number in range(RUNS):
