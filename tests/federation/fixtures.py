@@ -24,7 +24,7 @@ def started_federation(request: pytest.FixtureRequest) -> Iterator[Federation]:
 
     if request.param == "xrootd" and not available():
         why = "XRootD is not installed: apt-get install xrootd-server xrootd-scitokens-plugins"
-        if os.environ.get("ICESTREAM_REQUIRE_XROOTD") == "1":
+        if os.environ.get("REQUIRE_XROOTD") == "1":
             pytest.fail(why)
         pytest.skip(why)
     # Not below pytest's folder: each pytest that starts makes that 0700, and XRootD's user must get through.
