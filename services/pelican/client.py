@@ -22,7 +22,7 @@ from common.errors import BadInputError
 from services.pelican.config import PelicanConfig
 from services.pelican.director import Sources, parse_sources
 from services.pelican.errors import Attempt, DeniedError, NotFoundError, UnavailableError
-from services.pelican.url import PelicanUrl, escaped
+from services.pelican.url import PelicanUrl, escaped, may_get_token
 from services.pelican.webdav import Listing, MalformedListing, parse_listing
 
 logger = logging.getLogger(__name__)
@@ -140,9 +140,9 @@ class Federation:
             raise BadInputError(f"{where} has no server that allows it ({method}): {text}")
         if status not in (200, 307):
             raise UnavailableError(f"{where} answered {status}: {text}")
-        sources = parse_sources(single(headers), path)
+        sources = parse_sources(single(headers), path, writes=method == "PUT")
         if not sources.servers and not sources.collections:
-            raise UnavailableError(f"{where} named no server")
+            raise UnavailableError(f"{where} named no server, or none with TLS where a token is needed")
         return sources
 
     async def _director_url(self) -> str:
@@ -163,7 +163,7 @@ class Federation:
             )
         if not isinstance(director, str):
             raise UnavailableError(f"{self.host}: discovery answered {status} ({url})")
-        if not director.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        if not may_get_token(director):
             raise BadInputError(f"{self.host}: its director {director[:200]!r} is no https address")
         self._director = (time.monotonic(), director.rstrip("/"))
         return self._director[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from common.errors import BadInputError
 
@@ -49,6 +49,12 @@ def is_pelican(url: str) -> bool:
 def escaped(path: str) -> str:
     """The path as it stands in an HTTP address."""
     return quote(path, safe=_SAFE)
+
+
+def may_get_token(server: str) -> bool:
+    """True if what is sent there can be read by nobody on the way: over TLS, or on this host."""
+    parts = urlsplit(server)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1"))
 
 
 def server_of(url: str, path: str) -> str | None:

@@ -7,7 +7,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from services.pelican.client import single
 from services.pelican.director import Sources, parse_sources
-from services.pelican.url import escaped
+from services.pelican.url import escaped, may_get_token
 
 PATH = "/ns/d/a.parquet"
 
@@ -114,3 +114,21 @@ def test_a_namespace_header_of_junk_is_as_good_as_none(header: str) -> None:
 
 def test_an_answer_without_headers_names_nothing() -> None:
     assert parse_sources({}, PATH) == Sources((), "", False, "", "")
+
+
+def test_a_server_without_tls_is_left_out_where_a_token_is_needed() -> None:
+    links = ", ".join([link("http://plain", 1), link("http://localhost:8000", 2), link("https://tls", 3)])
+    needed = {"Link": links, "X-Pelican-Namespace": "namespace=/ns, require-token=true, collections-url=http://plain"}
+    free = {"Link": links, "X-Pelican-Namespace": "namespace=/ns, require-token=false, collections-url=http://plain"}
+    for sources in (parse_sources(needed, PATH), parse_sources(free, PATH, writes=True)):
+        assert sources.servers == ("http://localhost:8000", "https://tls")
+        assert sources.collections == ""
+    assert parse_sources(free, PATH).servers == ("http://plain", "http://localhost:8000", "https://tls")
+    assert parse_sources(free, PATH).collections == "http://plain"
+
+
+@pytest.mark.parametrize(
+    "server", ["http://localhost.evil.org", "http://127.0.0.1.evil.org", "ftp://localhost", "", "x"]
+)
+def test_a_token_goes_to_no_host_that_only_looks_like_this_one(server: str) -> None:
+    assert not may_get_token(server)
