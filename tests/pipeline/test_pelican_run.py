@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from federation.federation import Federation
-from runs import SMALL_STREAM, Process, Processes, settings
+from runs import PATIENCE_S, SMALL_STREAM, Process, Processes, settings
 from showers import EPOCHS, ROW_GROUP_EVENTS, Showers, Undisturbed
 
 pytestmark = pytest.mark.slow
@@ -420,7 +420,7 @@ def test_faults_at_random_change_nothing(
 ) -> None:
     """ICESTREAM_CHAOS_S: how long the faults go on; more epochs are trained then."""
     seconds = float(os.environ.get("ICESTREAM_CHAOS_S", "20"))
-    epochs = max(EPOCHS, round(seconds / 2))
+    epochs = max(EPOCHS, round(seconds / 3))
     few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.0004", "pelican.sources_ttl_s=1")]
     base = [*served.input, *settings(*SMALL_STREAM), *few, *QUICK, "--epochs", str(epochs)]
     run = processes.start("run", *base, environment=environment)
@@ -434,10 +434,13 @@ def test_faults_at_random_change_nothing(
         wait_a_little(run, rng.uniform(0.2, 1.5))
         served.federation.heal()
     served.federation.heal()
+    run.popen.wait(PATIENCE_S + seconds)
     assert processes.finish(run) == 0, processes.report()
     local = Processes(processes.logs / "local" / "run", processes.logs / "local")
     (processes.logs / "local").mkdir()
-    local.train("-i", str(processes.logs / "served"), *base[2:])
+    again = local.start("run", "-i", str(processes.logs / "served"), *base[2:])
+    again.popen.wait(PATIENCE_S + seconds)
+    assert local.finish(again) == 0, local.report()
     assert processes.audit() == local.audit()
     assert processes.summary().events == local.summary().events
 
