@@ -418,8 +418,8 @@ def test_a_range_that_can_not_be_listed_is_tried_again_and_the_place_survives_a_
 def test_faults_at_random_change_nothing(
     processes: Processes, served: Served, environment: dict[str, str], undisturbed: Undisturbed
 ) -> None:
-    """ICESTREAM_CHAOS_S: how long the faults go on; more epochs are trained then."""
-    seconds = float(os.environ.get("ICESTREAM_CHAOS_S", "20"))
+    """CHAOS_S: how long the faults go on; more epochs are trained then."""
+    seconds = float(os.environ.get("CHAOS_S", "20"))
     epochs = max(EPOCHS, round(seconds / 3))
     few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.0004", "pelican.sources_ttl_s=1")]
     base = [*served.input, *settings(*SMALL_STREAM), *few, *QUICK, "--epochs", str(epochs)]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 EXAMPLES = """\b
 Examples:
   icestream token -i 'pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing/{range}/*.parquet'
-  icestream token --run-dir runs/muons                # for the inputs of a run
-  icestream token --show --run-dir runs/muons         # what would be used, and does it suffice? Exit code 0 or 2
+  icestream token --run-dir runs/osdf                # for the inputs of a run
+  icestream token --show --run-dir runs/osdf         # what would be used, and does it suffice? Exit code 0 or 2
 
 The token itself is never shown.
 """
