@@ -11,8 +11,9 @@ from common.config import StreamConfig
 from common.errors import IcestreamError, TransientError
 from common.redact import without_secrets
 from common.schema import Workload
+from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.footers import read_footer
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
 from services.fetcher.transfer import WrongSizeError, fetch
