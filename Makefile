@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
 
-.PHONY: run-local test lint format bench docs up down clean
+.PHONY: run-local demo-federation test lint format bench docs up down clean
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -31,6 +31,10 @@ $(DEMO): | $(VENV)/.complete
 # make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
 run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT))
 	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
+
+# A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/federation.md).
+demo-federation: $(VENV)/.complete
+	$(BIN)/python -m tests.federation $(FEDERATION)
 
 test: $(VENV)/.complete
 	$(BIN)/pytest

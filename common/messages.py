@@ -17,7 +17,7 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_MESSAGE_BYTES = 1 << 20
 """A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
 
@@ -75,6 +75,16 @@ class Quarantined:
 
 
 @dataclass(frozen=True, config=_checked)
+class Source:
+    """The part of the inventory that data, and all before it, came from."""
+
+    ranges: Count = 0
+    """The first so many ranges."""
+    digest: Text = ""
+    """Their inventory digest (common/plan_hash.py)."""
+
+
+@dataclass(frozen=True, config=_checked)
 class Unit:
     """What one lease covers and one slot holds."""
 
@@ -88,6 +98,7 @@ class Unit:
     parts: tuple[Part, ...]
     quarantined: tuple[Quarantined, ...] = ()
     """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
+    source: Source = Source()
 
     @property
     def rows(self) -> int:
@@ -163,6 +174,8 @@ class Failed:
     k: Count
     lease: Count
     reason: Text
+    gone: Annotated[bool, Field(strict=True)] = False
+    """A staged file is not on the disk any more: the unit is not to blame."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -216,6 +229,8 @@ class Attach:
     skipped_units: tuple[Count, ...] = ()
     bad_files: tuple[Count, ...] = ()
     """Whole files that its journal says are quarantined."""
+    source: Source = Source()
+    """What its weights have seen data of; an inventory that differs there is another plan."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -263,6 +278,7 @@ class DeliveredUnit:
     tally: Tally
     block_quarantined: tuple[Quarantined, ...]
     """Files of the block that gave no units (with the block's first unit)."""
+    source: Source = Source()
 
 
 @dataclass(frozen=True, config=_checked)
@@ -282,6 +298,8 @@ class Refuse:
     """The peer can't take part, and why."""
 
     reason: Text
+    other_inventory: Annotated[bool, Field(strict=True)] = False
+    """Its checkpoint was trained on other files: it may begin this plan anew."""
 
 
 DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye

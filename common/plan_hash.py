@@ -1,5 +1,5 @@
-"""The name of a plan: equal hashes give equal streams. Its first half names the settings alone, so that each process
-can check that it has the same ones; the second half names settings and inventory."""
+"""The name of a plan has two parts. The plan hash names the settings: each process can check that it has the same ones.
+The inventory digest names the files, range by range: it grows with the ranges that were listed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from common.config import StreamConfig
 from common.redact import without_tokens
 from common.schema import SCHEMA_VERSION, Workload
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Part of the hash: raise it when the same input gives other units."""
 
-_HALF_BYTES = 8
+_BYTES = 16
+_EVERY_RANGE = "every range"
 
 
-def settings_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
-    """16 hexadecimal digits: everything besides the files that a unit's bytes depend on."""
+def plan_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
+    """32 hexadecimal digits: everything besides the files that a unit's bytes depend on."""
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,
@@ -27,18 +28,23 @@ def settings_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
         "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
         "seed": seed,
     }
-    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=_HALF_BYTES).hexdigest()
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=_BYTES).hexdigest()
 
 
-def plan_hash(settings: str, files: Iterable[tuple[str, int]]) -> str:
-    """32 hexadecimal digits, of ``settings_hash()`` and (URL, bytes) of every file of the inventory, in order."""
-    digest = hashlib.blake2b(settings.encode(), digest_size=_HALF_BYTES)
+def files_digest(files: Iterable[tuple[str, int]]) -> str:
+    """32 hexadecimal digits, of (URL, bytes) of every file of a range, in order."""
+    digest = hashlib.blake2b(digest_size=_BYTES)
     for url, size_bytes in files:
         # Without its token: a renewed one makes no other plan.
         digest.update(f"{without_tokens(url)}\0{size_bytes}\n".encode())
-    return settings + digest.hexdigest()
+    return digest.hexdigest()
 
 
-def has_settings(plan: str, workload: Workload, stream: StreamConfig, seed: int) -> bool:
-    """True if the plan was made with these settings."""
-    return plan[: 2 * _HALF_BYTES] == settings_hash(workload, stream, seed)
+def inventory_digest(before: str, files: str) -> str:
+    """The inventory digest after one more range: of that before it ("" for the first) and its ``files_digest()``."""
+    return hashlib.blake2b(f"{before} {files}".encode(), digest_size=_BYTES).hexdigest()
+
+
+def complete_digest(inventory: str) -> str:
+    """The inventory digest of data from the second epoch on: no range can follow without changing its plan."""
+    return inventory_digest(inventory, _EVERY_RANGE)

@@ -49,7 +49,20 @@ class FetcherStatus(Status):
     """Address for trainers on other machines, with the port that was bound; empty if there is none."""
     uptime_s: float = 0.0
     files_total: int = 0
-    """Files of the inventory, times the epochs (0 epochs: of one)."""
+    """Files of the known inventory, times the epochs (0 epochs: of one)."""
+    ranges: int = 0
+    ranges_listed: int = 0
+    listed: str = ""
+    """How far the listing is."""
+    received_bytes: int = 0
+    """From federations, since the fetcher started."""
+    received_bytes_per_s: float = 0.0
+    transfers: int = 0
+    """Transfers from federations under way."""
+    listing: str = ""
+    """Range that is being listed; empty if none is."""
+    problem: str = ""
+    """What keeps the fetcher from going on, and what to do; empty if nothing does."""
     files_planned: int = 0
     """Files whose units are known, over all epochs so far."""
     files_bad: int = 0
@@ -87,6 +100,16 @@ class FetcherStatus(Status):
     """By name: staged, leases, slots."""
     batches_occupancy: float = 0.0
     """Of the hop `batches`: units at the trainer, as a part of those it asked for, in the mean of the last seconds."""
+
+
+class OutputsStatus(Status):
+    """Copies of checkpoints and TensorBoard files."""
+
+    files_copied: int = 0
+    """Since the process started; a file that grew counts each time."""
+    bytes_copied: int = 0
+    problem: str = ""
+    """Why the last try failed; empty if it did not."""
 
 
 class Counters(Status):

@@ -11,7 +11,7 @@ class Stream(IntEnum):
     """What the random numbers are for; equal keys of different streams are independent."""
 
     FILES = 1
-    """Order of the files in an epoch: key (seed, epoch)."""
+    """Order of the files in an epoch: key (seed, epoch), from the second range on (seed, epoch, range)."""
     ROW_GROUPS = 2
     """Order of the row groups in a block: key (seed, block)."""
     EVENTS = 3

@@ -29,9 +29,11 @@ VERBS = {
         "services.conversion.command:convert", "Write files of any layout in the one that is read fastest."
     ),
     "plan": Verb("services.fetcher.plan_command:plan", "Print a run's plan, bytes and slots without running it."),
+    "ranges": Verb("services.fetcher.ranges_command:ranges", "Show which ranges of a run are done, and which to come."),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "outputs": Verb("services.outputs.command:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
     "token": Verb("services.pelican.tokens.command:token", "Get a token for the inputs, or tell which would be used."),
     "keys": Verb("services.keys_command:keys", "Make the certificates of a trainer on another machine."),

@@ -19,6 +19,8 @@ from common.schema import WORKLOADS, Workload
 from services.decoder.config import DecoderConfig
 from services.fetcher.config import FetcherConfig
 from services.local.config import LocalConfig
+from services.outputs.config import OutputsConfig
+from services.pelican.config import PelicanConfig
 from services.pelican.tokens.config import TokenConfig
 from services.trainer.config import TrainerConfig
 
@@ -40,10 +42,12 @@ class Config(ConfigBranch):
     source: SourceConfig = SourceConfig()
     stream: StreamConfig = StreamConfig()
     transport: TransportConfig = TransportConfig()
+    pelican: PelicanConfig = PelicanConfig()
     token: TokenConfig = TokenConfig()
     fetcher: FetcherConfig = FetcherConfig()
     decoder: DecoderConfig = DecoderConfig()
     trainer: TrainerConfig = TrainerConfig()
+    outputs: OutputsConfig = OutputsConfig()
     local: LocalConfig = LocalConfig()
 
     def stored_workload(self) -> Workload:

@@ -10,15 +10,15 @@ from pathlib import Path
 import click
 
 from common.redact import without_secrets
-from common.schema import Workload
-from services.config import load_config
+from services.config import Config, load_config
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import SourceFile
-from services.fetcher.transfer import cache_path, fetch
+from services.fetcher.remotes import Remotes
+from services.fetcher.transfer import cache_path
 
 
 @contextmanager
-def local_file(source: SourceFile) -> Iterator[Path]:
+def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
     """A local file itself, or a remote one's copy in a temporary directory. Raises BadInputError, TransientError."""
     path = local_path(source.url)
     if path is not None:
@@ -27,11 +27,12 @@ def local_file(source: SourceFile) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="icestream-") as folder:
         copy = cache_path(Path(folder), source)
         click.echo(f"{without_secrets(source.url)}: fetching {source.size_bytes / 2**20:,.1f} MiB", err=True)
-        fetch(source, copy)
+        copy.parent.mkdir(parents=True)
+        remotes.fetch(source, copy)
         yield copy
 
 
-def workload_of(toml: Path | None, assignments: Sequence[str]) -> Workload:
-    """The workload as the settings describe its files. No run directory takes part. Raises BadInputError."""
+def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
+    """The settings for some files. No run directory takes part. Raises BadInputError."""
     with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
-        return load_config(Path(nothing), toml=toml, assignments=assignments).stored_workload()
+        return load_config(Path(nothing), toml=toml, assignments=assignments, flags={"input": tuple(inputs)})

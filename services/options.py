@@ -45,7 +45,16 @@ def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--input",
         "inputs",
         multiple=True,
-        help="File, directory, glob (quoted) or URL. Repeatable.",
+        help="File, directory, glob (quoted), URL, or @FILE with one of these a line. Repeatable.",
+    )(function)
+
+
+def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--ranges."""
+    return click.option(
+        "--ranges",
+        metavar="FIRST:LAST:STEP",
+        help="Train range after range: 0:99000:1000 puts 0000000-0000999 … 0099000-0099999 in for {range} in each -i.",
     )(function)
 
 
@@ -60,4 +69,9 @@ def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
-    return tuple(text if "://" in text else str(Path(text).expanduser().absolute()) for text in inputs)
+    return tuple(text if "://" in text else _absolute(text) for text in inputs)
+
+
+def _absolute(text: str) -> str:
+    is_list, path = text.startswith("@"), text.removeprefix("@")
+    return "@" * is_list + str(Path(path).expanduser().absolute())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from federation.fixtures import federation, started_federation  # noqa: F401  (for every test)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,7 +24,8 @@ from common.ragged import unit_arrays
 from common.schema import MUONS
 from services.decoder.decode import Decode
 from services.decoder.readers.by_content import ContentReader
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.bad_file import BadFileError
+from services.fetcher.footers import read_footer
 from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
 
 STREAM = StreamConfig(unit_events=400, batch_events=100, max_particles=2000, slot_mib=1)

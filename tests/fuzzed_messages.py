@@ -40,6 +40,8 @@ def _instance(rng: random.Random, kind: Any) -> Any:
         return tuple(_instance(rng, typing.get_args(kind)[0]) for _ in range(rng.choice((0, 0, 1, 3))))
     assert typing.get_origin(kind) is Annotated, f"{kind} has no limits"
     base, field = typing.get_args(kind)
+    if base is bool:
+        return rng.random() < 0.5
     if base is str:
         return rng.choice(("", "ab" * 16, "x" * 4096, "a\nb", "\x00", "é🙂", "../../etc/passwd"))
     limits = field.metadata

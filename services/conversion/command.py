@@ -15,7 +15,8 @@ from services.conversion.convert import Converted, convert_file
 from services.conversion.layout import Compression
 from services.fetcher.inputs import expand
 from services.fetcher.plan import SourceFile
-from services.local_files import local_file, workload_of
+from services.fetcher.remotes import Remotes
+from services.local_files import config_without_run, local_file
 from services.options import config_options
 from services.slow_progress import SlowProgress
 
@@ -50,30 +51,32 @@ def convert(
     IN: files, directories, globs or URLs. OUT: a *.parquet file for one input, else a directory. A file that can't be
     used is told and left out, and the exit code is 2.
     """
-    workload = workload_of(toml, assignments)
-    files = expand(inputs)
+    config = config_without_run(toml, assignments, inputs)
+    workload = config.stored_workload()
     bad: list[str] = []
-    for source, target in zip(files, targets(files, out), strict=True):
-        name = without_secrets(source.url)
-        try:
-            with local_file(source) as path, SlowProgress(f"{name}: rows", 0) as progress:
-                converted = convert_file(
-                    path,
-                    target,
-                    workload,
-                    rows_per_group=rows_per_group,
-                    compression=compression,
-                    force=force,
-                    name=name,
-                    on_rows=progress.reach,
-                )
-        except BadInputError as error:
-            if len(files) == 1:
-                raise
-            bad.append(str(error))
-            click.echo(f"not converted: {without_secrets(str(error))}", err=True)
-            continue
-        click.echo(f"{name} -> {target}: {_line(converted)}")
+    with Remotes(config) as remotes:
+        files = expand(inputs, remotes)
+        for source, target in zip(files, targets(files, out), strict=True):
+            name = without_secrets(source.url)
+            try:
+                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
+                    converted = convert_file(
+                        path,
+                        target,
+                        workload,
+                        rows_per_group=rows_per_group,
+                        compression=compression,
+                        force=force,
+                        name=name,
+                        on_rows=progress.reach,
+                    )
+            except BadInputError as error:
+                if len(files) == 1:
+                    raise
+                bad.append(str(error))
+                click.echo(f"not converted: {without_secrets(str(error))}", err=True)
+                continue
+            click.echo(f"{name} -> {target}: {_line(converted)}")
     if bad:
         raise BadInputError(f"{len(bad)} of {len(files)} files were not converted; the first: {bad[0]}")
 

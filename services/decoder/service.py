@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from common import messages as m
 from common.errors import BadInputError
-from common.plan_hash import has_settings
+from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, write_header
 from common.transport import FetcherLost, PeerTransport, StopRequested
@@ -43,7 +43,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         workload = config.stored_workload()
         reader = ContentReader(workload, shuffled=config.stream.shuffle)
         try:
-            if not has_settings(transport.plan_hash, workload, config.stream, config.seed):
+            if transport.plan_hash != plan_hash(workload, config.stream, config.seed):
                 raise BadInputError(
                     f"this decoder's seed or stream settings are not those of the run in {run_dir}: leave out its own "
                     "--set, -c and environment"
@@ -78,10 +78,16 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this decoder: {reason}")
         if leases:
+            lease = leases.popleft()
             try:
-                _fill(transport, leases.popleft(), decode)
+                _fill(transport, lease, decode)
                 num_units += 1
             except OSError as error:
+                if error.errno == errno.ENOENT and any(part.remote for part in lease.unit.parts):
+                    # The cache directory was removed: the fetcher brings its files again.
+                    gone = f"{error.filename or 'a staged file'} is gone"
+                    transport.send(m.Failed(lease.unit.k, lease.lease, gone[:2000], gone=True))
+                    continue
                 transport.send(m.Bye())  # something is wrong with this machine: no unit is to blame
                 if error.errno in _MISSING:
                     name = error.filename or "a staged file"

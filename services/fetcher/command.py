@@ -10,20 +10,24 @@ import click
 from common.process import StopFlag, end_with_parent, start_logging
 from services.config import load_config, store_config
 from services.fetcher.service import FetcherService
-from services.options import absolute, config_options, input_option, run_dir_option
+from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 
 
 @click.command(epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml")
 @run_dir_option
 @input_option
+@ranges_option
 @config_options
-def fetcher(run_dir: Path, inputs: tuple[str, ...], toml: Path | None, assignments: tuple[str, ...]) -> None:
+def fetcher(
+    run_dir: Path, inputs: tuple[str, ...], ranges: str | None, toml: Path | None, assignments: tuple[str, ...]
+) -> None:
     """Start a run's fetcher: it expands the inputs, stages files, plans units and deals them out to decoders."""
     start_logging("fetcher")
     end_with_parent(signal.SIGKILL)  # all that it has to save is saved already
     stop = StopFlag()
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags={"input": absolute(inputs) or None})
+    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
+    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     service = FetcherService(run_dir, config)
     try:
         store_config(run_dir, config)  # decoders and the trainer read it from there

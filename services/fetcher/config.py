@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from common.config import ConfigBranch
 
 GIB = 1 << 30
+_MAX_RANGES = 100_000
 
 
 class FetcherConfig(ConfigBranch):
     """Read by services/fetcher."""
 
+    ranges: str = ""
+    """`FIRST:LAST:STEP`: ranges that are listed and trained one after the other. `0:99000:1000` puts `0000000-0000999`
+    to `0099000-0099999` in for `{range}` in each input. Empty: the inputs as they are."""
     cache_dir: Path | None = None
-    """Where remote files are staged. Default: `cache/` in the run directory. Local files are used in place."""
+    """Where remote files are staged. Default: `cache/` in the run directory. Local files are used in place. Runs of one
+    user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget of
+    each. It needs hard links and locks: a local disk."""
     disk_budget_gib: float = Field(20.0, gt=0)
-    """Most disk space of staged remote files."""
+    """Most disk space of staged remote files. Those behind the checkpoint are kept for the next epoch if they fit."""
     blocks_ahead: int = Field(2, ge=1)
     """Blocks staged beyond the one that is being dealt out."""
-    transfers: int = Field(4, ge=1)
-    """Files fetched, or inspected, at a time."""
+    transfers: int = Field(8, ge=1)
+    """Most files fetched, or inspected, at a time. From a federation, as many of them as bring the most."""
     max_bad_files: int | float = 10
     """Failure budget: the run stops once more files are bad. A whole number counts files; one below 1 is a fraction
     of the inventory."""
+    missing_ranges: Literal["skip", "stop"] = "skip"
+    """What to do with a range that does not exist, or holds no file."""
+    max_retries: int = Field(0, ge=0)
+    """Times that a range which can't be listed is tried again before the run stops. 0: for ever."""
+    retry_min_s: float = Field(5.0, gt=0)
+    """Pause before the first of these tries; each is twice as long as the one before."""
+    retry_max_s: float = Field(300.0, gt=0)
+    """Longest pause between them."""
     strict: bool = False
     """Stop at the first bad file, row group or unit."""
     stall_timeout_s: float = Field(120.0, gt=0)
@@ -40,6 +56,13 @@ class FetcherConfig(ConfigBranch):
         """Most disk space of staged remote files, in bytes."""
         return int(self.disk_budget_gib * GIB)
 
+    @field_validator("ranges")
+    @classmethod
+    def _range_names(cls, value: str) -> str:
+        if value:
+            range_names(value)
+        return value
+
     @field_validator("max_bad_files")
     @classmethod
     def _count_or_fraction(cls, value: float) -> float:
@@ -52,3 +75,17 @@ class FetcherConfig(ConfigBranch):
         if self.strict:
             return 0
         return int(self.max_bad_files * num_files if 0 < self.max_bad_files < 1 else self.max_bad_files)
+
+
+def range_names(text: str) -> list[str]:
+    """The names of the ranges `FIRST:LAST:STEP`, LAST included. Raises ValueError."""
+    match = re.fullmatch(r"([0-9]{1,7}):([0-9]{1,7}):([0-9]{1,7})", text)
+    if match is None:
+        raise ValueError("FIRST:LAST:STEP, for example 0:99000:1000 for 0000000-0000999 to 0099000-0099999")
+    first, last, step = map(int, match.groups())
+    if step < 1 or last < first:
+        raise ValueError("FIRST:LAST:STEP with a STEP above 0, and LAST not below FIRST")
+    starts = range(first, last + 1, step)
+    if len(starts) > _MAX_RANGES:
+        raise ValueError(f"at most {_MAX_RANGES:,} ranges, not {len(starts):,}")
+    return [f"{start:07d}-{start + step - 1:07d}" for start in starts]

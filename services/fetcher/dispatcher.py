@@ -75,11 +75,18 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Restage:
+    """These files are gone from the disk: stage them again, and report each with restaged()."""
+
+    files: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class EndRun:
     """No trainer needs more units."""
 
 
-Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | EndRun
+Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | Restage | EndRun
 
 
 # ------------------------------------------------------------------ state
@@ -154,6 +161,7 @@ class Dispatcher:
         self._decoders: dict[str, _Decoder] = {}
         self._deaths: Counter[int] = Counter()
         self._skip: dict[int, str] = {}
+        self._restaged: dict[int, set[int]] = {}  # unit -> files of it that are still on their way
         self._last_lease = 0
         self._ticked_s: float | None = None
         self._now_s = 0.0
@@ -259,9 +267,13 @@ class Dispatcher:
                 decoder.decoding = lease
             case m.Done(k, lease) if decoder is not None:
                 actions += self._done(decoder, message)
-            case m.Failed(k, lease, reason) if decoder is not None:
+            case m.Failed(k, lease, reason, gone) if decoder is not None:
                 if self._finish_lease(decoder, k, lease):
-                    self._orphan(k, blamed=True, reason=reason)
+                    # Once is no fault of its own; what is gone again and again is.
+                    is_new = gone and k not in self._restaged
+                    self._orphan(k, blamed=not is_new, reason=reason)
+                    if is_new:
+                        actions += self._restage(k)
             case m.Beat() if decoder is not None:
                 pass
             case m.Bye() if decoder is not None:
@@ -301,6 +313,12 @@ class Dispatcher:
             logger.warning("trainer %s is gone", peer)
             for lane in self._lanes_of(peer):
                 self._drop_trainer(lane)
+        return self._pump()
+
+    def restaged(self, file: int) -> list[Action]:
+        """A file was staged (or turned out to be bad): units that waited for it may be leased."""
+        for files in self._restaged.values():
+            files.discard(file)
         return self._pump()
 
     def fence_failed(self, peer: str) -> list[Action]:
@@ -379,6 +397,12 @@ class Dispatcher:
         entry.state, entry.decoder = State.ORPHANED, None
         if blamed:
             self._blame(k, reason)
+
+    def _restage(self, k: int) -> list[Action]:
+        files = {part.file for part in self.units[k].parts if part.remote}
+        on_their_way = set().union(*self._restaged.values())
+        self._restaged[k] = files
+        return [Restage(tuple(sorted(files - on_their_way)))]
 
     def _blame(self, k: int, reason: str) -> None:
         self._deaths[k] += 1
@@ -472,6 +496,7 @@ class Dispatcher:
             return []
         earliest = min(needed, key=lambda cursor: (cursor.block, cursor.block_first_unit))
         self.units.clear()
+        self._restaged.clear()
         self.first_k = self.next_k = self._committed_k = earliest.block_first_unit
         self.plan_ended = False
         return [Replan(earliest)]
@@ -524,13 +549,15 @@ class Dispatcher:
             lane.deliver_k for lane in self.lanes if self._is_awaited(lane) and self._is_to_lease(lane.deliver_k)
         )
         yield from sorted(k for lane in self.lanes if (k := self._first_to_lease(lane)) is not None)
-        yield from sorted(k for k, entry in self._table.items() if entry.state is State.ORPHANED)
+        yield from sorted(
+            k for k, entry in self._table.items() if entry.state is State.ORPHANED and self._is_to_lease(k)
+        )
 
     def _is_awaited(self, lane: _Lane) -> bool:
         return lane.want > 0 and lane.deliver_k in self.units
 
     def _is_to_lease(self, k: int) -> bool:
-        return k not in self._table or self._table[k].state is State.ORPHANED
+        return (k not in self._table or self._table[k].state is State.ORPHANED) and not self._restaged.get(k)
 
     def _first_to_lease(self, lane: _Lane) -> int | None:
         for k in range(lane.deliver_k, self.next_k, len(self.lanes)):
@@ -603,6 +630,7 @@ class Dispatcher:
                 layout=entry.layout,
                 tally=entry.tally,
                 block_quarantined=unit.quarantined if first else (),
+                source=unit.source,
             ),
         )
 
@@ -623,6 +651,7 @@ class Dispatcher:
         while self.first_k < min(bound, self.next_k):
             del self.units[self.first_k]
             self._deaths.pop(self.first_k, None)
+            self._restaged.pop(self.first_k, None)
             self.first_k += 1
 
     def _is(self, k: int, *states: State) -> bool:

@@ -13,18 +13,11 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
 from common.schema import SourceColumn, Workload
+from services.fetcher.bad_file import BadFileError
 from services.fetcher.parquet_footer import DamagedFooter, parse_footer
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 
 _SCAN_ROWS = 65_536
-
-
-class BadFileError(BadInputError):
-    """A file that can't be used, and how many events it holds, as far as that can be told."""
-
-    def __init__(self, reason: str, rows: int = 0) -> None:
-        super().__init__(reason)
-        self.rows = rows
 
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from common.config import StreamConfig
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
 from common.schema import Workload
-from services.fetcher.footers import BadFileError
+from services.fetcher.bad_file import BadFileError
 from services.fetcher.hdf5_storage import check_storage
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, cut_spans
 

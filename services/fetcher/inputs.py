@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,31 @@ import fsspec
 
 from common.errors import BadInputError
 from services.fetcher.plan import SourceFile
+from services.fetcher.remotes import Remotes
+from services.fetcher.suffixes import SUFFIXES
 from services.fetcher.transfer import is_gone
+from services.pelican.errors import NotFoundError
+from services.pelican.url import is_pelican
 
-SUFFIXES = (".parquet", ".h5", ".hdf5")
-"""What is taken from a directory. What a file really is, its content tells."""
+CHECKSUMS = ("adler32", "crc32", "md5", "sha1", "sha256")
+"""Kinds of checksum that a list file may give."""
 
 
-def expand(inputs: Sequence[str]) -> list[SourceFile]:
-    """Every file once, in the order of the inputs, sorted inside each. Raises BadInputError naming the input."""
+class NothingFound(BadInputError):
+    """An input that doesn't exist, or matches no file."""
+
+
+def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
+    """Every file once, in the order of the inputs, sorted inside each.
+
+    Raises BadInputError naming the input; it is NothingFound where all that is wrong is that no file is there.
+    """
+    if not inputs:
+        raise BadInputError("no input: name files, directories, globs or URLs with -i")
     files: dict[str, SourceFile] = {}
     for text in inputs:
-        for file in sorted(_expand_one(text), key=lambda file: file.url):
+        for file in sorted(_expand_one(text, remotes), key=lambda file: file.url):
             files.setdefault(file.url, file)
-    if not files:
-        raise BadInputError("no input: name files, directories, globs or URLs with -i")
     return list(files.values())
 
 
@@ -33,10 +44,46 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url)
 
 
-def _expand_one(text: str) -> Iterator[SourceFile]:
+def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
+    if text.startswith("@"):
+        return _expand_list(Path(text.removeprefix("@")).expanduser(), remotes)
+    if is_pelican(text):
+        return _expand_pelican(text, remotes)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return _expand_remote(text) if "://" in text else _expand_local(text)
+
+
+def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
+    try:
+        return remotes.expand_pelican(url)
+    except NotFoundError as error:
+        raise NothingFound(str(error)) from None
+
+
+def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
+    """A list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"@{path}: can't be read ({error})") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        url, *rest = line.rstrip().split("\t")
+        if url.startswith("@"):
+            raise BadInputError(f"@{path}, line {number}: a list in a list")
+        if not rest:
+            yield from _expand_one(url, remotes)
+            continue
+        size, checksum = (*rest, "")[:2]
+        is_known_kind = not checksum or checksum.partition("=")[0] in CHECKSUMS
+        if not size.isascii() or not size.isdigit() or len(rest) > 2 or not is_known_kind:
+            raise BadInputError(
+                f"@{path}, line {number}: expected an input, or URL, size in bytes and (for example) adler32=0123abcd, "
+                "with tabs between"
+            )
+        yield SourceFile(url, int(size), checksum)
 
 
 def _expand_local(text: str) -> Iterator[SourceFile]:
@@ -44,16 +91,16 @@ def _expand_local(text: str) -> Iterator[SourceFile]:
     if path.is_dir():
         found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
         if not found:
-            raise BadInputError(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
+            raise NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
     elif path.exists():
         found = [path]
     elif glob.has_magic(text):
         # pathlib can't expand an absolute glob.
         found = [Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()]  # noqa: PTH207
         if not found:
-            raise BadInputError(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
+            raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
     else:
-        raise BadInputError(f"{text}: no such file or directory")
+        raise NothingFound(f"{text}: no such file or directory")
     for file in found:
         yield SourceFile(str(file), file.stat().st_size)
 
@@ -69,12 +116,12 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
             infos = [fs.info(path)]
     except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
         if is_gone(error):
-            raise BadInputError(f"{url}: no such file or directory") from None
+            raise NothingFound(f"{url}: no such file or directory") from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise BadInputError(f"{url}: can't be listed: {reason}") from None
     files = [info for info in infos if info.get("type") != "directory"]
     if not files:
-        raise BadInputError(f"{url}: no file matches")
+        raise NothingFound(f"{url}: no file matches")
     for info in files:
         yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
 

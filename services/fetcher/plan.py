@@ -8,6 +8,7 @@ unit is cut into spans. The permutation of events inside a unit is the decoder's
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.messages import Layout, Part, Quarantined, Unit
+from common.messages import Layout, Part, Quarantined, Source, Unit
 from common.ragged import slot_bytes_needed
 from common.schema import Workload
 from common.streams import Stream, generator
@@ -32,6 +33,8 @@ class SourceFile:
 
     url: str
     size_bytes: int
+    checksum: str = ""
+    """`adler32=…`, `md5=…` and the like, where one is known."""
 
 
 @dataclass(frozen=True)
@@ -80,36 +83,94 @@ class StagedFile:
 
 
 class Blocks:
-    """Which files make block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end."""
+    """Which files make block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end.
+
+    A block has files of one range only. Ranges may become known one by one, with append(); until all are, only blocks
+    of those in the first epoch are known.
+    """
 
     def __init__(self, num_files: int, stream: StreamConfig, seed: int, epochs: int) -> None:
-        self.num_files = num_files
-        self.per_epoch = math.ceil(num_files / stream.block_files)
         self.epochs = epochs
+        self.num_ranges = 1
         self._stream = stream
         self._seed = seed
-        # Two epochs at a time (there may be millions of files): staging may be ahead, in the next one.
-        self._order = lru_cache(maxsize=2)(self._permuted)
+        self._first_file = [0]  # of each range, and behind the last one
+        self._first_block = [0]  # likewise, in an epoch
+        # A few at a time (there may be millions of files): staging may be ahead, in the next range or epoch.
+        self._order = lru_cache(maxsize=4)(self._permuted)
+        self.append(num_files)
+
+    @classmethod
+    def of_ranges(cls, num_ranges: int, stream: StreamConfig, seed: int, epochs: int) -> Blocks:
+        """The blocks of so many ranges, none of which is known yet."""
+        blocks = cls(0, stream, seed, epochs)
+        blocks.num_ranges = num_ranges
+        blocks._first_file, blocks._first_block = [0], [0]
+        return blocks
+
+    def append(self, num_files: int) -> None:
+        """The next range has so many files."""
+        self._first_file.append(self._first_file[-1] + num_files)
+        self._first_block.append(self._first_block[-1] + math.ceil(num_files / self._stream.block_files))
+
+    @property
+    def num_known(self) -> int:
+        """Ranges that were appended."""
+        return len(self._first_file) - 1
+
+    @property
+    def num_files(self) -> int:
+        """Of the known ranges."""
+        return self._first_file[-1]
+
+    @property
+    def per_epoch(self) -> int:
+        """Blocks of the known ranges."""
+        return self._first_block[-1]
+
+    @property
+    def complete(self) -> bool:
+        """True once all ranges are known."""
+        return self.num_known >= self.num_ranges
 
     @property
     def end(self) -> int | None:
-        """Number of blocks; None without end."""
-        return self.epochs * self.per_epoch if self.epochs else None
+        """Number of blocks; None without end, or while it is not known."""
+        return self.epochs * self.per_epoch if self.epochs and self.complete else None
+
+    def is_known(self, block: int) -> bool:
+        """True if files() can tell."""
+        if self.end is not None:
+            return block < self.end
+        return self.per_epoch > 0 and (self.complete or block < self.per_epoch)
 
     def epoch_of(self, block: int) -> int:
-        """Epoch that the block belongs to."""
+        """Epoch that the known block belongs to."""
         return block // self.per_epoch
 
-    def files(self, block: int) -> list[int]:
-        """Indices of the block's files, in order."""
-        epoch, index = divmod(block, self.per_epoch)
-        return self._order(epoch)[index * self._stream.block_files : (index + 1) * self._stream.block_files]
+    def range_of(self, block: int) -> int:
+        """Index of the range that the known block belongs to."""
+        return bisect_right(self._first_block, block % self.per_epoch) - 1
 
-    def _permuted(self, epoch: int) -> list[int]:
+    def last_block(self, index: int) -> int:
+        """Number, in an epoch, of the block behind the last one of a known range."""
+        return self._first_block[index + 1]
+
+    def files(self, block: int) -> list[int]:
+        """Indices in the inventory of the known block's files, in order."""
+        epoch, in_epoch = divmod(block, self.per_epoch)
+        index = self.range_of(block)
+        first = (in_epoch - self._first_block[index]) * self._stream.block_files
+        return self._order(epoch, index)[first : first + self._stream.block_files]
+
+    def _permuted(self, epoch: int, index: int) -> list[int]:
+        first, end = self._first_file[index], self._first_file[index + 1]
         if not self._stream.shuffle:
-            return list(range(self.num_files))
-        order: list[int] = generator(Stream.FILES, self._seed, epoch).permutation(self.num_files).tolist()
-        return order
+            return list(range(first, end))
+        key = (epoch, index) if index else (epoch,)
+        order = generator(Stream.FILES, self._seed, *key).permutation(end - first) + first
+        numbers: list[int] = order.tolist()
+        return numbers
 
 
 class SlotCapacity:
@@ -176,6 +237,7 @@ def plan_block(
     capacity: SlotCapacity,
     stream: StreamConfig,
     seed: int,
+    source: Source = Source(),  # noqa: B008  frozen
 ) -> list[Unit]:
     """The units of one block, numbered from ``first_k``: at least one, with which quarantined files are told."""
     parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
@@ -186,7 +248,10 @@ def plan_block(
         Quarantined(file.file, -1, file.bad_rows, file.reason[:2000]) for file in staged if file.footer is None
     )
     packed = list(_pack(parts, capacity, stream)) or [()]
-    return [Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined) for i, parts in enumerate(packed)]
+    return [
+        Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined, source)
+        for i, parts in enumerate(packed)
+    ]
 
 
 def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:

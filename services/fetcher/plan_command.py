@@ -11,13 +11,16 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.plan_hash import plan_hash, settings_hash
+from common.plan_hash import plan_hash
 from services.config import Config, load_config
+from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from services.fetcher.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
+from services.fetcher.ranges import Range, make_ranges
+from services.fetcher.remotes import Remotes
 from services.fetcher.stage import NotStaged, Stage
-from services.options import absolute, config_options, input_option, run_dir_option
+from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 from services.slow_progress import SlowProgress
 
 _TICK_S = 0.5
@@ -25,6 +28,7 @@ _TICK_S = 0.5
 
 @click.command(epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536 --units")
 @input_option
+@ranges_option
 @run_dir_option
 @config_options
 @click.option(
@@ -38,6 +42,7 @@ _TICK_S = 0.5
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
     inputs: tuple[str, ...],
+    ranges: str | None,
     run_dir: Path,
     toml: Path | None,
     assignments: tuple[str, ...],
@@ -49,14 +54,16 @@ def plan(
     """Print the plan, bytes and slots of a run without running it, and how well it mixes the files.
 
     Nothing is written into RUN_DIR; only its config.json is read. Inputs are listed as they are now (a run that has
-    begun keeps its frozen inventory). Remote files are fetched into a temporary directory, a few at a time.
+    begun keeps its frozen inventory), with --ranges those of the first range. Remote files are fetched into a
+    temporary directory, a few at a time.
     """
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags={"input": absolute(inputs) or None})
-    inventory = expand(config.input)
-    if num_blocks is None and any(local_path(file.url) is None for file in inventory):
-        num_blocks = 1
-        click.echo("remote files: planning the first block only, see --blocks", err=True)
-    summary = preview(config, inventory, epoch=epoch, num_blocks=num_blocks)
+    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
+    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    first, *others = make_ranges(config.input, config.fetcher.ranges)
+    if others:
+        click.echo(f"range {first.name}; {len(others)} others follow", err=True)
+    with Remotes(config) as remotes:
+        summary = _plan_first(config, first, remotes, epoch=epoch, num_blocks=num_blocks)
     if as_json:
         click.echo(summary.model_dump_json(indent=2, exclude=None if with_units else {"unit_lines"}))
         return
@@ -65,7 +72,17 @@ def plan(
         click.echo("\n" + "\n".join(unit_lines(summary)))
 
 
-def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_blocks: int | None) -> PlanSummary:
+def _plan_first(config: Config, first: Range, remotes: Remotes, *, epoch: int, num_blocks: int | None) -> PlanSummary:
+    inventory = expand(first.inputs, remotes)
+    if num_blocks is None and any(local_path(file.url) is None for file in inventory):
+        num_blocks = 1
+        click.echo("remote files: planning the first block only, see --blocks", err=True)
+    return preview(config, inventory, remotes, epoch=epoch, num_blocks=num_blocks)
+
+
+def preview(
+    config: Config, inventory: Sequence[SourceFile], remotes: Remotes, *, epoch: int, num_blocks: int | None
+) -> PlanSummary:
     """The plan of the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
     workload, stream = config.stored_workload(), config.stream
     capacity = SlotCapacity(workload, stream)
@@ -73,7 +90,7 @@ def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_
     first = epoch * order.per_epoch
     blocks = range(first, first + min(num_blocks or order.per_epoch, order.per_epoch))
     with tempfile.TemporaryDirectory(prefix="icestream-plan-") as folder:
-        stage = Stage(Path(folder), workload, stream, capacity)
+        stage = Stage(Cache(Path(folder), Path(folder)), workload, stream, capacity, remotes.fetch)
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):
@@ -85,10 +102,9 @@ def preview(config: Config, inventory: Sequence[SourceFile], *, epoch: int, num_
         units = plan_block(block, next_k, epoch, files, capacity=capacity, stream=stream, seed=config.seed)
         next_k += len(units)
         planned.append((files, units))
-    settings = settings_hash(workload, stream, config.seed)
     return summarise(
         inventory,
-        plan_hash(settings, ((file.url, file.size_bytes) for file in inventory)),
+        plan_hash(workload, stream, config.seed),
         epoch=epoch,
         num_blocks=order.per_epoch,
         blocks=planned,
@@ -113,6 +129,7 @@ def _stage_all(
                 staged |= {future.result().file: future.result() for future in done}
                 progress.advance(len(done))
         finally:
+            stage.cache.close()
             threads.shutdown(wait=False, cancel_futures=True)
     return staged
 
@@ -123,5 +140,5 @@ def _stage_one(stage: Stage, file: int, source: SourceFile) -> StagedFile:
     if isinstance(found, NotStaged):
         raise BadInputError(f"{found.reason}; a run would wait and try again, so try again later")
     if local_path(source.url) is None:
-        stage.path(source).unlink(missing_ok=True)
+        stage.cache.drop(source)
     return found

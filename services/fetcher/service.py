@@ -8,45 +8,60 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
 from common.metrics import Rate, Shares
-from common.plan_hash import plan_hash, settings_hash
+from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
 from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
-from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+from services.fetcher.cache import Cache
+from services.fetcher.cache_layout import name_of
+from services.fetcher.claims import Claims
+from services.fetcher.dispatcher import (
+    Action,
+    Dispatcher,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Replan,
+    Restage,
+    Send,
+    State,
+)
 from services.fetcher.exporter import Exporter
 from services.fetcher.hops import Hops, Queues
 from services.fetcher.inputs import expand, local_path
+from services.fetcher.inventory import Inventory
 from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.lister import Lister
 from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from services.fetcher.range_listing import RangeListing
+from services.fetcher.ranges import make_ranges
+from services.fetcher.remotes import Remotes
 from services.fetcher.scaling import DecoderScaling, Load
 from services.fetcher.stage import Stage
 from services.fetcher.stage_ahead import StageAhead
 from services.fetcher.stage_pool import StagePool
-from services.fetcher.transfer import remove_parts
+
+if TYPE_CHECKING:
+    from services.pelican.listing import Progress
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
+_LOOK_AHEAD_BLOCKS = 10_000
+"""Blocks in which files are looked for that a former fetcher left on disk."""
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
-
-
-def open_inventory(ledger: Ledger, inputs: Sequence[str]) -> list[SourceFile]:
-    """The inventory of these inputs, frozen at their first use: a directory that grows doesn't change the plan."""
-    inventory = ledger.inventory(inputs)
-    if not inventory:
-        inventory = expand(inputs)
-        ledger.freeze(inputs, inventory)
-    return inventory
 
 
 class FetcherService:
@@ -56,30 +71,33 @@ class FetcherService:
         self._run_dir = run_dir
         self._config = config
         self._started_s = time.monotonic()
+        self._listed = ""
         if config.transport.listen:
-            check_listen(config.transport)  # before the inputs are listed, which may take long
+            check_listen(config.transport)
+        ranges = make_ranges(config.input, config.fetcher.ranges)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
-        settings = settings_hash(workload, stream, config.seed)
-        self._ledger = Ledger(run_dir / LEDGER_FILE, settings)
-        self._inventory = open_inventory(self._ledger, config.input)
-        cache_dir = config.fetcher.cache_dir or run_dir / "cache"
-        remove_parts(cache_dir)
-        remove_parts(run_dir / OUTLIER_FOLDER)  # of decoders that were killed while they wrote
+        self._hash = plan_hash(workload, stream, config.seed)
+        self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
+        self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
+        self._inventory = Inventory(self._ledger, ranges, self._blocks)
+        self._claims = Claims(self._inventory)
+        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
+        self._remotes = Remotes(config, self._note_listed)
+        for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
+            part.unlink(missing_ok=True)
         self._capacity = capacity
-        self._stage = Stage(cache_dir, workload, stream, capacity)
-        self._blocks = Blocks(len(self._inventory), stream, config.seed, config.epochs)
+        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
         self._ahead = StageAhead(
             self._blocks,
-            [0 if local_path(file.url) else file.size_bytes for file in self._inventory],
+            self._inventory.staged_bytes,
             budget_bytes=config.fetcher.disk_budget_bytes,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
         self._arena = Arena.create(stream.slots, stream.slot_bytes)  # first of what grows with the slots: it may refuse
-        self._hash = plan_hash(settings, ((file.url, file.size_bytes) for file in self._inventory))
         self._dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=self._hash,
@@ -91,13 +109,18 @@ class FetcherService:
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
+        self._lister = Lister(partial(expand, remotes=self._remotes))
+        self._transport.watch(self._lister.wake_fd)
+        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
         self._commit_asked = False
         self._commit_answered = False
         self._files_planned = 0
         self._events_planned = 0
         self._ended = False
+        self._done_before = 0
         self._decoded = Rate()
+        self._received = Rate()
         self._stalls = Shares()
         self._hops = Hops()
         self._scaling = DecoderScaling(self._most_decoders()) if config.local.decoders == "auto" else None
@@ -105,8 +128,7 @@ class FetcherService:
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""
         logger.info(
-            "%d files, plan %.12s, arena of %d slots × %.1f MiB = %.1f MiB",
-            len(self._inventory),
+            "plan %.12s, arena of %d slots × %.1f MiB = %.1f MiB",
             self._hash,
             self._arena.slots,
             self._arena.slot_bytes / 2**20,
@@ -116,11 +138,13 @@ class FetcherService:
         while not self._ended and not stop:
             for event in self._transport.poll(_POLL_S):
                 match event:
-                    case Received(peer, message):
-                        self._note(peer, message)
-                        self._act(self._dispatcher.handle(peer, message, time.monotonic()))
+                    case Received(peer, said):
+                        for message in self._claims.pass_on(peer, said):
+                            self._hear(peer, message)
                     case Lost(peer):
+                        self._claims.forget(peer)
                         self._act(self._dispatcher.lose(peer))
+            self._list_more()
             self._collect_staged()
             self._stage_more()
             now_s = time.monotonic()
@@ -138,7 +162,11 @@ class FetcherService:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
         self._arena.close()
+        self._cache.stop()
+        self._remotes.close()  # before who waits for it
         self._pool.close()
+        self._lister.close()
+        self._cache.close()
         self._ledger.close()
 
     # -------------------------------------------------------------- actions
@@ -154,10 +182,14 @@ class FetcherService:
                         self._act(self._dispatcher.fence_failed(peer))
                 case Replan(cursor):
                     self._next_k = cursor.block_first_unit
-                    self._ahead.restart(cursor.block)
-                    self._delete_all_but(cursor.block)
+                    self._restart_at(cursor.block)
+                case Restage(files):
+                    for file in files:
+                        logger.warning("%s is gone from the disk; fetching it again", self._name(file))
+                        self._submit(file)
                 case Evict(before_block):
                     self._delete(self._ahead.evict(before_block))
+                    self._note_place(before_block)
                 case Quarantine(bad):
                     for one in bad:
                         self._quarantine(one)
@@ -165,6 +197,10 @@ class FetcherService:
                     self._ended = True
                     if self._dispatcher.plan_ended and not self._dispatcher.units_ahead:
                         self._delete(self._ahead.evict(self._ahead.next_to_plan))
+
+    def _hear(self, peer: str, message: m.Message) -> None:
+        self._note(peer, message)
+        self._act(self._dispatcher.handle(peer, message, time.monotonic()))
 
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""
@@ -187,7 +223,7 @@ class FetcherService:
         logger.error("quarantined: %s", bad.reason)
         self._ledger.quarantine(bad)
         num_bad = self._ledger.num_bad_files()
-        allowed = self._config.fetcher.bad_files_allowed(len(self._inventory))
+        allowed = self._config.fetcher.bad_files_allowed(self._inventory.num_files)
         if self._config.fetcher.strict:
             raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")
         if num_bad > allowed:
@@ -195,16 +231,30 @@ class FetcherService:
                 f"{num_bad} bad files, fetcher.max_bad_files = {self._config.fetcher.max_bad_files} allows {allowed}; "
                 f"the newest: {bad.reason}"
             )
-        if num_bad == len(self._inventory) and bad.row_group == -1:
+        if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
             raise BadInputError(f"no file is usable: {bad.reason}")
 
     # -------------------------------------------------------------- staging and planning
 
+    def _list_more(self) -> None:
+        """Keep the inventory ahead of the training, and tell trainers that waited for it."""
+        wanted = self._claims.ranges_wanted
+        blocks_ahead = self._config.fetcher.blocks_ahead
+        self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, wanted)
+        passed, refused = self._claims.settle()
+        for peer, message in passed:
+            self._hear(peer, message)
+        for peer in refused:
+            reason = "the checkpoint belongs to another plan"
+            self._transport.send(peer, m.Refuse(reason, other_inventory=True))
+
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
             return  # where to begin is the trainer's cursor
-        for file in self._ahead.begin(self._current_block()):
-            source = self._inventory[file]
+        begun = self._ahead.begin(self._current_block())
+        self._delete(begun.give_up)
+        for file in begun.stage:
+            source = self._inventory.source(file)
             bad = self._ledger.whole_file(file)
             if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
                 path = str(self._stage.path(source))
@@ -221,18 +271,18 @@ class FetcherService:
         return units[k].block if k in units else self._ahead.next_to_plan
 
     def _submit(self, file: int) -> None:
-        """Stage a file, and remember where it will lie."""
-        source = self._inventory[file]
-        if local_path(source.url) is None:
-            self._ledger.note_cached(self._stage.path(source))
-        self._pool.submit(file, source, self._ledger.footer(file))
+        self._pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
+
+    def _name(self, file: int) -> str:
+        return without_secrets(self._inventory.source(file).url)
 
     def _remember_bad(self, files: Sequence[int]) -> None:
         """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
         for file in files:
-            if file < len(self._inventory) and self._ledger.whole_file(file) is None:
-                name = without_secrets(self._inventory[file].url)
-                self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))
+            if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
+                self._ledger.quarantine(
+                    m.Quarantined(file, -1, 0, f"{self._name(file)}: quarantined before the restart")
+                )
 
     def _collect_staged(self) -> None:
         for staged in self._pool.collect():
@@ -242,6 +292,7 @@ class FetcherService:
                 self._ledger.keep_footer(staged.file, staged.footer)
             if not self._ahead.add(staged):
                 self._delete([staged.file])
+            self._act(self._dispatcher.restaged(staged.file))
 
     def _plan_complete_blocks(self) -> None:
         while (taken := self._ahead.take_block()) is not None:
@@ -254,6 +305,7 @@ class FetcherService:
                 capacity=self._capacity,
                 stream=self._config.stream,
                 seed=self._config.seed,
+                source=self._inventory.source_of(block),
             )
             self._next_k += len(units)
             self._files_planned += len(staged)
@@ -279,22 +331,34 @@ class FetcherService:
 
     def _delete(self, files: Sequence[int]) -> None:
         for file in files:
-            if local_path(self._inventory[file].url) is None:
-                self._unlink(self._stage.path(self._inventory[file]))
+            source = self._inventory.source(file)
+            if local_path(source.url) is None:
+                self._cache.drop(source)
 
-    def _delete_all_but(self, block: int) -> None:
-        """What a former fetcher, or a former plan, staged and nobody will ask for soon."""
-        end = self._blocks.end
-        blocks = range(block, block + 1 + self._config.fetcher.blocks_ahead)
-        soon = {file for b in blocks if end is None or b < end for file in self._blocks.files(b)}
-        kept = {self._stage.path(self._inventory[file]) for file in soon}
-        for path in self._ledger.cached():
-            if path not in kept:
-                self._unlink(path)
+    def _note_place(self, before_block: int) -> None:
+        """For `icestream ranges`. A block that is committed twice may be told as needed the second time."""
+        self._done_before = max(self._done_before, before_block)
+        self._ledger.note_place(self._inventory.place_before(self._done_before))
 
-    def _unlink(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._ledger.forget_cached(path)
+    def _restart_at(self, block: int) -> None:
+        """Go on from ``block``; of what a former fetcher or plan left on disk, keep what is needed next."""
+        self._done_before = block
+        pinned = self._cache.pinned()
+        found: dict[int, SourceFile] = {}
+        for later in range(block, block + _LOOK_AHEAD_BLOCKS):
+            if len(found) == len(pinned) or not self._blocks.is_known(later):
+                break
+            for file in self._blocks.files(later):
+                source = self._inventory.source(file)
+                if local_path(source.url) is None and name_of(source) in pinned:
+                    found[file] = source
+        for file in self._ahead.restart(block, found):
+            del found[file]
+        self._cache.drop_all_but(found.values())
+
+    def _note_listed(self, progress: Progress) -> None:
+        """Called in another thread."""
+        self._listed = f"{progress.directories} directories, {progress.files} files"
 
     # -------------------------------------------------------------- the end, and what is told
 
@@ -348,6 +412,13 @@ class FetcherService:
             self._act(self._dispatcher.retire())
         return wanted
 
+    def _state(self) -> Literal["listing", "waiting for a trainer", "streaming", "finished"]:
+        if self._ended:
+            return "finished"
+        if not self._inventory.num_known:
+            return "listing"
+        return "streaming" if self._dispatcher.trainers else "waiting for a trainer"
+
     def _write_status(self) -> None:
         dispatcher = self._dispatcher
         now_s = time.monotonic()
@@ -356,11 +427,19 @@ class FetcherService:
         wanted = self._scale_decoders(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
         worst = max(stalls, key=lambda reason: stalls[reason], default=None)
         status = FetcherStatus(
-            state="finished" if self._ended else "streaming" if dispatcher.trainers else "waiting for a trainer",
+            state=self._state(),
             pid=os.getpid(),
             listen=self._listen,
             uptime_s=now_s - self._started_s,
-            files_total=len(self._inventory) * (self._config.epochs or 1),
+            files_total=self._inventory.num_files * (self._config.epochs or 1),
+            ranges=len(self._inventory.ranges),
+            ranges_listed=self._inventory.num_known,
+            listing=self._listing.listing,
+            problem=self._listing.problem or self._pool.problem,
+            listed=self._listed,
+            received_bytes=self._remotes.bytes_received,
+            received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
+            transfers=self._remotes.running,
             files_planned=self._files_planned,
             files_bad=self._ledger.num_bad_files(),
             bytes_staged=self._ahead.bytes_held,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from common.config import StreamConfig
 from common.errors import IcestreamError, TransientError
 from common.redact import without_secrets
 from common.schema import Workload
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.bad_file import BadFileError
+from services.fetcher.cache import Cache
+from services.fetcher.footers import read_footer
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
-from services.fetcher.transfer import WrongSizeError, cache_path, fetch
+from services.fetcher.transfer import WrongSizeError, fetch
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,12 @@ class NotStaged:
 class Stage:
     """Everything that staging a file depends on. Called in the fetcher's worker threads."""
 
-    cache_dir: Path
+    cache: Cache
     workload: Workload
     stream: StreamConfig
     capacity: SlotCapacity
+    fetch: Callable[[SourceFile, Path], None] = fetch
+    """Writes a remote file at a path: see `services.fetcher.cache.Fetch`."""
 
     def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
         """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason.
@@ -55,11 +61,11 @@ class Stage:
 
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""
-        return local_path(source.url) or cache_path(self.cache_dir, source)
+        return local_path(source.url) or self.cache.path(source)
 
     def _bring(self, source: SourceFile, path: Path) -> None:
         if local_path(source.url) is None:
-            fetch(source, path)
+            self.cache.get(source, partial(self.fetch, source))
             return
         try:
             size_bytes = path.stat().st_size

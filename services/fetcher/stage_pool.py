@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import random
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -30,6 +31,8 @@ class StagePool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
         self._done: queue.SimpleQueue[tuple[Job, Future[StagedFile | NotStaged]]] = queue.SimpleQueue()
         self._again: list[tuple[float, Job]] = []
+        self.problem = ""
+        """Why files are not staged yet; empty if none waits for another try."""
 
     def submit(self, file: int, source: SourceFile, footer: Footer | None) -> None:
         """Stage a file; ``footer`` if it is known from before."""
@@ -49,9 +52,12 @@ class StagePool:
             match future.result():
                 case NotStaged(_, reason):
                     logger.warning("%s; trying again in %g s", reason, self._again_s)
-                    self._again.append((now_s + self._again_s, job))
+                    self._again.append((now_s + self._again_s * random.uniform(0.75, 1.0), job))
+                    self.problem = reason
                 case StagedFile() as file:
                     staged.append(file)
+        if not self._again:
+            self.problem = ""
         return staged
 
     def close(self) -> None:

@@ -10,9 +10,10 @@ import click
 from common.errors import BadInputError
 from common.redact import without_secrets
 from services.fetcher.inputs import expand
+from services.fetcher.remotes import Remotes
 from services.inspection.describe import Description, as_json, describe
 from services.inspection.text import lines
-from services.local_files import local_file, workload_of
+from services.local_files import config_without_run, local_file
 from services.options import config_options
 from services.slow_progress import SlowProgress
 
@@ -32,14 +33,16 @@ def inspect(
     FILE: files, directories, globs or URLs, of HDF5 or Parquet. Each is read once in full; a remote one is fetched into
     a temporary directory. The exit code is 2 if one can't be used as it is.
     """
-    workload = workload_of(toml, assignments)
+    config = config_without_run(toml, assignments, inputs)
+    workload = config.stored_workload()
     found: list[Description] = []
-    for source in expand(inputs):
-        name = without_secrets(source.url)
-        with local_file(source) as path, SlowProgress(f"{name}: rows", 0) as progress:
-            found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
-        if not in_json:
-            click.echo("\n".join(lines(found[-1])))
+    with Remotes(config) as remotes:
+        for source in expand(inputs, remotes):
+            name = without_secrets(source.url)
+            with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
+                found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
+            if not in_json:
+                click.echo("\n".join(lines(found[-1])))
     if in_json:
         click.echo(json.dumps(as_json(found), indent=2))
     bad = [one for one in found if one.problems]

@@ -13,7 +13,14 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.redact import without_secrets
-from services.options import absolute, config_options, input_option, run_dir_option, token_file_option
+from services.options import (
+    absolute,
+    config_options,
+    input_option,
+    ranges_option,
+    run_dir_option,
+    token_file_option,
+)
 
 if TYPE_CHECKING:
     from common.status import TrainerStatus
@@ -34,6 +41,8 @@ OWN_CONTENTS = (
     "sockets",
     "tensorboard",
     "cache",
+    "outputs.json",
+    "outputs.part",
 )
 """What icestream makes in a run directory: `--fresh` deletes these, and nothing else."""
 
@@ -42,6 +51,7 @@ Examples:
   icestream run -i demo --run-dir runs/demo
   icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
   icestream run --run-dir runs/muons                  # goes on where it stopped
+  icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
   icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
 
 \b
@@ -51,6 +61,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 
 @click.command(name="run", epilog=EXAMPLES)
 @input_option
+@ranges_option
 @run_dir_option
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
@@ -71,6 +82,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 )
 def run(
     inputs: tuple[str, ...],
+    ranges: str | None,
     run_dir: Path,
     decoders: str | None,
     device: str | None,
@@ -96,6 +108,7 @@ def run(
 
     flags = {
         "input": absolute(inputs) or None,
+        "fetcher.ranges": ranges,
         "local.decoders": decoders,
         "trainer.device": device,
         "epochs": epochs,
@@ -115,8 +128,13 @@ def run(
         former_config = _read_if_there(run_dir / CONFIG_FILE)
         former_status = read_status(run_dir, "trainer", TrainerStatus)
         store_config(run_dir, config)
+        if not fresh and config.outputs.destination:
+            from services.outputs.restore import restore_if_gone
+
+            if brought := restore_if_gone(run_dir, config):
+                click.echo(without_secrets(brought))
         click.echo(_introduction(run_dir, config, resumes=_has_checkpoint(run_dir)))
-        outcome = _supervise(run_dir, config, new_plan)
+        outcome = _supervise(run_dir, config, new_plan=new_plan, fresh=fresh)
         status = read_status(run_dir, "trainer", TrainerStatus)
         trained = status is not None and status != former_status and status.state != "starting"
         if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
@@ -191,18 +209,36 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
     )
 
 
-def _supervise(run_dir: Path, config: Config, new_plan: bool) -> Outcome:
+def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) -> Outcome:
     from rich.console import Console
 
+    from services.local.outputs_process import OutputsProcess, outputs_command
     from services.local.progress import Display
-    from services.local.supervisor import TRAINER, Supervisor, service_command
+    from services.local.restart import RestartPolicy
+    from services.local.supervisor import LOGS_FOLDER, TRAINER, Processes, Supervisor, service_command
 
     def command_for(name: str) -> list[str]:
         command = service_command(name, run_dir)
         return [*command, "--new-plan"] if new_plan and name == TRAINER else command
 
     with Display(run_dir, Console()) as display:
-        return Supervisor(run_dir, config.local, command_for, watch=display.watch, say=display.say).run()
+        outputs = OutputsProcess(
+            outputs_command(run_dir, take_over=fresh) if config.outputs.destination else [],
+            run_dir / LOGS_FOLDER / "outputs.log",
+            RestartPolicy(config.local.restart_min_s, config.local.restart_max_s),
+            config.outputs.final_sync_s,
+            display.say,
+        )
+
+        def watch(processes: Processes) -> None:
+            display.watch(processes)
+            outputs.watch()
+
+        outputs.start()
+        try:
+            return Supervisor(run_dir, config.local, command_for, watch=watch, say=display.say).run()
+        finally:
+            outputs.close()
 
 
 def _finish(run_dir: Path, outcome: Outcome, status: TrainerStatus | None) -> int:

@@ -37,6 +37,9 @@ _REMEDIES = {
 }
 
 
+_STYLES = {"bottleneck": "yellow", "problem": "bold red"}
+
+
 @dataclass(frozen=True)
 class HopRow:
     """One hop over the last seconds; all in percent."""
@@ -110,7 +113,8 @@ def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) ->
     if trainer.max_steps and trainer.step:
         steps_per_s = trainer.events_per_s * trainer.step / counters.events_trained
         candidates.append((trainer.max_steps - trainer.step) / steps_per_s)
-    if trainer.epochs and fetcher is not None and fetcher.files_planned:
+    all_listed = fetcher is not None and fetcher.ranges_listed >= fetcher.ranges
+    if trainer.epochs and fetcher is not None and fetcher.files_planned and all_listed:
         events_total = fetcher.events_planned / fetcher.files_planned * fetcher.files_total
         read_per_s = trainer.events_per_s * counters.events_read / counters.events_trained
         candidates.append((events_total - counters.events_read) / read_per_s)
@@ -171,8 +175,17 @@ def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
     bad = f", {fetcher.files_bad} bad" if fetcher.files_bad else ""
     wanted = f" of {fetcher.decoders_wanted} wanted" if fetcher.decoders_wanted else ""
     lost = f", {fetcher.decoders_lost} lost" if fetcher.decoders_lost else ""
+    ranges = f", range {fetcher.ranges_listed} of {fetcher.ranges} listed" if fetcher.ranges > 1 else ""
+    rows = [("files", f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned{bad}{ranges}")]
+    if fetcher.listing and not fetcher.ranges_listed:
+        rows.append(("listing", fetcher.listed or "waiting for the first answer"))
+    if fetcher.received_bytes:
+        speed = f"{fetcher.received_bytes_per_s / 2**20:,.1f} MiB/s, {fetcher.transfers} at a time"
+        rows.append(("received", f"{speed}, {fetcher.received_bytes / 2**30:,.2f} GiB so far"))
+    if fetcher.problem:
+        rows.append(("problem", fetcher.problem))
     return [
-        ("files", f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned{bad}"),
+        *rows,
         ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {fetcher.decoders} decoders{wanted}{lost}"),
         ("slots", f"{fetcher.slots_free} free, {fetcher.units_ready} ready of {fetcher.slots}"),
         ("bottleneck", bottleneck(fetcher)),
@@ -266,7 +279,7 @@ def render(model: ProgressModel) -> RenderableType:
     if model.fraction is not None:
         table.add_row("done", ProgressBar(total=1.0, completed=model.fraction, width=50))
     for label, text in model.rows:
-        table.add_row(label, Text(text, style="yellow" if label == "bottleneck" else ""))
+        table.add_row(label, Text(text, style=_STYLES.get(label, "")))
     if model.hops:
         table.add_row("hops", _hop_table(model.hops))
     return Panel(table, title="icestream", title_align="left", expand=False)

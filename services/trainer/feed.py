@@ -27,12 +27,17 @@ from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
 from services.trainer.lane import Lane, holds_no_slot, lanes_of_rank, units_in_advance
 from services.trainer.position import StreamPosition
+from services.trainer.state import NEW_PLAN_REMEDY
 from services.trainer.waits import BatchWaits
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _NOTHING = (None, "")
+
+
+class _BeginPlan(Exception):
+    """The checkpoint was trained on other files, and this plan shall begin anew."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,9 @@ class Feed:
         stopped: Callable[[], bool],
         rank: int = 0,
         ranks: int = 1,
+        accept_new_plan: bool = False,
     ) -> None:
+        self._accept_new_plan = accept_new_plan
         self._run_dir = run_dir
         self._workload = workload
         self._stream = stream
@@ -97,6 +104,9 @@ class Feed:
                 self._attach()
                 yield from self._batches_of_connection()
                 return
+            except _BeginPlan:
+                logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
+                self.position = self.position.begin_plan()
             except FetcherLost:
                 logger.warning("the fetcher is gone; waiting for it to come back")
                 plan_hash = self.plan_hash
@@ -157,7 +167,9 @@ class Feed:
         self._attached = True
         self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
         bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
-        self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files))
+        self._transport.send(
+            m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files, at.source)
+        )
         if not holds_no_slot(self._stream):
             for lane in self._lanes:
                 self._transport.send(m.Want(lane.number, self._units_in_advance))
@@ -234,6 +246,10 @@ class Feed:
                 self._lane(number).ended = True
             case m.CommitRequest():
                 self.on_commit_request()
+            case m.Refuse(other_inventory=True) if self._accept_new_plan:
+                raise _BeginPlan
+            case m.Refuse(reason, other_inventory=True):
+                raise BadInputError(f"{reason} {NEW_PLAN_REMEDY}")
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
 

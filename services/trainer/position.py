@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from common.messages import Cursor, DeliveredUnit, Quarantined
+from common.messages import Cursor, DeliveredUnit, Quarantined, Source
 from common.ragged import SlotMismatch
 from common.status import Counters
 
@@ -34,11 +34,17 @@ class StreamPosition(BaseModel):
     quarantined: tuple[Quarantined, ...] = ()
     """The journal: each file, row group or unit once, however many epochs met it."""
     skipped_units: tuple[int, ...] = ()
+    source: Source = Source()
+    """What the data so far came from: of the unit that is furthest in the inventory."""
 
     @classmethod
     def start(cls, num_lanes: int) -> Self:
         """Before the first unit of every lane."""
         return cls(lanes=tuple(LanePosition(cursor=Cursor(unit=number)) for number in range(num_lanes)))
+
+    def begin_plan(self) -> Self:
+        """Before the first unit of another plan: what was trained so far still counts."""
+        return self.start(len(self.lanes)).model_copy(update={"counters": self.counters})
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:
@@ -57,6 +63,7 @@ class StreamPosition(BaseModel):
             update={
                 "lanes": self._moved(unit, unit.k, index + 1, self.lane_of(unit).open_unit_events + num_events),
                 "epoch": unit.epoch,
+                "source": self._source_with(unit),
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + num_events,
@@ -82,6 +89,7 @@ class StreamPosition(BaseModel):
             update={
                 "lanes": self._moved(unit, unit.k + len(self.lanes), 0, 0),
                 "epoch": unit.epoch,
+                "source": self._source_with(unit),
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + aside,
@@ -103,6 +111,11 @@ class StreamPosition(BaseModel):
         moved = LanePosition(cursor=cursor, open_unit_events=open_unit_events)
         number = unit.k % len(self.lanes)
         return (*self.lanes[:number], moved, *self.lanes[number + 1 :])
+
+    def _source_with(self, unit: DeliveredUnit) -> Source:
+        # Lanes are not in step: one may still be in the range before, or in the first epoch.
+        is_behind = unit.source.ranges < self.source.ranges or unit.epoch < self.epoch
+        return self.source if is_behind else unit.source
 
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
         """Files of the block that gave no units, counted with the first that is seen of the block's first unit."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from common.errors import BadInputError
-from common.plan_hash import has_settings
+from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
 from common.status import TrainerStatus
@@ -74,9 +74,10 @@ def _resume(
         prefetch_units=config.trainer.prefetch_units,
         audit=config.trainer.audit,
         stopped=lambda: bool(stop),
+        accept_new_plan=accept_new_plan,
     )
     try:
-        if not has_settings(feed.plan_hash, workload, config.stream, config.seed):
+        if feed.plan_hash != plan_hash(workload, config.stream, config.seed):
             remedy = "leave out its own --set, -c and environment, and start it again"
             if config.transport.connect:
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"

@@ -14,6 +14,10 @@ from services.trainer.position import StreamPosition
 from services.trainer.window import WindowedMean
 
 W_GAP_WINDOW = 500
+NEW_PLAN_REMEDY = (
+    "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
+    "begin this plan, or --fresh to start anew"
+)
 
 
 class Task(Protocol):
@@ -66,7 +70,7 @@ class TrainState:
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
-        lanes = self.position.lanes
+        num_lanes = len(self.position.lanes)
         try:
             self.position = StreamPosition.model_validate_json(checkpoint["position"])
         except ValidationError:
@@ -76,13 +80,8 @@ class TrainState:
         self.audit_bytes = checkpoint["audit_bytes"]
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
-                raise BadInputError(
-                    f"the checkpoint at step {self.step} belongs to another plan (its inputs, seed or stream settings "
-                    "were others): resume with those, or use --new-plan to keep its weights and begin this plan, or "
-                    "--fresh to start anew"
-                )
-            kept = {name: getattr(self.position, name) for name in ("counters", "quarantined")}
-            self.position = StreamPosition(lanes=lanes, **kept)
+                raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
+            self.position = StreamPosition.start(num_lanes).model_copy(update={"counters": self.position.counters})
         try:
             self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:

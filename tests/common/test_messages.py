@@ -25,6 +25,8 @@ def instances(kind: Any) -> st.SearchStrategy[Any]:
         return st.lists(instances(typing.get_args(kind)[0]), max_size=3).map(tuple)
     assert typing.get_origin(kind) is Annotated, f"{kind} has no limits"
     base, field = typing.get_args(kind)
+    if base is bool:
+        return st.booleans()
     if base is str:
         return st.text(max_size=60)
     least = next(limit.ge for limit in field.metadata if isinstance(limit, annotated_types.Ge))

@@ -21,7 +21,8 @@ from common.schema import MUONS
 from services.decoder.decode import Decode
 from services.decoder.outliers import outlier_path
 from services.decoder.readers.parquet import ParquetReader
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.bad_file import BadFileError
+from services.fetcher.footers import read_footer
 from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)

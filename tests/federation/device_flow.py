@@ -1,7 +1,7 @@
 """A local OAuth2 issuer as CILogon and SciTokens offer one, scripted: metadata, registration, device flow, renewal.
 
     flow = DeviceFlow(mint=issuer.mint, url=lambda: issuer.url)
-    app.add_routes(flow.routes("/issuer"))       # or device_flow.routes(issuer): issuer.device_flow is made where missing
+    app.add_routes(flow.routes("/issuer"))       # or device_flow.routes(issuer): issuer.device_flow is made if missing
     flow.answers = ["pending", "slow_down", "success"]
 
 RFC 8414 (and OpenID) metadata, RFC 7591 registration, RFC 8628 device authorisation, RFC 6749 token endpoint with

@@ -1,153 +1,202 @@
-"""Emulation of the Pelican director's redirect answers (director/director.go, server_structs/director.go)."""
-import json
+"""The director's redirects, discovery and the issuer's endpoints (Pelican's director/director.go, emulated)."""
+
+from __future__ import annotations
+
 import posixpath
 import time
 import uuid
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 import jwt
 from aiohttp import web
 
-LIMIT = 6  # serverResLimit
+from .faults import Fault, first_that_applies
+from .issuer import Issuer
+from .namespaces import Namespace
+from .server import Server
+
+MAX_SOURCES = 6
+"""serverResLimit"""
+REDIRECTS_ONLY = r"^(?!/\.well-known|/issuer)"
+EXPIRY_GRACE_S = 10.0
+NOWHERE = "https://localhost:1"
+"""A port that refuses connections."""
+FAULT: ContextVar[str] = ContextVar("fault", default="")
+"""Kind of the fault that the request in work has met."""
+ExtraRoutes = Callable[[Issuer], Sequence[web.RouteDef]]
 
 
-class Director:
-    def __init__(self, fed):
-        self.fed = fed
-        self.faults = []          # callables(req, path) -> Response | None, or dataserver.Fault via .fault()
-        self.stat_origins = False  # CheckOriginPresence applies only with >1 origin (AssumePresenceAtSingleOrigin defaults to true)
-        self.app = web.Application()
-        r = self.app.router
-        r.add_get("/.well-known/pelican-configuration", self.discovery)
-        r.add_get("/issuer/.well-known/openid-configuration", self.openid)
-        r.add_get("/issuer/.well-known/issuer.jwks", self.jwks)
-        r.add_get("/.well-known/issuer.jwks", self.jwks)
-        r.add_route("*", "/{path:.*}", self.redirect)
+class Director(Server):
+    """``sources(namespace, from_origin)`` gives base URLs of data servers, best first."""
 
-    def fault(self, kind, value=0, match="", methods=("GET", "HEAD", "PROPFIND", "PUT"), times=None):
-        from tests.federation.dataserver import Fault
-        f = Fault(kind, value, match, tuple(methods), times)
-        self.faults.append(f)
-        return f
+    def __init__(
+        self,
+        log: list[dict[str, Any]],
+        root: Path,
+        namespace: Callable[[str], Namespace | None],
+        sources: Callable[[Namespace, bool], list[str]],
+        issuer: Issuer,
+        extra_routes: ExtraRoutes | None = None,
+    ) -> None:
+        super().__init__("director", log)
+        self.root, self.namespace, self.sources, self.issuer = root, namespace, sources, issuer
+        self.extra_routes = extra_routes
+        self.stat_origins = False
+        """CheckOriginPresence: applies only with more than one origin."""
 
-    def heal(self):
-        self.faults.clear()
+    def fault(
+        self,
+        kind: str,
+        value: float = 0,
+        match: str = REDIRECTS_ONLY,
+        methods: tuple[str, ...] = ("GET", "HEAD", "PROPFIND", "PUT", "POST"),
+        times: int | None = None,
+        **more: Any,
+    ) -> Fault:
+        """As of a data server. For discovery ``match="pelican-configuration"``, for the issuer ``match="^/issuer"``.
 
-    async def _faulted(self, req, path):
-        import asyncio
-        f = next((f for f in self.faults if f.applies(req.method, path)), None)
-        if not f:
-            return None
-        if f.kind == "status":
-            return web.json_response({"status": "error", "msg": f"injected {int(f.value)}"}, status=int(f.value))
-        if f.kind == "hang":
-            await asyncio.sleep(f.value or 3600)
-        if f.kind == "disconnect":
-            req.transport.close()
-        return web.Response(status=502)
+        Kinds of its own: html (200 and a page), no-director (discovery without it), no-link, nowhere (redirects).
+        """
+        return super().fault(kind, value, match, methods, times, **more)
 
-    async def discovery(self, req):
-        e = self.fed.log_request("discovery", req, req.path)
-        bad = await self._faulted(req, req.path)
-        if bad is not None:
-            e["status"] = bad.status
-            return bad
-        e["status"] = 200
-        u = self.fed.director_url
-        body = {"discovery_endpoint": u, "director_endpoint": u, "namespace_registration_endpoint": u,
-                "jwks_uri": u + "/.well-known/issuer.jwks", "broker_endpoint": u}
-        return web.Response(body=json.dumps(body, indent=2).encode() + b"\n", content_type="application/json",
-                            headers={"Content-Disposition": "attachment; filename=pelican-configuration.json"})
+    def add_routes(self, app: web.Application) -> None:
+        self.issuer.url = self.issuer.url or "/issuer"
+        app.middlewares.append(self._with_faults)
+        app.add_routes(list(self.extra_routes(self.issuer)) if self.extra_routes else [])
+        app.router.add_get("/.well-known/pelican-configuration", self._discovery)
+        app.router.add_get("/issuer/.well-known/openid-configuration", self._openid)
+        app.router.add_get("/issuer/.well-known/issuer.jwks", self._jwks)
+        app.router.add_get("/.well-known/issuer.jwks", self._jwks)
+        app.router.add_route("*", "/{path:.*}", self._redirect)
 
-    async def openid(self, req):
-        self.fed.log_request("issuer", req, req.path)["status"] = 200
-        return web.json_response(self.fed.issuer.openid_configuration())
+    async def opened(self) -> None:
+        self.issuer.url = self.url + "/issuer"
 
-    async def jwks(self, req):
-        self.fed.log_request("issuer", req, req.path)["status"] = 200
-        return web.json_response(self.fed.issuer.jwks())
+    @web.middleware
+    async def _with_faults(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        path = posixpath.normpath("/" + unquote(request.raw_path.split("?", 1)[0]).lstrip("/"))
+        known = "discovery" if path.endswith("pelican-configuration") else "issuer"
+        redirects = not path.startswith(("/.well-known", "/issuer"))
+        entry = self.logged("director" if redirects else known, request, path)
+        fault = first_that_applies(self.faults, request.method, path)
+        early = await self.early(request, fault, entry)
+        if early is not None:
+            return early
+        FAULT.set(fault.kind if fault else "")
+        if FAULT.get() == "html":
+            entry["status"] = 200
+            return web.Response(text="<html>Welcome</html>", content_type="text/html")
+        response: web.StreamResponse = await handler(request)
+        entry["status"] = response.status
+        return response
 
-    async def redirect(self, req):
-        raw = posixpath.normpath("/" + unquote(req.raw_path.split("?", 1)[0]).lstrip("/"))
-        entry = self.fed.log_request("director", req, raw)
-        resp = await self._faulted(req, raw) or self._answer(req, raw)
-        entry["status"] = resp.status
-        return resp
+    async def _discovery(self, request: web.Request) -> web.Response:
+        content = {
+            "discovery_endpoint": self.url,
+            "director_endpoint": self.url,
+            "namespace_registration_endpoint": self.url,
+            "jwks_uri": self.url + "/.well-known/issuer.jwks",
+            "broker_endpoint": self.url,
+        }
+        if FAULT.get() == "no-director":
+            del content["director_endpoint"]
+        return web.json_response(
+            content, headers={"Content-Disposition": "attachment; filename=pelican-configuration.json"}
+        )
 
-    def _error(self, status, msg):
-        return web.json_response({"status": "error", "msg": f"{msg}: Request ID: {uuid.uuid4()}"}, status=status)
+    async def _openid(self, request: web.Request) -> web.Response:
+        return web.json_response(self.issuer.openid_configuration())
 
-    def _answer(self, req, raw):
-        origin, path = False, raw
-        for pre, o in (("/api/v1.0/director/object", False), ("/api/v1.0/director/origin", True)):
-            if raw == pre or raw.startswith(pre + "/"):
-                path, origin = raw[len(pre):] or "/", o
-        method = req.method
-        if method == "OPTIONS":
+    async def _jwks(self, request: web.Request) -> web.Response:
+        return web.json_response(self.issuer.jwks())
+
+    async def _redirect(self, request: web.Request) -> web.Response:
+        path = posixpath.normpath("/" + unquote(request.raw_path.split("?", 1)[0]).lstrip("/"))
+        from_origin = request.method in ("PUT", "DELETE", "PROPFIND") or "directread" in request.query
+        for api in ("object", "origin"):
+            prefix = f"/api/v1.0/director/{api}"
+            if path == prefix or path.startswith(prefix + "/"):
+                path, from_origin = path[len(prefix) :] or "/", from_origin or api == "origin"
+        if request.method == "OPTIONS":
             return web.Response(headers={"Allow": "HEAD,GET,PUT,PROPFIND,COPY,OPTIONS,POST"})
-        if method in ("PUT", "DELETE", "PROPFIND") or "directread" in req.query:
-            origin = True
-        if "directread" in req.query and "prefercached" in req.query:
-            return self._error(400, "directread and prefercached exclude each other")
-        ns = self.fed.namespace_for(path)
-        if ns is None:
-            return self._error(404, f"no origin serves {path}")
-        ok = {"GET": True, "HEAD": True, "PUT": ns.writes, "DELETE": ns.writes,
-              "PROPFIND": ns.listings or req.headers.get("Depth", "0") == "0"}.get(method, False)
-        if not ok or ("directread" in req.query and not ns.direct_reads):
-            return self._error(405, "no source of this namespace allows the request")
-        authz = (req.query.get("authz") or req.headers.get("Authorization", "")).removeprefix("Bearer ")
-        if self.stat_origins and method in ("GET", "HEAD") and (ns.public or authz) and "skipstat" not in req.query:
-            if not (self.fed.root / path.lstrip("/")).exists():
-                return self._error(404, f"object {path} is at no origin")
-        expired = self._expired(authz)
-        if expired:
-            r = self._error(401, "bearer token has expired")
-            r.headers["WWW-Authenticate"] = 'Bearer error="invalid_token", error_description="token has expired"'
-            return r
-        servers = self.fed.origin_urls(ns) if origin else self.fed.cache_urls(ns)
+        if "directread" in request.query and "prefercached" in request.query:
+            return _error(400, "directread and prefercached exclude each other")
+        namespace = self.namespace(path)
+        if namespace is None:
+            return _error(404, f"no origin serves {path}")
+        if not _supports(namespace, request):
+            return _error(405, "no source of this namespace allows the request")
+        token = (request.query.get("authz") or request.headers.get("Authorization") or "").removeprefix("Bearer ")
+        asks = self.stat_origins and request.method in ("GET", "HEAD") and "skipstat" not in request.query
+        if asks and (namespace.public or token) and not (self.root / path.lstrip("/")).exists():
+            return _error(404, f"object {path} is at no origin")
+        if _expired(token):
+            refused = _error(401, "bearer token has expired")
+            why = 'Bearer error="invalid_token", error_description="token has expired"'
+            refused.headers["WWW-Authenticate"] = why
+            return refused
+        servers = self.sources(namespace, from_origin) or (namespace.direct_reads and self.sources(namespace, True))
         if not servers:
-            servers = self.fed.origin_urls(ns) if ns.direct_reads else []
-        if not servers:
-            return self._error(404, "no cache, and no origin with direct reads")
+            return _error(404, "no cache, and no origin with direct reads")
+        if FAULT.get() == "nowhere":
+            servers = [NOWHERE]
+        return self._redirection(request, namespace, path, servers, token)
 
-        rest = path[len(ns.prefix):].strip("/")
+    def _redirection(
+        self, request: web.Request, namespace: Namespace, path: str, servers: list[str], token: str
+    ) -> web.Response:
+        rest = path[len(namespace.prefix) :].strip("/")
         depth = len(rest.split("/")) if rest else 0
-        urls = [s.rstrip("/") + quote(path, safe="/$&+,:;=@~") for s in servers]   # as Go's url.URL.String()
-        h = []
-        h.append(("Link", ", ".join(f'<{u}>; rel="duplicate"; pri={i + 1}; depth={depth}' for i, u in enumerate(urls[:LIMIT]))))
-        if not ns.public or ns.writes:
-            h.append(("X-Pelican-Authorization", f"issuer={self.fed.issuer.url}"))
-            h.append(("X-Pelican-Token-Generation", f"issuer={self.fed.issuer.url}, max-scope-depth=3, strategy=OAuth2, base-path={ns.prefix}"))
-        nsh = f"namespace={ns.prefix}, require-token={'false' if ns.public else 'true'}"
-        if ns.listings:
-            nsh += f", collections-url={self.fed.origin_urls(ns)[0]}"
-        h.append(("X-Pelican-Namespace", nsh))
-        h.append(("X-Pelican-JobId", str(uuid.uuid4())))
-        h += [("Access-Control-Allow-Origin", "*"), ("Server", "pelican/7.20.0")]
-        if req.query.get("redirect") == "false":
-            return web.Response(status=200, headers=h)
-        q = {k: v for k, v in req.query.items()}
-        if authz:
-            q["authz"] = authz
-        loc = urls[0] + ("?" + urlencode(sorted(q.items())) if q else "")
-        h.append(("Location", loc))
-        return web.Response(status=307, headers=h, text=f'<a href="{loc}">Temporary Redirect</a>.\n\n' if method == "GET" else "", content_type="text/html")
+        urls = [server + quote(path, safe="/$&+,:;=@~") for server in servers]  # as Go's url.URL.String()
+        links = [f'<{url}>; rel="duplicate"; pri={i}; depth={depth}' for i, url in enumerate(urls[:MAX_SOURCES], 1)]
+        headers = [("Link", ", ".join(links))]
+        if not namespace.public or namespace.writes:
+            issuer = f"issuer={self.issuer.url}"
+            generation = f"{issuer}, max-scope-depth=3, strategy=OAuth2, base-path={namespace.scope_base}"
+            headers += [("X-Pelican-Authorization", issuer), ("X-Pelican-Token-Generation", generation)]
+        about = f"namespace={namespace.prefix}, require-token={'false' if namespace.public else 'true'}"
+        if namespace.listings:
+            about += f", collections-url={self.sources(namespace, True)[0]}"
+        headers += [("X-Pelican-Namespace", about), ("X-Pelican-JobId", str(uuid.uuid4()))]
+        headers += [("Access-Control-Allow-Origin", "*"), ("Server", "pelican/7.20.0")]
+        if FAULT.get() == "no-link":
+            return web.Response(status=307)
+        if request.query.get("redirect") == "false":
+            return web.Response(status=200, headers=headers)
+        query = {**request.query, **({"authz": token} if token else {})}
+        location = urls[0] + ("?" + urlencode(sorted(query.items())) if query else "")
+        page = f'<a href="{location}">Temporary Redirect</a>.\n\n' if request.method == "GET" else ""
+        headers.append(("Location", location))
+        return web.Response(status=307, headers=headers, text=page, content_type="text/html")
 
-    @staticmethod
-    def _expired(token):
-        """validateClientToken: unverified exp with min(10 s, lifetime/2) grace."""
-        if not token:
-            return False
-        try:
-            c = jwt.decode(token, options={"verify_signature": False, "verify_exp": False, "verify_aud": False})
-        except jwt.PyJWTError:
-            return False
-        if "exp" not in c:
-            return False
-        grace = 10.0
-        if "iat" in c:
-            grace = min(grace, (c["exp"] - c["iat"]) / 2)
-            if c["exp"] <= c["iat"]:
-                return True
-        return time.time() + grace > c["exp"]
+
+def _error(status: int, message: str) -> web.Response:
+    content = {"status": "error", "msg": f"{message}: Request ID: {uuid.uuid4()}"}
+    return web.json_response(content, status=status)
+
+
+def _supports(namespace: Namespace, request: web.Request) -> bool:
+    if "directread" in request.query and not namespace.direct_reads:
+        return False
+    lists = namespace.listings or request.headers.get("Depth", "0") == "0"
+    writes = namespace.writes
+    return {"GET": True, "HEAD": True, "PUT": writes, "DELETE": writes, "PROPFIND": lists}.get(request.method, False)
+
+
+def _expired(token: str) -> bool:
+    """validateClientToken: the expiry as the token claims it, with a grace of at most half its lifetime."""
+    if not token:
+        return False
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False, "verify_exp": False, "verify_aud": False})
+    except jwt.PyJWTError:
+        return False
+    if "exp" not in claims:
+        return False
+    lifetime_s = claims["exp"] - claims["iat"] if "iat" in claims else 2 * EXPIRY_GRACE_S
+    grace_s = min(EXPIRY_GRACE_S, lifetime_s / 2)
+    return bool(lifetime_s <= 0 or time.time() + grace_s > claims["exp"])

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from common import messages as m
-from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send, State
+from services.fetcher.dispatcher import (
+    Action,
+    Dispatcher,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Replan,
+    Restage,
+    Send,
+    State,
+)
 
 PLAN = "00" * 16
 LAYOUT = m.Layout(5, 9, 1)
@@ -500,3 +511,62 @@ def test_an_orphan_with_the_only_slot_is_leased_although_a_lower_unit_is_awaited
     dispatcher.handle("t", m.Want(0, 1), 0.0)
     assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 1, 0)], "unit 0 can have no slot before that"
     dispatcher.validate()
+
+
+# ------------------------------------------------------------------ files that are gone from the disk
+
+
+def staged_unit(k: int) -> m.Unit:
+    parts = tuple(
+        m.Part(file, f"/cache/{file}", 0, 0, 5, 9, 0, remote=f"https://h/{file}") for file in (2 * k, 2 * k + 1)
+    )
+    return m.Unit(k=k, epoch=0, block=0, block_first_unit=0, parts=parts)
+
+
+def gone(lease: m.Lease) -> m.Failed:
+    return m.Failed(lease.unit.k, lease.lease, "a file is gone", gone=True)
+
+
+@pytest.fixture
+def restaging() -> Iterator[Dispatcher]:
+    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.add_units([staged_unit(0), staged_unit(1), staged_unit(2)])
+    yield dispatcher
+    dispatcher.validate()
+
+
+def leases_in(actions: Sequence[Action]) -> list[m.Lease]:
+    return [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, m.Lease)]
+
+
+def test_a_unit_whose_file_is_gone_waits_for_it_with_its_slot_and_without_blame(restaging: Dispatcher) -> None:
+    (lease,) = leases_in(restaging.handle("d", m.Hello(1), 0.0))
+    actions = restaging.handle("d", gone(lease), 0.0)
+    assert Restage((0, 1)) in actions
+    assert [one.unit.k for one in leases_in(actions)] == [1], "others go on"
+    assert restaging.restaged(0) == []
+    restaging.lose("d")
+    restaging.restaged(1)
+    (again,) = leases_in(restaging.handle("e", m.Hello(1), 0.0))
+    assert (again.unit.k, again.slot) == (0, lease.slot)
+
+
+def test_a_unit_whose_file_is_gone_again_and_again_is_skipped() -> None:
+    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.add_units([staged_unit(0)])
+    (lease,) = leases_in(dispatcher.handle("d", m.Hello(1), 0.0))
+    assert Restage((0, 1)) in dispatcher.handle("d", gone(lease), 0.0)
+    dispatcher.restaged(0)
+    (lease,) = leases_in(dispatcher.restaged(1))
+    (lease,) = leases_in(dispatcher.handle("d", gone(lease), 0.0))
+    actions = dispatcher.handle("d", gone(lease), 0.0)
+    assert [type(action) for action in actions] == [Quarantine]
+    dispatcher.validate()
+
+
+def test_a_file_that_two_units_miss_is_staged_once(restaging: Dispatcher) -> None:
+    first, second = leases_in(restaging.handle("d", m.Hello(2), 0.0))
+    assert Restage((0, 1)) in restaging.handle("d", gone(first), 0.0)
+    assert Restage((2, 3)) in restaging.handle("d", gone(second), 0.0)

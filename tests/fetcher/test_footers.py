@@ -11,7 +11,8 @@ from muon_files import make_events, make_table, write_events
 
 from common.config import StreamConfig
 from common.schema import MUONS
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.bad_file import BadFileError
+from services.fetcher.footers import read_footer
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity
 
 STREAM = StreamConfig(unit_events=50, max_particles=100, max_particles_per_event=40, slot_mib=0.0157)

@@ -14,7 +14,8 @@ from muon_files import make_events
 from common.config import StreamConfig
 from common.schema import MUONS
 from services.fetcher import hdf5_footer
-from services.fetcher.footers import BadFileError, read_footer
+from services.fetcher.bad_file import BadFileError
+from services.fetcher.footers import read_footer
 from services.fetcher.hdf5_footer import rows_of_group
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity
 

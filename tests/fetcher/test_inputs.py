@@ -11,8 +11,10 @@ import fsspec
 import pytest
 
 from common.errors import BadInputError
+from services.config import Config
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.plan import SourceFile
+from services.fetcher.remotes import Remotes
 
 
 @pytest.fixture
@@ -25,16 +27,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def listed(inputs: list[str]) -> list[SourceFile]:
+    with Remotes(Config()) as remotes:
+        return expand(inputs, remotes)
+
+
 def names(files: list[SourceFile], folder: Path) -> list[tuple[str, int]]:
     return [(os.path.relpath(file.url, folder), file.size_bytes) for file in files]
 
 
 def test_a_file_is_itself_whatever_its_name(folder: Path) -> None:
-    assert names(expand([str(folder / "notes.txt")]), folder) == [("notes.txt", 9)]
+    assert names(listed([str(folder / "notes.txt")]), folder) == [("notes.txt", 9)]
 
 
 def test_a_folder_is_all_its_parquet_files_sorted(folder: Path) -> None:
-    assert names(expand([str(folder)]), folder) == [("a.parquet", 1), ("b.parquet", 2), ("sub/c.parquet", 3)]
+    assert names(listed([str(folder)]), folder) == [("a.parquet", 1), ("b.parquet", 2), ("sub/c.parquet", 3)]
 
 
 @pytest.mark.parametrize(
@@ -47,27 +54,27 @@ def test_a_folder_is_all_its_parquet_files_sorted(folder: Path) -> None:
     ],
 )
 def test_a_glob_is_the_files_that_match(folder: Path, pattern: str, expected: list[str]) -> None:
-    assert [name for name, _ in names(expand([str(folder / pattern)]), folder)] == expected
+    assert [name for name, _ in names(listed([str(folder / pattern)]), folder)] == expected
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
     (tmp_path / "a[1].parquet").touch()
     (tmp_path / "a1.parquet").touch()
-    assert names(expand([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
+    assert names(listed([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
 
 
 def test_a_file_url_is_a_local_file(folder: Path) -> None:
-    (file,) = expand([f"file://{folder}/a.parquet"])
+    (file,) = listed([f"file://{folder}/a.parquet"])
     assert local_path(file.url) == folder / "a.parquet"
 
 
 def test_a_relative_path_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    assert expand(["a.parquet"]) == [SourceFile(str(folder / "a.parquet"), 1)]
+    assert listed(["a.parquet"]) == [SourceFile(str(folder / "a.parquet"), 1)]
 
 
 def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
-    found = expand([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
+    found = listed([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
     assert [name for name, _ in names(found, folder)] == ["sub/c.parquet", "b.parquet", "a.parquet"]
 
 
@@ -82,18 +89,18 @@ def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
 def test_an_input_that_is_not_there_is_named(folder: Path, text: str, told: str) -> None:
     (folder / "sub/empty").mkdir()
     with pytest.raises(BadInputError, match=told) as error:
-        expand([str(folder / "a.parquet"), str(folder / text)])
+        listed([str(folder / "a.parquet"), str(folder / text)])
     assert str(folder / text) in str(error.value)
 
 
 def test_no_input_at_all_is_told() -> None:
     with pytest.raises(BadInputError, match="no input: name files"):
-        expand([])
+        listed([])
 
 
 def test_an_unknown_scheme_is_told() -> None:
     with pytest.raises(BadInputError, match=r"sdfkj://x/y\.parquet: .*sdfkj"):
-        expand(["sdfkj://x/y.parquet"])
+        listed(["sdfkj://x/y.parquet"])
 
 
 # ------------------------------------------------------------------ remote
@@ -110,16 +117,16 @@ def memory() -> Iterator[str]:
 
 def test_a_remote_folder_glob_and_file_are_listed_with_sizes(memory: str) -> None:
     a, b, c = (SourceFile(f"memory:///in/{name}.parquet", size) for name, size in [("a", 1), ("b", 2), ("sub/c", 3)])
-    assert expand([memory]) == [a, b, c]
-    assert expand([f"{memory}/*.parquet"]) == [a, b]
-    assert expand([f"{memory}/**/*.parquet"]) in ([a, b, c], [c])
-    assert expand([f"{memory}/b.parquet", memory]) == [b, a, c]
+    assert listed([memory]) == [a, b, c]
+    assert listed([f"{memory}/*.parquet"]) == [a, b]
+    assert listed([f"{memory}/**/*.parquet"]) in ([a, b, c], [c])
+    assert listed([f"{memory}/b.parquet", memory]) == [b, a, c]
 
 
 @pytest.mark.parametrize("name", ["nowhere.parquet", "nowhere-*.parquet", "sub/x?"])
 def test_a_remote_input_that_is_not_there_is_named(memory: str, name: str) -> None:
     with pytest.raises(BadInputError, match=r"no such file|no file matches"):
-        expand([f"{memory}/{name}"])
+        listed([f"{memory}/{name}"])
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -151,23 +158,46 @@ def server(folder: Path) -> Iterator[str]:
 
 
 def test_a_file_behind_http_has_its_size_and_url(server: str) -> None:
-    assert expand([f"{server}/b.parquet"]) == [SourceFile(f"{server}/b.parquet", 2)]
+    assert listed([f"{server}/b.parquet"]) == [SourceFile(f"{server}/b.parquet", 2)]
 
 
 def test_a_query_is_part_of_the_url(server: str) -> None:
-    assert expand([f"{server}/b.parquet?set=1"]) == [SourceFile(f"{server}/b.parquet?set=1", 2)]
+    assert listed([f"{server}/b.parquet?set=1"]) == [SourceFile(f"{server}/b.parquet?set=1", 2)]
 
 
 def test_a_missing_file_behind_http_is_named(server: str) -> None:
     with pytest.raises(BadInputError, match=rf"{server}/nowhere\.parquet"):
-        expand([f"{server}/nowhere.parquet"])
+        listed([f"{server}/nowhere.parquet"])
 
 
 def test_a_server_that_fails_is_told_in_one_line(server: str) -> None:
     with pytest.raises(BadInputError, match=rf"{server}/broken\.parquet"):
-        expand([f"{server}/broken.parquet"])
+        listed([f"{server}/broken.parquet"])
 
 
 def test_a_server_that_is_not_there_is_told() -> None:
     with pytest.raises(BadInputError, match=r"http://127\.0\.0\.1:9/x\.parquet: can't be listed"):
-        expand(["http://127.0.0.1:9/x.parquet"])
+        listed(["http://127.0.0.1:9/x.parquet"])
+
+
+def test_a_list_file_names_inputs_or_files_with_size_and_checksum(folder: Path) -> None:
+    lines = [
+        "# a comment",
+        "",
+        str(folder / "*.parquet"),
+        "pelican://h/x y.parquet\t7\tadler32=0123abcd",
+        "pelican://h/z\t0",
+    ]
+    (folder / "list.txt").write_text("\n".join(lines))
+    assert listed([f"@{folder}/list.txt"])[-2:] == [
+        SourceFile("pelican://h/x y.parquet", 7, "adler32=0123abcd"),
+        SourceFile("pelican://h/z", 0),
+    ]
+    assert names(listed([f"@{folder}/list.txt"])[:2], folder) == [("a.parquet", 1), ("b.parquet", 2)]
+
+
+@pytest.mark.parametrize("line", ["x\tmany", "x\t5\tcrc64=00", "x\t5\tmd5=00\tmore", "@other", "x\t-5"])
+def test_a_line_of_a_list_that_is_none_is_named(folder: Path, line: str) -> None:
+    (folder / "list.txt").write_text(f"{folder}/a.parquet\n{line}\n")
+    with pytest.raises(BadInputError, match=r"list\.txt, line 2: "):
+        listed([f"@{folder}/list.txt"])

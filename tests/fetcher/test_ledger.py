@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,16 @@ import pytest
 
 from common.errors import BadInputError
 from common.messages import Quarantined
-from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.ledger import LEDGER_FILE, Ledger, Place
 from services.fetcher.plan import Footer, RowGroup, SourceFile, Span
+from services.fetcher.ranges import Range
 
-FILES = [SourceFile("b", 2), SourceFile("a", 1)]
+FILES = [
+    SourceFile("/x/b", 2),
+    SourceFile("/x/a", 1),
+    SourceFile("https://host/x,y/ü %41?q=1/2", 1031, "adler32=00000001"),
+]
+X, Y, EMPTY = Range("", ("x",)), Range("", ("y", "z")), Range("", ("empty",))
 
 
 @pytest.fixture
@@ -21,54 +28,76 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
-def test_an_inventory_stays_as_it_was_frozen(ledger: Ledger, tmp_path: Path) -> None:
-    assert ledger.inventory(["x", "y"]) == []
-    ledger.freeze(["x", "y"], FILES)
-    assert ledger.inventory(["x", "y"]) == FILES
+def test_the_inventory_of_a_range_stays_as_it_was_frozen(ledger: Ledger, tmp_path: Path) -> None:
+    assert ledger.use([X, Y]) == []
+    frozen = ledger.freeze(X, FILES)
+    assert ledger.frozen(X) == frozen
+    assert (frozen.num_files, frozen.bytes, frozen.note) == (3, 1034, "")
     again = Ledger(tmp_path / LEDGER_FILE)
-    assert again.inventory(["x", "y"]) == FILES
-    assert again.inventory(["y", "x"]) == []
+    assert again.use([X, Y]) == [frozen]
+    assert [again.source(file) for file in range(3)] == FILES
+    assert again.use([Y, X]) == [], "ranges are used from the first on"
     again.close()
 
 
-def test_other_inputs_have_an_inventory_of_their_own(ledger: Ledger) -> None:
-    ledger.freeze(["x"], FILES)
-    ledger.quarantine(Quarantined(0, -1, 3, "bad"))
-    ledger.keep_footer(1, Footer(()))
-    ledger.freeze(["y"], FILES[:1])
+def test_files_are_numbered_over_the_ranges_in_use(ledger: Ledger) -> None:
+    ledger.use([X, EMPTY, Y])
+    ledger.freeze(X, FILES)
+    ledger.freeze(EMPTY, [], "nothing there")
+    frozen = ledger.freeze(Y, FILES[:1])
+    assert ledger.source(3) == FILES[0]
+    ledger.quarantine(Quarantined(3, -1, 3, "bad"))
+    ledger.keep_footer(3, Footer(()))
+    assert ledger.footer(0) is None
+    ledger.use([Y])
+    assert (ledger.num_bad_files(), ledger.footer(0), ledger.source(0)) == (1, Footer(()), FILES[0])
+    assert ledger.whole_file(0) == Quarantined(0, -1, 3, "bad")
+    ledger.use([X])
     assert ledger.num_bad_files() == 0
-    assert ledger.footer(1) is None
-    assert ledger.inventory(["x"]) == FILES
-    assert ledger.num_bad_files() == 1
-    assert ledger.footer(1) == Footer(())
+    assert list(ledger.staged_bytes(frozen)) == [0], "a local file is used in place"
+
+
+def test_a_remote_file_takes_its_size_of_the_disk(ledger: Ledger) -> None:
+    ledger.use([X])
+    assert list(ledger.staged_bytes(ledger.freeze(X, FILES))) == [0, 0, 1031]
+
+
+def test_a_failure_is_forgotten_once_the_range_is_listed(ledger: Ledger) -> None:
+    ledger.use([X])
+    ledger.note_failure(X, 1, "away")
+    ledger.note_failure(X, 2, "still away")
+    assert ledger.failure(X) == (2, "still away")
+    ledger.freeze(X, FILES)
+    assert ledger.failure(X) is None
+
+
+def test_the_place_of_the_newest_checkpoint_is_known(ledger: Ledger) -> None:
+    assert ledger.place() is None
+    ledger.note_place(Place(0, 1))
+    ledger.note_place(Place(1, 0))
+    assert ledger.place() == Place(1, 0)
 
 
 def test_a_footer_is_kept_with_its_spans(ledger: Ledger) -> None:
     footer = Footer((RowGroup(5, 9), RowGroup(7, 80, (Span(0, 3, 40), Span(3, 4, 40)))))
-    assert ledger.footer(3) is None
-    ledger.keep_footer(3, footer)
-    ledger.keep_footer(3, footer)
-    assert ledger.footer(3) == footer
+    ledger.use([X])
+    ledger.freeze(X, FILES)
+    assert ledger.footer(2) is None
+    ledger.keep_footer(2, footer)
+    ledger.keep_footer(2, footer)
+    assert ledger.footer(2) == footer
 
 
 def test_bad_files_are_counted_once_and_the_first_reason_stays(ledger: Ledger) -> None:
-    ledger.quarantine(Quarantined(4, 1, 10, "first"))
-    ledger.quarantine(Quarantined(4, 2, 10, "another row group"))
-    ledger.quarantine(Quarantined(5, -1, 7, "whole"))
-    ledger.quarantine(Quarantined(5, -1, 0, "told again"))
+    ledger.use([X])
+    ledger.freeze(X, FILES)
+    ledger.quarantine(Quarantined(1, 1, 10, "first"))
+    ledger.quarantine(Quarantined(1, 2, 10, "another row group"))
+    ledger.quarantine(Quarantined(2, -1, 7, "whole"))
+    ledger.quarantine(Quarantined(2, -1, 0, "told again"))
     assert ledger.num_bad_files() == 2
-    assert ledger.whole_file(4) is None
-    assert ledger.whole_file(5) == Quarantined(5, -1, 7, "whole")
-
-
-def test_what_is_cached_is_known_to_the_next_fetcher(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.note_cached(Path("/c/1"))
-    ledger.note_cached(Path("/c/1"))
-    ledger.note_cached(Path("/c/2"))
-    ledger.forget_cached(Path("/c/2"))
-    again = Ledger(tmp_path / LEDGER_FILE)
-    assert again.cached() == [Path("/c/1")]
-    again.close()
+    assert ledger.whole_file(1) is None
+    assert ledger.whole_file(2) == Quarantined(2, -1, 7, "whole")
 
 
 def test_the_ledger_is_the_owners_only(ledger: Ledger, tmp_path: Path) -> None:
@@ -82,9 +111,18 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
 
 
 def test_a_footer_is_kept_for_the_settings_that_its_spans_were_cut_for(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.freeze(["x"], FILES)
+    ledger.use([X])
+    frozen = ledger.freeze(X, FILES)
     ledger.keep_footer(0, Footer((RowGroup(5, 9),)))
     other = Ledger(tmp_path / LEDGER_FILE, "other settings")
-    assert other.inventory(["x"]) == FILES
+    assert other.use([X]) == [frozen]
     assert other.footer(0) is None
     other.close()
+
+
+def test_the_ledger_of_another_version_is_named(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / LEDGER_FILE)
+    old.execute("CREATE TABLE files (inventory INTEGER)")
+    old.close()
+    with pytest.raises(BadInputError, match="written by another version"):
+        Ledger(tmp_path / LEDGER_FILE)

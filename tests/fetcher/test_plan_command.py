@@ -12,9 +12,11 @@ from muon_files import make_events, write_events
 from common.errors import BadInputError, TransientError
 from common.schema import MUONS
 from services.config import Config, load_config, store_config
+from services.fetcher.cache import Cache
 from services.fetcher.inputs import expand
 from services.fetcher.plan import Blocks, SlotCapacity, StagedFile, plan_block
 from services.fetcher.plan_command import plan
+from services.fetcher.remotes import Remotes
 from services.fetcher.stage import Stage
 from services.slow_progress import SlowProgress
 
@@ -46,8 +48,9 @@ def test_the_command_prints_what_the_fetcher_would_plan(tmp_path: Path, data: Pa
     found = answer(tmp_path, "-i", data, "--units", "--epoch", 1)
     config = load_config(tmp_path, assignments=SMALL[1::2])
     stream, capacity = config.stream, SlotCapacity(MUONS, config.stream)
-    stage = Stage(tmp_path, MUONS, stream, capacity)
-    inventory = expand([str(data)])
+    stage = Stage(Cache(tmp_path / "cache", tmp_path), MUONS, stream, capacity)
+    with Remotes(Config()) as remotes:
+        inventory = expand([str(data)], remotes)
     blocks = Blocks(5, stream, 0, 2)
     units = []
     for block in range(3, 6):
@@ -117,7 +120,7 @@ def test_remote_files_are_deleted_as_soon_as_their_footers_are_read(
 ) -> None:
     held = []
     monkeypatch.setattr(
-        SlowProgress, "advance", lambda *_: held.append(sum(path.is_file() for path in temporary.rglob("*")))
+        SlowProgress, "advance", lambda *_: held.append(sum(path.is_file() for path in temporary.rglob("pool/*/*")))
     )
     answer(tmp_path, "-i", remote, "--blocks", 3, "--set", "fetcher.transfers=1")
     assert max(held) <= 1, "no more than is in work"
@@ -130,7 +133,7 @@ def test_a_server_that_is_away_is_an_error_and_nothing_stays(
     def fail(*_: object) -> None:
         raise TransientError("could not be fetched: no route")
 
-    monkeypatch.setattr("services.fetcher.stage.fetch", fail)
+    monkeypatch.setattr("services.fetcher.remotes.fetch", fail)
     with pytest.raises(BadInputError, match=r"memory://.*no route.*try again later"):
         run("-i", remote, "--run-dir", tmp_path / "run", *SMALL)
     assert list(temporary.iterdir()) == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from muon_files import make_events, write_events
 from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
 from common.schema import MUONS
-from services.fetcher import stage as module
+from services.fetcher.cache import Cache
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, SourceFile, StagedFile
 from services.fetcher.stage import NotStaged, Stage
 from services.fetcher.transfer import WrongSizeError
@@ -21,15 +24,17 @@ FOOTER = Footer((RowGroup(5, 9),))
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path / "cache", MUONS, STREAM, SlotCapacity(MUONS, STREAM))
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    cache = Cache(tmp_path / "cache", tmp_path / "run")
+    yield Stage(cache, MUONS, STREAM, SlotCapacity(MUONS, STREAM))
+    cache.close()
 
 
-def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def failing(stage: Stage, error: Exception) -> Stage:
     def fetch(source: SourceFile, path: Path) -> None:
         raise error
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    return replace(stage, fetch=fetch)
 
 
 def local(path: Path) -> SourceFile:
@@ -54,8 +59,8 @@ def test_a_local_file_that_changed_is_bad_and_told_with_both_sizes(stage: Stage,
     assert staged.reason.startswith(str(path))
 
 
-def test_what_may_pass_says_nothing_of_the_file(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with(monkeypatch, TransientError("the server does not answer"))
+def test_what_may_pass_says_nothing_of_the_file(stage: Stage) -> None:
+    stage = failing(stage, TransientError("the server does not answer"))
     staged = stage(3, REMOTE, None)
     assert isinstance(staged, NotStaged)
     assert staged.file == 3
@@ -65,8 +70,8 @@ def test_what_may_pass_says_nothing_of_the_file(stage: Stage, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("error", [BadInputError("it does not exist any more"), WrongSizeError("9 bytes arrived")])
-def test_a_file_that_can_not_be_had_is_bad(stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    fail_with(monkeypatch, error)
+def test_a_file_that_can_not_be_had_is_bad(stage: Stage, error: Exception) -> None:
+    stage = failing(stage, error)
     staged = stage(0, REMOTE, None)
     assert isinstance(staged, StagedFile)
     assert staged.footer is None
@@ -74,10 +79,35 @@ def test_a_file_that_can_not_be_had_is_bad(stage: Stage, monkeypatch: pytest.Mon
     assert "secret" not in staged.reason
 
 
-def test_a_file_that_was_planned_and_is_gone_keeps_its_units(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_with(monkeypatch, BadInputError("it does not exist any more"))
+def test_a_file_that_was_planned_and_is_gone_keeps_its_units(stage: Stage) -> None:
+    stage = failing(stage, BadInputError("it does not exist any more"))
     staged = stage(0, REMOTE, FOOTER)
     assert isinstance(staged, StagedFile)
     assert (staged.footer, staged.path) == (FOOTER, "")
     assert "host/f.parquet" in staged.remote
     assert "secret" not in staged.remote
+
+
+def test_a_full_disk_says_nothing_of_the_file(stage: Stage) -> None:
+    staged = failing(stage, OSError(errno.ENOSPC, "No space left on device"))(3, REMOTE, None)
+    assert isinstance(staged, NotStaged)
+    assert "the disk is full" in staged.reason
+    assert "free some space" in staged.reason
+
+
+def test_a_remote_file_is_fetched_once_and_used_from_the_cache(stage: Stage, tmp_path: Path) -> None:
+    served = write_events(tmp_path / "f.parquet", make_events([1, 2, 3]))
+    source = SourceFile("https://host/f.parquet?token=secret", served.stat().st_size)
+    fetched: list[Path] = []
+
+    def fetch(source: SourceFile, path: Path) -> None:
+        fetched.append(path)
+        path.write_bytes(served.read_bytes())
+
+    for _ in range(2):
+        staged = replace(stage, fetch=fetch)(0, source, None)
+        assert isinstance(staged, StagedFile)
+        assert staged.footer is not None
+        assert staged.path == str(stage.path(source))
+        assert Path(staged.path).read_bytes() == served.read_bytes()
+    assert len(fetched) == 1

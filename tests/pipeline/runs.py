@@ -126,9 +126,9 @@ class Processes:
         process = self.start(verb, *arguments, environment=environment)
         return self.finish(process), process.output()
 
-    def train(self, *arguments: str) -> Summary:
+    def train(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Summary:
         """`icestream run` to its end, which has to be a good one."""
-        exit_code, output = self.run("run", *arguments)
+        exit_code, output = self.run("run", *arguments, environment=environment)
         assert exit_code == 0, f"{output}\n{self.report()}"
         return self.summary()
 
@@ -152,9 +152,11 @@ class Processes:
 
         return self.wait_for(event_of_living, what)
 
-    def start_and_reach(self, step: int, command: Sequence[str], *, before: int) -> Process:
+    def start_and_reach(
+        self, step: int, command: Sequence[str], *, before: int, environment: Mapping[str, str] | None = None
+    ) -> Process:
         """`icestream run`, returned when it has a checkpoint of ``step`` or later, and is far from step ``before``."""
-        process = self.start("run", *command)
+        process = self.start("run", *command, environment=environment)
         self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
         assert self.checkpoint_step() < before - 20, "the run went on too fast to be disturbed in its middle"
         return process

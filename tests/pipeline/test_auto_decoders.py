@@ -10,7 +10,7 @@ from showers import Undisturbed
 
 from common import messages as m
 from common.arena import Arena
-from common.plan_hash import plan_hash, settings_hash
+from common.plan_hash import plan_hash
 from common.transport import Event, Lost, Received, ServerTransport
 from services.config import Config, store_config
 
@@ -29,7 +29,7 @@ def test_a_decoder_that_is_told_to_retire_says_bye_and_ends_well(processes: Proc
     processes.run_dir.mkdir()
     store_config(processes.run_dir, config)
     arena = Arena.create(1, 4096)
-    plan = plan_hash(settings_hash(config.stored_workload(), config.stream, config.seed), [])
+    plan = plan_hash(config.stored_workload(), config.stream, config.seed)
     transport = ServerTransport(processes.run_dir, config.transport, arena, plan)
     events: list[Event] = []
     try:

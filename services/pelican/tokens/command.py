@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,16 @@ from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from services.options import config_options, input_option, run_dir_option, token_file_option
 
 if TYPE_CHECKING:
+    from services.pelican.config import PelicanConfig
     from services.pelican.tokens.config import TokenConfig
     from services.pelican.tokens.device_flow import DeviceCode
-    from services.pelican.tokens.generation import IssuerLookup
+    from services.pelican.tokens.generation import IssuerLookup, TokenGeneration
 
 EXAMPLES = """\b
 Examples:
   icestream token -i 'pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing/{range}/*.parquet'
-  icestream token --run-dir runs/muons                # for the inputs of a run
-  icestream token --show --run-dir runs/muons         # what would be used, and does it suffice? Exit code 0 or 2
+  icestream token --run-dir runs/osdf                # for the inputs of a run
+  icestream token --show --run-dir runs/osdf         # what would be used, and does it suffice? Exit code 0 or 2
 
 The token itself is never shown.
 """
@@ -65,7 +67,7 @@ def token(
     urls = list(expand_lists(config.input))
     if show:
         sys.exit(USER_ERROR_EXIT_CODE if not asyncio.run(show_tokens(urls, outputs, config.token)) else 0)
-    asyncio.run(get_tokens(urls, outputs, config.token, scope=scope))
+    asyncio.run(get_tokens(urls, outputs, config.token, scope=scope, issuer_of=partial(ask_director, config.pelican)))
 
 
 def expand_lists(inputs: Sequence[str]) -> Iterator[str]:
@@ -80,6 +82,19 @@ def expand_lists(inputs: Sequence[str]) -> Iterator[str]:
                 yield from (line for line in lines if line and not line.startswith("#"))
         except (OSError, UnicodeDecodeError) as error:
             raise BadInputError(f"{text}: can't be read as a list of inputs ({error})") from None
+
+
+async def ask_director(config: PelicanConfig, url: str) -> TokenGeneration | None:
+    """Who makes tokens for a URL, as its federation says."""
+    from services.pelican.client import Federation, open_session
+    from services.pelican.glob_walk import GlobWalk
+    from services.pelican.tokens.generation import parse_token_generation
+    from services.pelican.url import PelicanUrl
+
+    place = PelicanUrl.parse(url.replace("{range}", "*"))
+    async with open_session() as session:
+        sources = await Federation(place.federation, config, session).sources(GlobWalk(place.path).root)
+    return parse_token_generation(sources.token_generation)
 
 
 async def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: TokenConfig) -> bool:

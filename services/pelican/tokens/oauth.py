@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import math
 import re
 import ssl
 from base64 import b64encode
@@ -147,7 +148,8 @@ async def ask_token(
     kind = content.get("token_type", "bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise IssuerError(f"issuer {client.issuer}: granted a token of another kind than Bearer")
-    granted = content.get("scope")
+    granted, lifetime = content.get("scope"), content.get("expires_in")
+    is_number = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and math.isfinite(lifetime)
     return Granted(
         access_token=access,
         refresh_token=refresh if isinstance(refresh, str) else "",

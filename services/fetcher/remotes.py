@@ -1,0 +1,103 @@
+"""Files from elsewhere: listed and fetched by the right client for each scheme."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from common.errors import BadInputError
+from common.redact import without_secrets
+from services.config import Config
+from services.fetcher.plan import SourceFile
+from services.fetcher.suffixes import SUFFIXES
+from services.fetcher.transfer import fetch
+from services.pelican.errors import NotFoundError
+from services.pelican.url import is_pelican
+
+if TYPE_CHECKING:
+    from services.pelican.client import TokenSource
+    from services.pelican.listing import Progress
+    from services.pelican.threads import PelicanThread
+
+logger = logging.getLogger(__name__)
+
+
+class Remotes:
+    """Used by many threads. The client of a federation is started when the first of its addresses comes.
+
+    ``on_progress`` hears how far a listing is, from another thread.
+    """
+
+    def __init__(self, config: Config, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
+        self._config = config
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._thread: PelicanThread | None = None
+
+    def __enter__(self) -> Remotes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def expand_pelican(self, url: str) -> list[SourceFile]:
+        """Every file of an address or glob in a federation, sorted. Raises NotFoundError and the like."""
+        files = self._pelican().expand(url, SUFFIXES, self._on_progress)
+        return [SourceFile(name, size_bytes) for name, size_bytes in files]
+
+    def fetch(self, source: SourceFile, part: Path) -> None:
+        """Write a file at ``part``, going on from what is there if it can.
+
+        Raises BadInputError if it can't be had for good, TransientError, or OSError (ENOSPC).
+        """
+        if not is_pelican(source.url):
+            fetch(source, part)
+            return
+        try:
+            report = self._pelican().download(source.url, part, source.size_bytes, source.checksum)
+        except NotFoundError as error:
+            raise BadInputError(f"it does not exist any more: {error}") from None
+        if len(report.attempts) > 1:
+            told = "; ".join(map(str, report.attempts))
+            logger.warning("%s: fetched by %d attempts: %s", without_secrets(source.url), len(report.attempts), told)
+
+    @property
+    def bytes_received(self) -> int:
+        """From federations, so far."""
+        return self._thread.bytes_received if self._thread is not None else 0
+
+    @property
+    def running(self) -> int:
+        """Transfers from federations under way."""
+        return self._thread.running if self._thread is not None else 0
+
+    def close(self) -> None:
+        """Break off what is under way; whoever waits for it is told."""
+        with self._lock:
+            if self._thread is not None:
+                self._thread.close()
+
+    def _pelican(self) -> PelicanThread:
+        with self._lock:
+            if self._thread is None:
+                from services.pelican.threads import PelicanThread  # aiohttp and pelicanfs: most runs never need them
+
+                transfers = self._config.fetcher.transfers
+                self._thread = PelicanThread(self._config.pelican, self._tokens, transfers=transfers)
+            return self._thread
+
+    def _tokens(self, host: str) -> TokenSource | None:
+        from services.pelican.tokens.command import expand_lists
+        from services.pelican.tokens.scopes import Need, needs
+        from services.pelican.tokens.source import FoundTokens
+
+        inputs = expand_lists(self._config.input)
+        found = needs(inputs, storage_prefix=self._config.token.storage_prefix)
+        need = next((need for need in found if need.federation == host), Need(host, ()))
+        return FoundTokens(need, self._config.token)

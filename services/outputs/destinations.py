@@ -1,0 +1,143 @@
+"""Places that outputs are copied to: a directory, or a federation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+from common.errors import BadInputError
+from services.config import Config
+from services.outputs.manifest import MANIFEST, Manifest, OutputFile, parse_manifest
+from services.pelican.errors import NotFoundError
+from services.pelican.threads import PelicanThread
+from services.pelican.tokens.scopes import Need, needs
+from services.pelican.tokens.source import FoundTokens
+from services.pelican.upload import delete, size_of, upload
+from services.pelican.url import PelicanUrl, is_pelican
+
+_MAX_MANIFEST_BYTES = 1 << 20
+
+
+class Destination(Protocol):
+    """Raises BadInputError or TransientError that names the place, OSError for a local disk."""
+
+    def manifest(self) -> Manifest | None:
+        """What is there; None before the first copy."""
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Say what is complete."""
+
+    def put(self, name: str, path: Path) -> None:
+        """Copy a local file there, in full or not at all."""
+
+    def get(self, name: str, file: OutputFile, path: Path) -> None:
+        """Copy a file back; ``path`` may hold its beginning."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file; that there is none is no error."""
+
+    def close(self) -> None:
+        """Break off."""
+
+
+def open_destination(config: Config, folder: Path) -> Destination:
+    """The destination of a run. ``folder``: for what is on its way."""
+    where = config.outputs.destination
+    return FederationDestination(config, folder) if is_pelican(where) else FolderDestination(Path(where))
+
+
+class FolderDestination:
+    """A directory, on another disk say."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def manifest(self) -> Manifest | None:
+        try:
+            return parse_manifest((self._folder / MANIFEST).read_bytes(), str(self._folder / MANIFEST))
+        except FileNotFoundError:
+            return None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        part = self._folder / f"{MANIFEST}.part"
+        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part.write_text(manifest.model_dump_json(indent=1))
+        part.replace(self._folder / MANIFEST)
+
+    def put(self, name: str, path: Path) -> None:
+        target = self._folder / name
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = target.with_name(f"{target.name}.part")
+        with path.open("rb") as source, part.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+            copy.flush()
+            os.fsync(copy.fileno())
+        part.replace(target)
+
+    def get(self, name: str, file: OutputFile, path: Path) -> None:
+        del file
+        try:
+            shutil.copyfile(self._folder / name, path)
+        except FileNotFoundError:
+            raise BadInputError(f"{self._folder / name} is gone") from None
+
+    def delete(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        return
+
+
+class FederationDestination:
+    """A directory of a federation. Read from the origin: a cache would go on telling an old state."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self._place = PelicanUrl.parse(config.outputs.destination)
+        self._folder = folder
+        found = needs([], [config.outputs.destination], storage_prefix=config.token.storage_prefix)
+        need = next(iter(found), Need(self._place.federation, ()))
+        direct = config.pelican.model_copy(update={"direct_reads": True, "checksums": "inventory"})
+        self._thread = PelicanThread(direct, lambda host: FoundTokens(need, config.token), transfers=1)
+
+    def manifest(self) -> Manifest | None:
+        part = self._folder / "manifest.part"
+        part.unlink(missing_ok=True)
+        try:
+            path = self._path(MANIFEST)
+            size_bytes = self._thread.run(lambda federation: size_of(federation, path), str(self._place))
+            if size_bytes > _MAX_MANIFEST_BYTES:
+                raise BadInputError(f"{self._url(MANIFEST)}: {size_bytes} bytes are no list of outputs")
+            self._thread.download(self._url(MANIFEST), part, size_bytes)
+            return parse_manifest(part.read_bytes(), self._url(MANIFEST))
+        except NotFoundError:
+            return None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        part = self._folder / "manifest.part"
+        part.write_text(manifest.model_dump_json(indent=1))
+        try:
+            self.put(MANIFEST, part)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def put(self, name: str, path: Path) -> None:
+        self._thread.run(lambda federation: upload(federation, self._path(name), path), str(self._place))
+
+    def get(self, name: str, file: OutputFile, path: Path) -> None:
+        self._thread.download(self._url(name), path, file.size_bytes, file.digest)
+
+    def delete(self, name: str) -> None:
+        self._thread.run(lambda federation: delete(federation, self._path(name)), str(self._place))
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _path(self, name: str) -> str:
+        return f"{self._place.path}/{name}"
+
+    def _url(self, name: str) -> str:
+        return str(self._place.at(self._path(name)))

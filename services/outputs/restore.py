@@ -1,0 +1,55 @@
+"""Brings back the newest checkpoint and the TensorBoard files of a run whose own are gone."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from common.errors import BadInputError, IcestreamError
+from services.config import Config
+from services.outputs.destinations import Destination, open_destination
+from services.outputs.digest import Digests
+from services.outputs.manifest import Manifest
+from services.outputs.sync import keep_run_id
+
+logger = logging.getLogger(__name__)
+
+
+def restore_if_gone(run_dir: Path, config: Config) -> str:
+    """What was brought back, for people; empty if there was no need. Before a run's trainer starts.
+
+    Raises BadInputError if the destination can't be asked: to begin anew would lose what is there.
+    """
+    if not config.outputs.destination or any((run_dir / "checkpoints").glob("step-*.pt")):
+        return ""
+    destination = open_destination(config, run_dir)
+    try:
+        manifest = destination.manifest()
+        if manifest is None or not manifest.checkpoints:
+            return ""
+        _bring(run_dir, destination, manifest)
+    except (IcestreamError, OSError) as error:
+        raise BadInputError(
+            f"{config.outputs.destination}: there is no checkpoint in {run_dir}, and those copied there can't be had: "
+            f"{error}; try again later, or use --fresh to start from nothing"
+        ) from None
+    finally:
+        destination.close()
+    return f"{manifest.checkpoints[0]} was brought back from {config.outputs.destination}"
+
+
+def _bring(run_dir: Path, destination: Destination, manifest: Manifest) -> None:
+    wanted = [name for name in manifest.files if name.startswith("tensorboard/")]
+    for name in [*wanted, manifest.checkpoints[0]]:  # the checkpoint last: with it, all is there
+        target = run_dir / name
+        if target.exists():
+            continue
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = target.with_name(f"{target.name}.part")
+        destination.get(name, manifest.files[name], part)
+        if Digests().of(part) != manifest.files[name]:
+            part.unlink(missing_ok=True)
+            raise BadInputError(f"{name}: what came back is not what was copied")
+        part.chmod(0o600)
+        part.replace(target)
+    keep_run_id(run_dir, manifest.run_id)

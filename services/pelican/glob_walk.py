@@ -1,0 +1,82 @@
+"""Which names of a tree a glob matches, decided one directory at a time. Pure.
+
+A directory carries a set of places in the pattern, so that each is listed once however many ways lead to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from functools import lru_cache
+
+_ANY_DEPTH = "**"
+_MAGIC = re.compile(r"[*?[]")
+
+Places = frozenset[int]
+"""Segments of the pattern that the next name may be matched with."""
+
+
+def has_magic(text: str) -> bool:
+    """True if the text is a pattern."""
+    return _MAGIC.search(text) is not None
+
+
+class GlobWalk:
+    """The pattern `a/b/*/c?.parquet`: ``root`` is what stands before its first wildcard.
+
+    `*`, `?` and `[…]` match inside a name, `**` any number of directories; none matches a leading dot.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        segments = pattern.strip("/").split("/")
+        first = next((i for i, segment in enumerate(segments) if has_magic(segment)), len(segments))
+        self.root = "/" + "/".join(segments[:first])
+        self._segments = segments[first:]
+        self.start = self._closed({0})
+
+    def into(self, places: Places, name: str) -> Places:
+        """Places in the directory ``name``; empty if nothing below it can match."""
+        return frozenset(place for place in self._after(places, name) if place < len(self._segments))
+
+    def takes(self, places: Places, name: str) -> bool:
+        """True if the file ``name`` matches: with the last segment, not with one that a `**` follows."""
+        last = len(self._segments) - 1
+        if last not in places:
+            return False
+        segment = self._segments[last]
+        return _matches(segment, name) if segment != _ANY_DEPTH else not name.startswith(".")
+
+    def _after(self, places: Places, name: str) -> Places:
+        following = set()
+        for place in places:
+            if place == len(self._segments):
+                continue  # what ended with a `**` here
+            segment = self._segments[place]
+            if segment == _ANY_DEPTH:
+                following |= {place} if not name.startswith(".") else set()
+            elif _matches(segment, name):
+                following.add(place + 1)
+        return self._closed(following)
+
+    def _closed(self, places: Iterable[int]) -> Places:
+        """With what follows a `**`, which may match no directory at all."""
+        closed = set(places)
+        for place in sorted(closed):
+            while place < len(self._segments) and self._segments[place] == _ANY_DEPTH:
+                place += 1
+                closed.add(place)
+        return frozenset(closed)
+
+
+def _matches(segment: str, name: str) -> bool:
+    if not has_magic(segment):
+        return segment == name
+    if name.startswith(".") and not segment.startswith("."):
+        return False
+    return _compiled(segment).match(name) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(segment: str) -> re.Pattern[str]:
+    return re.compile(translate(segment))

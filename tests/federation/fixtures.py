@@ -1,0 +1,43 @@
+"""``federation``: the light and the real one in turn, healed before and after each test.
+
+Only one of them: ``@pytest.mark.parametrize("started_federation", ["light"], indirect=True)``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .federation import Federation
+
+
+@pytest.fixture(scope="session", params=["light", "xrootd"])
+def started_federation(request: pytest.FixtureRequest) -> Iterator[Federation]:
+    from .federation import Federation
+    from .xrootd import available
+
+    if request.param == "xrootd" and not available():
+        why = "XRootD is not installed: apt-get install xrootd-server xrootd-scitokens-plugins"
+        if os.environ.get("REQUIRE_XROOTD") == "1":
+            pytest.fail(why)
+        pytest.skip(why)
+    # Not below pytest's folder: each pytest that starts makes that 0700, and XRootD's user must get through.
+    with (
+        tempfile.TemporaryDirectory(prefix="federation-") as work,
+        Federation(Path(work), caches=2, kind=request.param) as federation,
+    ):
+        yield federation
+
+
+@pytest.fixture
+def federation(started_federation: Federation) -> Iterator[Federation]:
+    started_federation.heal()
+    started_federation.log.clear()
+    yield started_federation
+    started_federation.heal()

@@ -1,0 +1,37 @@
+"""Namespaces of the federation (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Namespace:
+    prefix: str
+    public: bool = True
+    """Readable without a token. Writing always needs one."""
+    writes: bool = False
+    listings: bool = True
+    direct_reads: bool = True
+    base_path: str = ""
+    """Scope paths of tokens are relative to it; empty: the prefix. On OSDF it may differ from the prefix."""
+    anon_status: int = 403
+    """Answer without a token, or to an expired one: 403 from XRootD 5.5.3; other servers say 401 (light only)."""
+
+    @property
+    def scope_base(self) -> str:
+        return self.base_path or self.prefix
+
+
+DEFAULT_NAMESPACES = (
+    Namespace("/public", writes=True),
+    Namespace("/private", public=False, writes=True),
+    Namespace("/icecube/wipac/sim", public=False, writes=True, base_path="/icecube/wipac"),
+)
+
+
+def namespace_for(namespaces: Iterable[Namespace], path: str) -> Namespace | None:
+    """The namespace with the longest prefix of whole path components."""
+    found = [ns for ns in namespaces if path == ns.prefix or path.startswith(ns.prefix.rstrip("/") + "/")]
+    return max(found, key=lambda ns: len(ns.prefix), default=None)
