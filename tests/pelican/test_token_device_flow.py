@@ -276,6 +276,7 @@ def test_secrets_go_only_to_https_or_this_machine(url: str) -> None:
         {"device_code": "d", "user_code": "u"},
         {"device_code": "d", "user_code": "\x1b[2J", "verification_uri": "https://i.example/"},
         {"device_code": "d", "user_code": "u", "verification_uri": "javascript:alert(1)"},
+        {"device_code": "d", "user_code": "\n", "verification_uri": "https://i.example/", "interval": 10**400},
         {"device_code": "d", "user_code": 3, "verification_uri": "https://i.example/"},
     ],
 )
@@ -411,7 +412,7 @@ def test_the_scopes_to_ask_for_are_those_needed_as_deep_as_the_issuer_grants_or_
 
 def test_no_answer_of_an_issuer_ends_in_a_traceback() -> None:
     """Whatever stands in the JSON, it is an IssuerError or a token."""
-    values: list[object] = [None, 3, True, [], {}, "", "x y", "Bearer x", "\x00", 1e400]
+    values: list[object] = [None, 3, True, [], {}, "", "x y", "Bearer x", "\x00", 1e400, 10**400]
 
     async def run() -> None:
         answers: list[dict[str, object]] = []

@@ -96,7 +96,7 @@ def read_claims(token: str) -> Claims:
 
 
 def finite(value: object) -> float | None:
-    """A number of seconds as servers send it; None for anything else."""
+    """A number of seconds as servers send it; None for anything else, infinity and 10**400 included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         return None
     return float(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import re
 import ssl
 from base64 import b64encode
@@ -148,8 +147,7 @@ async def ask_token(
     kind = content.get("token_type", "bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise IssuerError(f"issuer {client.issuer}: granted a token of another kind than Bearer")
-    granted, lifetime = content.get("scope"), content.get("expires_in")
-    is_number = isinstance(lifetime, int | float) and not isinstance(lifetime, bool) and math.isfinite(lifetime)
+    granted = content.get("scope")
     return Granted(
         access_token=access,
         refresh_token=refresh if isinstance(refresh, str) else "",
