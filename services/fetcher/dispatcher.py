@@ -333,12 +333,15 @@ class Dispatcher:
             decoder.leases.clear()
         return self._pump()
 
-    def tick(self, now_s: float) -> list[Action]:
-        """Time passed: find hung decoders, and note why nothing could be leased."""
+    def tick(self, now_s: float, *, staging_full: bool = False) -> list[Action]:
+        """Time passed: find hung decoders, and note why nothing could be leased.
+
+        ``staging_full``: nothing is on its way, because as much is staged ahead of the trainer as may be.
+        """
         self._now_s = now_s
         if self.stall is not None and self._ticked_s is not None:
             self.stalled_s[self.stall] += now_s - self._ticked_s
-        self.stall, self._ticked_s = self._stall(), now_s
+        self.stall, self._ticked_s = self._stall(staging_full), now_s
         actions: list[Action] = []
         for peer, decoder in self._decoders.items():
             if decoder.leases and not decoder.fenced and now_s - decoder.heard_s > self.stall_timeout_s:
@@ -661,7 +664,7 @@ class Dispatcher:
         if slot is not None:
             heapq.heappush(self.free, slot)
 
-    def _stall(self) -> str | None:
+    def _stall(self, staging_full: bool) -> str | None:
         """Why nothing can be leased now; None if nothing needs to be."""
         if not self.attached_once or (self.plan_ended and next(self._to_lease(), None) is None):
             return None
@@ -671,7 +674,9 @@ class Dispatcher:
             waits_for_head = any(lane.want > 0 and self._is(lane.deliver_k, State.LEASED) for lane in self.lanes)
             return "no_credit" if waits_for_head else "no_free_slot"
         if next(self._to_lease(), None) is None:
-            return "not_staged"
+            # What is staged ahead is decoded, and the trainer has some of it in hand: the data waits for it.
+            waits_for_trainer = staging_full and (self.num(State.READY) or self.num(State.DELIVERED))
+            return "no_free_slot" if waits_for_trainer else "not_staged"
         return "no_credit"
 
     def validate(self) -> None:

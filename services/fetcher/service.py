@@ -148,7 +148,7 @@ class FetcherService:
             self._collect_staged()
             self._stage_more()
             now_s = time.monotonic()
-            self._act(self._dispatcher.tick(now_s))
+            self._act(self._dispatcher.tick(now_s, staging_full=self._ahead.is_full))
             self._hops.tick(now_s, self._queues())
             if now_s - status_s > _STATUS_S:
                 status_s = now_s

@@ -117,7 +117,7 @@ def run(
         "fetcher.strict": strict,
         "token.file": token_file.expanduser().absolute() if token_file else None,
     }
-    config = _resolve(run_dir, fresh, toml, assignments, flags)
+    config = _with_absolute_outputs(_resolve(run_dir, fresh, toml, assignments, flags))
     _make(run_dir)
     with hold_run(run_dir):
         if fresh:
@@ -160,6 +160,15 @@ def _resolve(
             " -i/--input; `icestream simulate demo` writes a data set to try"
         )
     return config
+
+
+def _with_absolute_outputs(config: Config) -> Config:
+    """A run must not depend on the folder that it was started from."""
+    where = config.outputs.destination
+    if not where or "://" in where:
+        return config
+    outputs = config.outputs.model_copy(update={"destination": absolute((where,))[0]})
+    return config.model_copy(update={"outputs": outputs})
 
 
 def _make(run_dir: Path) -> None:

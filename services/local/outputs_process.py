@@ -68,13 +68,16 @@ class OutputsProcess:
 
     def close(self) -> None:
         """Let it copy what is left, for a bounded time."""
+        if self._due_s is not None:
+            self.start()  # it died a moment ago: the last copies are still to be made
         process, self._process = self._process, None
-        if process is None or process.poll() is not None:
+        if process is None:
             return
         process.send_signal(signal.SIGTERM)
         self._say("copying the last outputs")
         try:
-            process.wait(self._final_sync_s + _GRACE_S)
+            if process.wait(self._final_sync_s + _GRACE_S):
+                self._say(self._last_line())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

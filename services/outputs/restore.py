@@ -9,7 +9,7 @@ from common.errors import BadInputError, IcestreamError
 from services.config import Config
 from services.outputs.destinations import Destination, open_destination
 from services.outputs.digest import Digests
-from services.outputs.manifest import Manifest
+from services.outputs.manifest import Manifest, OutputFile
 from services.outputs.sync import keep_run_id
 
 logger = logging.getLogger(__name__)
@@ -39,17 +39,28 @@ def restore_if_gone(run_dir: Path, config: Config) -> str:
 
 
 def _bring(run_dir: Path, destination: Destination, manifest: Manifest) -> None:
-    wanted = [name for name in manifest.files if name.startswith("tensorboard/")]
-    for name in [*wanted, manifest.checkpoints[0]]:  # the checkpoint last: with it, all is there
-        target = run_dir / name
-        if target.exists():
-            continue
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.with_name(f"{target.name}.part")
-        destination.get(name, manifest.files[name], part)
-        if Digests().of(part) != manifest.files[name]:
-            part.unlink(missing_ok=True)
+    for name in (name for name in manifest.files if name.startswith("tensorboard/")):
+        try:
+            _bring_one(run_dir, destination, name, manifest.files[name])
+        except BadInputError as error:  # it grew, and whoever copied it was killed before it was told
+            logger.warning("%s did not come back: %s", name, error)
+    # The checkpoint last: with it, all is there.
+    _bring_one(run_dir, destination, manifest.checkpoints[0], manifest.files[manifest.checkpoints[0]])
+    keep_run_id(run_dir, manifest.run_id)
+
+
+def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputFile) -> None:
+    """Raises BadInputError if what comes back is not what was copied."""
+    target = run_dir / name
+    if target.exists():
+        return
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.part")
+    try:
+        destination.get(name, file, part)
+        if Digests().of(part) != file:
             raise BadInputError(f"{name}: what came back is not what was copied")
         part.chmod(0o600)
         part.replace(target)
-    keep_run_id(run_dir, manifest.run_id)
+    finally:
+        part.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import logging
 import time
 from pathlib import Path
 
-from common.errors import IcestreamError, TransientError
+from common.errors import BadInputError, IcestreamError, TransientError
 from common.process import StopFlag
 from common.redact import without_secrets
 from common.status import OutputsStatus, write_status
@@ -91,10 +91,9 @@ class _Copies:
             time.sleep(_POLL_S)
 
     def _finish(self) -> None:
-        """The last copies. Whoever waits for this process ends it after outputs.final_sync_s."""
+        """The last copies. Raises BadInputError, so that the exit code tells, if they can't be made in time."""
         end_s = time.monotonic() + self._config.final_sync_s
         while problem := self._turn():
             if time.monotonic() + 2.0 > end_s:
-                logger.error("the newest outputs are not at %s: %s", self._where, problem)
-                return
+                raise BadInputError(f"the newest outputs were not copied: {problem}")
             time.sleep(2.0)

@@ -49,6 +49,8 @@ class Sync:
         self._destination = destination
         self._keep = keep
         self._digests = Digests()
+        self._where = where
+        self._told = False
         ours = run_id(run_dir)
         found = destination.manifest()
         if found is not None and found.run_id != ours and not take_over:
@@ -63,6 +65,8 @@ class Sync:
         local = {name: self._digests.of(self._run_dir / name) for name in self._names()}
         known = {name: file for name, file in local.items() if file is not None}
         to_copy, to_delete = changes(known, self._manifest, self._keep)
+        if to_copy or to_delete:
+            self._check_owner()
         done = 0
         for name in to_copy:
             if stopped():
@@ -75,6 +79,12 @@ class Sync:
             self._tell(self._manifest.without(name))  # first: nobody shall count on it any more
             self._destination.delete(name)
         return done
+
+    def _check_owner(self) -> None:
+        """Another run may have taken over since. Raises BadInputError."""
+        found = self._destination.manifest()
+        if found is not None and found.run_id != self._manifest.run_id and self._told:
+            raise BadInputError(f"{self._where}: another run has taken it over; this one copies nothing more there")
 
     def _names(self) -> list[str]:
         return [
@@ -106,3 +116,4 @@ class Sync:
     def _tell(self, manifest: Manifest) -> None:
         self._destination.write_manifest(manifest)
         self._manifest = manifest
+        self._told = True

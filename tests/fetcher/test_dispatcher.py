@@ -570,3 +570,20 @@ def test_a_file_that_two_units_miss_is_staged_once(restaging: Dispatcher) -> Non
     first, second = leases_in(restaging.handle("d", m.Hello(2), 0.0))
     assert Restage((0, 1)) in restaging.handle("d", gone(first), 0.0)
     assert Restage((2, 3)) in restaging.handle("d", gone(second), 0.0)
+
+
+def test_what_waits_for_the_trainer_is_no_stall_of_the_staging() -> None:
+    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=2, stall_timeout_s=10.0)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    dispatcher.handle("t", m.Want(0, 3), 0.0)
+    dispatcher.add_units([staged_unit(0)])
+    (lease,) = leases_in(dispatcher.handle("d", m.Hello(1), 0.0))
+    dispatcher.handle("d", m.Done(0, lease.lease, m.Layout(5, 9, 1), m.Tally(10, empty=5)), 0.0)
+    dispatcher.tick(1.0)
+    assert dispatcher.stall == "not_staged"
+    dispatcher.tick(2.0, staging_full=True)
+    assert dispatcher.stall == "no_free_slot"
+    dispatcher.handle("t", m.Release(0), 0.0)
+    dispatcher.tick(3.0, staging_full=True)
+    assert dispatcher.stall == "not_staged", "the trainer has nothing left"
+    dispatcher.validate()

@@ -179,3 +179,30 @@ def test_a_destination_that_is_damaged_is_no_reason_to_begin_anew(
     with pytest.raises(BadInputError, match="not a list of outputs"):
         restore_if_gone(empty, config)
     assert not list((empty / "checkpoints").glob("*.pt"))
+
+
+def test_an_event_file_that_grew_without_being_told_does_not_keep_the_checkpoint_away(
+    open_sync: Open, run_dir: Path, config: Config, federation: Federation
+) -> None:
+    open_sync(run_dir)[0].turn()
+    where = config.outputs.destination
+    folder = Path(where) if "://" not in where else federation.root / where.split("/", 3)[3]
+    (folder / "tensorboard/events.out.tfevents.1.host").write_text("half of a newer state")
+    empty = run_dir.with_name("new")
+    empty.mkdir()
+    assert STEP(1) in restore_if_gone(empty, config)
+    assert not list((empty / "tensorboard").iterdir())
+
+
+def test_a_run_whose_destination_was_taken_over_copies_nothing_more(open_sync: Open, run_dir: Path) -> None:
+    first, destination = open_sync(run_dir)
+    first.turn()
+    other = run_dir.with_name("other")
+    write(other, STEP(5))
+    open_sync(other, take_over=True)[0].turn()
+    write(run_dir, STEP(9))
+    with pytest.raises(BadInputError, match="another run has taken it over"):
+        first.turn()
+    manifest = destination.manifest()
+    assert manifest is not None
+    assert manifest.checkpoints == [STEP(5)]

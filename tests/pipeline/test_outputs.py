@@ -15,8 +15,6 @@ from showers import Undisturbed
 
 pytestmark = pytest.mark.slow
 
-NEVER = "--set", "outputs.every_s=0.2"
-
 
 def test_a_run_goes_on_from_checkpoints_that_were_brought_back(
     processes: Processes, federation: Federation, command: list[str], undisturbed: Undisturbed, tmp_path: Path
@@ -62,8 +60,6 @@ def test_a_destination_that_fails_and_a_copier_that_is_killed_do_not_end_the_run
     run = processes.start("run", *flags, environment=environment)
     processes.wait_for(lambda: run.ended() or "no checkpoint in" in run.output(), "the refusal")
     assert processes.finish(run) == 2, "what is there can't be known: nothing is begun anew"
-    local = Path(processes.logs / "a file, no folder")
-    local.write_text("")
     flags = [*command, *settings(f"outputs.destination={processes.logs / 'there'}", "outputs.every_s=0.2")]
     run = processes.start_and_reach(5, flags, before=undisturbed.steps)
     pid = processes.the_pid("outputs")
@@ -72,3 +68,17 @@ def test_a_destination_that_fails_and_a_copier_that_is_killed_do_not_end_the_run
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same(processes)
     assert (processes.logs / "there" / f"checkpoints/step-{undisturbed.steps:09d}.pt").exists()
+
+
+def test_a_destination_that_goes_away_in_mid_run_is_told_and_the_run_ends_well(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    there = processes.logs / "there"
+    flags = [*command, *settings(f"outputs.destination={there}", "outputs.every_s=0.2", "outputs.final_sync_s=3")]
+    run = processes.start_and_reach(5, flags, before=undisturbed.steps)
+    processes.wait_in(run, lambda: list(there.glob("checkpoints/*.pt")), "the first copy")
+    shutil.rmtree(there)
+    there.write_text("a file, no folder")
+    assert processes.finish(run) == 0, processes.report()
+    undisturbed.assert_same(processes)
+    assert "the newest outputs were not copied" in run.output()
