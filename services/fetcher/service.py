@@ -85,12 +85,10 @@ class FetcherService:
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         self._inventory = Inventory(self._ledger, ranges, self._blocks)
         self._claims = Claims(self._inventory)
-        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
         self._remotes = Remotes(config, self._note_listed)
         for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
             part.unlink(missing_ok=True)
         self._capacity = capacity
-        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
         self._ahead = StageAhead(
             self._blocks,
             self._inventory.staged_bytes,
@@ -107,6 +105,9 @@ class FetcherService:
         )
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
+        # After the sockets: a second fetcher of this run is told what it is, not that the cache is in use.
+        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
+        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._lister = Lister(partial(expand, remotes=self._remotes))

@@ -292,6 +292,7 @@ def test_a_full_disk_is_our_problem_and_not_the_servers(
     assert error.value.filename == str(tmp_path / "a")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the fault proxy's own connections
 @pytest.mark.parametrize(("how", "first"), [("kill", "Client"), ("freeze", "Timeout")])
 def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
     federation: Federation, pelican: Make, url: str, tmp_path: Path, how: str, first: str

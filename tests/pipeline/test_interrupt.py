@@ -59,7 +59,7 @@ def test_going_on_with_another_seed_or_other_files_is_refused_and_nothing_is_los
     for change in (["--seed", "5"], ["-i", str(showers.folder / "bundles_0.parquet")], settings("unit_events=200")):
         exit_code, output = processes.run("run", *change)  # all else as it is stored
         assert exit_code == 2
-        assert f"the checkpoint at step {step} belongs to another plan" in output.splitlines()[-1]
+        assert "belongs to another plan" in output.splitlines()[-1]
         assert "Traceback" not in output + processes.log("trainer")
         assert (processes.checkpoint_step(), processes.audit()) == (step, audit)
 
