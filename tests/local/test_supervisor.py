@@ -102,7 +102,7 @@ elif behaviour == "finishes with the others":
     (run_dir / "trainer.done").touch()
     sys.exit(0)
 while True:
-    signal.pause()
+    time.sleep(0.02)  # not pause(): a signal just before it would not be heard before the next one
 """
 
 SUPERVISOR = """
