@@ -464,7 +464,8 @@ def test_a_fetcher_that_begins_while_its_folder_is_swept_has_all_its_folders(
 
     monkeypatch.setattr(module, "try_lock", swept_before)
     make("a")
-    assert run.files.is_dir() and run.parts.is_dir()
+    assert run.files.is_dir()
+    assert run.parts.is_dir()
 
 
 def test_the_lock_of_a_run_is_the_last_thing_that_is_swept(
