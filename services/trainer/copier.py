@@ -27,6 +27,12 @@ def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, A
     )
 
 
+def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
+    """A microbatch in memory of its own, on the CPU."""
+    offsets, particles, events = slice_microbatch(arrays, index)
+    return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+
+
 class HostCopier:
     """For the CPU: the copy is complete when the call returns."""
 
@@ -35,8 +41,7 @@ class HostCopier:
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
         """The microbatch in memory of its own."""
-        offsets, particles, events = slice_microbatch(arrays, index)
-        return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+        return copy_to_host(arrays, epoch, unit, index)
 
     def finish_unit(self, release: Callable[[], None]) -> None:
         """Call ``release`` as soon as all copies so far are complete."""
