@@ -21,14 +21,26 @@ logger = logging.getLogger(__name__)
 
 
 class Gauges:
-    """For one trainer process. After each step stepped(), at the end of training close()."""
+    """For one trainer process. After each step stepped(), at the end of training close().
 
-    def __init__(self, run_dir: Path, config: TrainerConfig, device: torch.device) -> None:
+    Of several ranks the first is profiled. They are not replayed: each would do as many rounds as its own clock says,
+    and wait for the others' gradients for ever.
+    """
+
+    def __init__(
+        self, run_dir: Path, config: TrainerConfig, device: torch.device, *, rank: int = 0, ranks: int = 1
+    ) -> None:
         self._run_dir = run_dir
         self._replay_s = config.replay_s
         self._pace = Pace()
-        self._profile = StepProfile(run_dir, config.profile_steps, device) if config.profile_steps else None
-        self._sample = SpreadSample(config.replay_batches) if config.replay_batches else None
+        self._profile = (
+            StepProfile(run_dir, config.profile_steps, device) if config.profile_steps and not rank else None
+        )
+        self._sample = SpreadSample(config.replay_batches) if config.replay_batches and ranks == 1 else None
+        if config.replay_batches and ranks > 1:
+            logger.warning(
+                "trainer.replay_batches: the replay ceiling is measured with one trainer only, not with %d", ranks
+            )
 
     def stepped(self, step: int, batch: Batch) -> None:
         """The loop is through with step ``step`` of the run."""

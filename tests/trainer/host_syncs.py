@@ -1,7 +1,7 @@
 """Finds, on the CPU, what would make the host wait for a GPU: in a step there must be nothing of the kind.
 
 Every operator passes through a TorchDispatchMode; what Python does with a tensor without an operator (`tolist`,
-`cpu`, `numpy`) through a TorchFunctionMode. On the CPU all tensors are at hand, so that what can't be told from a tensor on the
+`cpu`, `numpy`) through a TorchFunctionMode. On the CPU all tensors are at hand: what can't be told from a tensor on the
 device counts as one. The one exception: torch's optimisers count their steps in 0-dim tensors on the host, whatever the
 parameters' device, and read them.
 
