@@ -59,11 +59,15 @@ PURE = (
     "services/tensorboard/names.py",
     "services/trainer/ahead.py",
     "services/trainer/batch.py",
+    "services/trainer/noise.py",
     "services/trainer/lane.py",
     "services/trainer/pace.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
+    "services/trainer/wgan/adaptive.py",
+    "services/trainer/wgan/penalty_sample.py",
+    "services/trainer/wgan/schedule.py",
     "services/trainer/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +30,13 @@ logger = logging.getLogger(__name__)
 _LOCK_WAIT_S = 60.0
 
 TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
-    "wgan": lambda config, device: WganTask(config.trainer.wgan, device, config.seed),
+    "wgan": lambda config, device: WganTask(
+        config.trainer.wgan,
+        device,
+        config.seed,
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    ),
 }
 
 
@@ -39,8 +46,9 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     Raises BadInputError for a user's mistake.
     """
     device = pick_device(config.trainer.device)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
     checkpoints = None
     try:
