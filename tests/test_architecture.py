@@ -57,6 +57,8 @@ PURE = (
     "services/pelican/url.py",
     "services/pelican/webdav.py",
     "services/trainer/batch.py",
+    "services/trainer/changed_settings.py",
+    "services/trainer/device_environment.py",
     "services/trainer/health.py",
     "services/trainer/health_config.py",
     "services/trainer/lane.py",
@@ -68,12 +70,16 @@ PURE = (
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
 COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py"))
+_LOOP = (
+    *("loop", "feed", "state", "copier", "position", "batch", "audit"),
+    *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
+)
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "services/pelican").glob("**/*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
-    *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
+    *(f"services/trainer/{name}.py" for name in _LOOP),
 )
 
 

@@ -16,7 +16,9 @@ from common.status import TrainerStatus
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.audit import Audit
+from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
+from services.trainer.device_environment import be_deterministic
 from services.trainer.feed import Feed
 from services.trainer.loop import train
 from services.trainer.state import Task, TrainState
@@ -41,6 +43,8 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     if config.trainer.threads:
         torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
     checkpoints = None
     try:
         checkpoints = Checkpoints(
@@ -83,12 +87,18 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device), device, feed.plan_hash, lanes=config.stream.lanes
+            TASKS[config.trainer.model](config, device),
+            device,
+            feed.plan_hash,
+            lanes=config.stream.lanes,
+            health=config.trainer.health,
         )
         if latest is not None:
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
+            for line in changed_settings(checkpoint["config"], _shown(config)):
+                logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
@@ -122,7 +132,9 @@ def _train(
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
-        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop))
+        end = train(
+            run_dir, state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop)
+        )
         status = telemetry.status(end, state, feed.waits, force=True)
     finally:
         telemetry.close()

@@ -76,6 +76,7 @@ class WganTask:
         self.steps = 0
         self.generator_updates = 0
         self.critic_updates = 0
+        self.learning_rate_scale = 1.0
         self._zero = torch.zeros((), device=device)
         self._gp_norm = self._zero
 
@@ -246,7 +247,11 @@ class WganTask:
             (self.critic_optimiser, self.config.critic_lr),
         ):
             for group in optimiser.param_groups:
-                group["lr"] = rate * factor
+                group["lr"] = rate * factor * self.learning_rate_scale
+
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiplies all learning rates by ``factor`` from now on."""
+        self.learning_rate_scale *= factor
 
     # ---- Use without training.
 
@@ -323,7 +328,7 @@ class WganTask:
         )
 
 
-_COUNTERS = ("steps", "generator_updates", "critic_updates", "critic_steps", "penalty_weight")
+_COUNTERS = ("steps", "generator_updates", "critic_updates", "critic_steps", "penalty_weight", "learning_rate_scale")
 
 
 def learning_rate_factor(step: int, config: WganConfig) -> float:
