@@ -21,9 +21,9 @@ class HealthConfig(ConfigBranch):
     """The norm of a network's gradient above this is a warning."""
     critical_grad_norm: float = Field(1e7, ge=0)
     """The norm of a network's gradient above this is critical: the update is left out, and training goes back."""
-    warning_grad_ratio: float = Field(100.0, ge=0)
+    warning_grad_ratio: float = Field(1000.0, ge=0)
     """A gradient norm above this many times its running median is a warning."""
-    critical_grad_ratio: float = Field(10_000.0, ge=0)
+    critical_grad_ratio: float = Field(100_000.0, ge=0)
     """A gradient norm above this many times its running median is critical."""
     grad_norm_floor: float = Field(10.0, ge=0)
     """Gradient norms up to this are never compared with their median: small ones vary by large factors."""

@@ -11,7 +11,7 @@ from services.config import load_config
 from services.trainer.health import Health, HealthWatch, UpdateLimits, update_limits
 from services.trainer.health_config import HealthConfig
 
-CONFIG = HealthConfig(median_steps=11)
+CONFIG = HealthConfig(median_steps=11, warning_grad_ratio=100, critical_grad_ratio=10_000)
 NORMAL = {"c_loss": -3.0, "g_loss": 1.0, "m_loss": 2.0, "w_gap": 3.0, "critic_grad_norm": 20.0, "skipped_updates": 0.0}
 
 
@@ -50,7 +50,7 @@ def test_a_step_is_judged_by_losses_gradients_and_updates_left_out(
 
 
 def test_gradients_are_compared_only_with_enough_of_them_and_only_if_they_are_large() -> None:
-    new = HealthWatch(HealthConfig(median_steps=100))
+    new = HealthWatch(HealthConfig(median_steps=100, warning_grad_ratio=100))
     for step in range(1, 11):
         assert new.judge(step, {"a_grad_norm": 20.0 if step < 10 else 9e4}).health is Health.HEALTHY
     assert new.judge(11, {"a_grad_norm": 9e4}).health is Health.WARNING
