@@ -62,9 +62,13 @@ PURE = (
     "services/trainer/health.py",
     "services/trainer/health_config.py",
     "services/trainer/lane.py",
+    "services/trainer/noise.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
+    "services/trainer/wgan/adaptive.py",
+    "services/trainer/wgan/penalty_sample.py",
+    "services/trainer/wgan/schedule.py",
     "services/trainer/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")

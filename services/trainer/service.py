@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.device_environment import be_deterministic
 from services.trainer.feed import Feed
+from services.trainer.health import update_limits
 from services.trainer.loop import train
 from services.trainer.state import Task, TrainState
 from services.trainer.telemetry import Telemetry
@@ -30,7 +32,14 @@ logger = logging.getLogger(__name__)
 _LOCK_WAIT_S = 60.0
 
 TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
-    "wgan": lambda config, device: WganTask(config.trainer.wgan, device, config.seed),
+    "wgan": lambda config, device: WganTask(
+        config.trainer.wgan,
+        device,
+        config.seed,
+        limits=update_limits(config.trainer.health),
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    ),
 }
 
 
@@ -40,8 +49,9 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     Raises BadInputError for a user's mistake.
     """
     device = pick_device(config.trainer.device)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
     if config.trainer.deterministic:
         be_deterministic()

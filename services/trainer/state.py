@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Protocol
 
 import torch
@@ -15,8 +14,6 @@ from services.trainer.health import HealthWatch
 from services.trainer.health_config import HealthConfig
 from services.trainer.position import StreamPosition
 from services.trainer.window import WindowedMean
-
-logger = logging.getLogger(__name__)
 
 W_GAP_WINDOW = 500
 NEW_PLAN_REMEDY = (
@@ -34,8 +31,8 @@ class Task(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Everything that training goes on from."""
 
-    def load_state_dict(self, state: dict[str, Any]) -> list[str] | None:
-        """Go on from state_dict(). What was left out since it does not fit (another optimiser, say): one line each.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(). A part that does not fit any more (another optimiser, say) is left out, and logged.
 
         Raises KeyError, RuntimeError or ValueError if the networks differ.
         """
@@ -98,15 +95,13 @@ class TrainState:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
             self.position = StreamPosition.start(num_lanes).model_copy(update={"counters": self.position.counters})
         try:
-            left_out = self.task.load_state_dict(checkpoint["task"])
+            self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
             raise BadInputError(
                 f"the checkpoint at step {self.step} fits no model of this configuration ({reason}): resume with its "
                 "settings, or use --fresh"
             ) from None
-        for line in left_out or ():
-            logger.warning("the checkpoint at step %d: %s", self.step, line)
         self.w_gap.load_state_dict(checkpoint["w_gap"])
         if "watch" in checkpoint:
             self.watch.load_state_dict(checkpoint["watch"])

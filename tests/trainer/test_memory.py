@@ -54,6 +54,7 @@ def ragged_batch(rng: torch.Generator, device: torch.device, *, full: bool) -> B
                 unit=0,
                 index=index,
                 offsets_E1=offsets.to(device),
+                host_offsets_E1=offsets.numpy(),
                 event_columns={"primary": primary.to(device)},
                 particle_columns={"muons": muons.to(device)},
                 num_events=num_events,
