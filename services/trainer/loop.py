@@ -59,6 +59,7 @@ def train(
                 telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waits)
             else:
                 telemetry.status("training", state, feed.waits)
+            telemetry.evaluate(state, fed.batch)
             if state.step % config.checkpoint_every == 0:
                 commit()
     plan_ended = exhausted and feed.ended

@@ -15,7 +15,8 @@ from common.measurements import values
 from common.status import FetcherStatus, Hop, TrainerStatus, read_status, write_status
 from services.trainer.batch import Batch
 from services.trainer.state import TrainState
-from services.trainer.telemetry import TENSORBOARD_FOLDER, Telemetry
+from services.trainer.telemetry import Telemetry
+from services.trainer.tensorboard_sink import run_folder
 from services.trainer.waits import BatchWaits
 
 FETCHER = FetcherStatus(
@@ -56,7 +57,7 @@ def waits(put_s: float, get_s: float) -> BatchWaits:
 
 
 def scalars(run_dir: Path) -> dict[str, float]:
-    events = EventAccumulator(str(run_dir / TENSORBOARD_FOLDER)).Reload()
+    events = EventAccumulator(str(run_folder(run_dir))).Reload()
     return {name: events.Scalars(name)[-1].value for name in events.Tags()["scalars"]}
 
 

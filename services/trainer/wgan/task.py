@@ -248,6 +248,15 @@ class WganTask:
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
 
+    def learning_rates(self) -> dict[str, float]:
+        """Of the latest step, by network."""
+        optimisers = {
+            "count": self.count_optimiser,
+            "generator": self.generator_optimiser,
+            "critic": self.critic_optimiser,
+        }
+        return {name: float(optimiser.param_groups[0]["lr"]) for name, optimiser in optimisers.items()}
+
     # ---- Use without training.
 
     @torch.no_grad()
