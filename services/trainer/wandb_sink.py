@@ -61,6 +61,7 @@ class WandbSink:
 
     def close(self) -> None:
         self._run.finish()
+        self._wandb.teardown()  # finish() returns before wandb's process has written the last of it
 
     def _start(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> Any:
         # What wandb would tell of the machine, the command line and the code: none of its business.
