@@ -56,7 +56,10 @@ PURE = (
     "services/pelican/limits.py",
     "services/pelican/url.py",
     "services/pelican/webdav.py",
+    "services/physics/bundles.py",
+    "services/physics/metrics.py",
     "services/trainer/batch.py",
+    "services/trainer/hyperparameters.py",
     "services/trainer/lane.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
@@ -72,6 +75,7 @@ KNOWS_NO_MODEL = (
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
     *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
+    *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
 )
 
 
