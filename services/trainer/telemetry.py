@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,7 @@ _AT_LOG_STEPS = (
     *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
 )
 """Beginnings of the names (common/measurements.py) that are told at every log step, besides the metrics."""
+_SCORE = "panel/score"
 _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
@@ -65,9 +67,8 @@ class Telemetry:
         self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
         self._newest = self._base
         self._metrics: dict[str, float] = {}
-        self._events = Rate()
-        self._particles = Rate()
-        self._steps = Rate()
+        self._score: float | None = None
+        self._events, self._particles, self._steps = Rate(), Rate(), Rate()
         self._waits = Shares()
         self._checkpoint = ""
         self._checkpoint_step = 0
@@ -84,8 +85,12 @@ class Telemetry:
         told |= {name: value for name, value in values(fetcher, self._newest).items() if name.startswith(_AT_LOG_STEPS)}
         for source in self._sources:
             told |= source()
+        self.note(state.step, told)
+
+    def note(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Tell numbers that are on the host, by their full names."""
         for sink in self._sinks:
-            sink.scalars(told, state.step)
+            sink.scalars(scalars, step)
 
     def evaluate(self, state: TrainState, batch: Batch) -> None:
         """After each step: fill the validation block, and every so many steps look at the model with it."""
@@ -98,10 +103,16 @@ class Telemetry:
         found = self._evaluator.evaluate(self._block.batch)
         if found is None:
             return
+        self._score = found.scalars.get(_SCORE, self._score)
+        self.note(state.step, {**found.scalars, "trainer/panel_s": time.monotonic() - started_s})
         for sink in self._sinks:
-            sink.scalars({**found.scalars, "trainer/panel_s": time.monotonic() - started_s}, state.step)
             sink.histograms(found.histograms, state.step)
             sink.images(found.images, state.step)
+
+    def newest_score(self) -> float | None:
+        """How good the weights are, lower is better; None if that was not measured since the last call."""
+        score, self._score = self._score, None
+        return score if score is not None and math.isfinite(score) else None
 
     def checkpointed(self, path: Path, step: int) -> None:
         """A checkpoint was written."""
@@ -114,6 +125,13 @@ class Telemetry:
         """Training goes on behind ``step`` again: what was told of later steps is void."""
         for sink in self._sinks:
             sink.go_back(step)
+        self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
+        self._metrics = {}
+        self._score = None
+
+    def health(self, label: str, reason: str, rollbacks: int) -> None:
+        """For the status file, from now on."""
+        self._base = self._base.model_copy(update={"health": label, "health_reason": reason, "rollbacks": rollbacks})
 
     def status(
         self,
@@ -144,7 +162,12 @@ class Telemetry:
                 "s_per_batch": seconds_each(batches_per_s),
                 "wait_fraction": batches.wait_get_share,
                 "batches": batches,
-                "losses": {loss: self._metrics[loss] for loss in _IN_STATUS if loss in self._metrics},
+                "losses": {
+                    # JSON has no word for others, and the file could not be read.
+                    loss: self._metrics[loss]
+                    for loss in _IN_STATUS
+                    if math.isfinite(self._metrics.get(loss, math.nan))
+                },
                 "checkpoint": self._checkpoint,
                 "checkpoint_step": self._checkpoint_step,
                 "quarantined": [bad.reason for bad in state.position.quarantined[-_QUARANTINED_TOLD:]],

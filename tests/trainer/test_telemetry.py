@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -257,16 +258,38 @@ def test_the_model_is_looked_at_every_so_many_steps_once_the_block_is_full(tmp_p
     assert all(told["panel/score"] == 2.0 and told["trainer/panel_s"] >= 0.0 for _, told in notes.told)
     assert notes.pictures == ["panel/picture"] * 3
     assert all(looked is block.batch for looked in looks.blocks)
+    assert (telemetry.newest_score(), telemetry.newest_score()) == (2.0, None)
     looks.has_something = False
     telemetry.evaluate(at_step(10), make_batch(2))
     assert len(notes.told) == 3
 
 
-def test_a_roll_back_is_passed_on(tmp_path: Path) -> None:
+def test_after_a_roll_back_what_was_told_of_later_steps_is_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = Notes()
     telemetry = Telemetry(tmp_path, step=0, device="cpu", max_steps=0, epochs=1, sinks=[notes])
+    now_s = 100.0
+    monkeypatch.setattr("services.trainer.telemetry.time.monotonic", lambda: now_s)
+    telemetry.scalars(at_step(80), {"w_gap": torch.tensor(5.0)}, waits(0.0, 0.0))
     telemetry.rolled_back(40)
+    telemetry.health("critical", "w_gap was 5", 1)
+    now_s = 101.0
+    status = telemetry.status("training", at_step(42), waits(0.0, 0.0), force=True)
     assert notes.went_back_to == [40]
+    assert status.losses == {}
+    assert status.batches_per_s == 0.0, "and not -38"
+    assert (status.health, status.health_reason, status.rollbacks) == ("critical", "w_gap was 5", 1)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_status_file_readable(tmp_path: Path) -> None:
+    notes = Notes()
+    telemetry = Telemetry(tmp_path, step=0, device="cpu", max_steps=0, epochs=1, sinks=[notes])
+    telemetry.scalars(at_step(1), {"w_gap": torch.tensor(torch.nan), "m_loss": torch.tensor(1.5)}, waits(0.0, 0.0))
+    status = read_status(tmp_path, "trainer", TrainerStatus)
+    assert status is not None
+    assert status.losses == {"m_loss": 1.5}
+    assert math.isnan(notes.told[0][1]["train/w_gap"])
 
 
 def test_what_was_started_for_it_is_ended_with_it(tmp_path: Path) -> None:
