@@ -30,15 +30,17 @@ def comparison(histograms: Mapping[str, tuple[Edges, Counts, Counts]], title: st
 
     ``histograms``: feature -> edges (B + 1,), and how many real and generated values there are in each bin.
     """
-    figure = Figure(figsize=(14, 4.2 * -(-len(histograms) // _COLUMNS)), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(14, 4.2 * -(-len(histograms) // _COLUMNS)), dpi=_DPI)
     canvas = FigureCanvasAgg(figure)
     figure.suptitle(title)
     rows = -(-len(histograms) // _COLUMNS)
-    grid = figure.add_gridspec(2 * rows, _COLUMNS, height_ratios=[3, 1] * rows)
+    # Fixed places: to have matplotlib find them takes as long as all the drawing.
+    outer = figure.add_gridspec(rows, _COLUMNS, left=0.06, right=0.99, top=0.93, bottom=0.08, hspace=0.3, wspace=0.22)
     for index, (name, (edges, real, generated)) in enumerate(histograms.items()):
         row, column = divmod(index, _COLUMNS)
-        upper = figure.add_subplot(grid[2 * row, column])
-        lower = figure.add_subplot(grid[2 * row + 1, column], sharex=upper)
+        inner = outer[row, column].subgridspec(2, 1, height_ratios=[3, 1], hspace=0.05)
+        upper = figure.add_subplot(inner[0])
+        lower = figure.add_subplot(inner[1], sharex=upper)
         _distributions(upper, edges, real, generated)
         _ratio(lower, edges, real, generated)
         upper.tick_params(labelbottom=False)
@@ -54,7 +56,8 @@ def _distributions(axes: Axes, edges: Edges, real: Counts, generated: Counts) ->
     if real.any() or generated.any():
         axes.set_yscale("log")
     axes.set_ylabel("part of all")
-    axes.legend()
+    axes.minorticks_off()
+    axes.legend(loc="upper right")
 
 
 def _ratio(axes: Axes, edges: Edges, real: Counts, generated: Counts) -> None:
