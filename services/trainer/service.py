@@ -20,12 +20,14 @@ from services.trainer.audit import Audit
 from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.device_environment import be_deterministic
+from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
 from services.trainer.health import update_limits
 from services.trainer.loop import train
+from services.trainer.open_telemetry import open_telemetry
 from services.trainer.state import Task, TrainState
-from services.trainer.telemetry import Telemetry
+from services.trainer.wgan.panel import WganPanel
 from services.trainer.wgan.task import WganTask
 
 logger = logging.getLogger(__name__)
@@ -131,13 +133,7 @@ def pick_device(name: str) -> torch.device:
 def _train(
     run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, stop: StopFlag
 ) -> TrainerStatus:
-    telemetry = Telemetry(
-        run_dir,
-        step=state.step,
-        device=str(state.device),
-        max_steps=config.trainer.max_steps,
-        epochs=config.epochs,
-    )
+    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config))
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
@@ -166,6 +162,11 @@ def _train(
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
     return status
+
+
+def _evaluator(config: Config, task: Task) -> Evaluator:
+    assert isinstance(task, WganTask)  # the one model that there is
+    return WganPanel(task, config.seed)
 
 
 def _shown(config: Config) -> str:
