@@ -34,6 +34,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "penalty_weight": 0.0,
         "network": NETWORK | {"layer_norm": False, "spectral_norm": True},
     },
+    "spectral normalisation and penalty": {"network": NETWORK | {"layer_norm": False, "spectral_norm": True}},
     "count head by mean": {"network": NETWORK | {"count_head": "mse"}},
     "max pooling, no limit of the score": {"network": NETWORK | {"pooling": "max", "score_limit": 0.0}},
     "sum pooling": {"network": NETWORK | {"pooling": "sum"}},
