@@ -56,6 +56,8 @@ PURE = (
     "services/pelican/limits.py",
     "services/pelican/url.py",
     "services/pelican/webdav.py",
+    "services/tensorboard/names.py",
+    "services/trainer/ahead.py",
     "services/trainer/batch.py",
     "services/trainer/changed_settings.py",
     "services/trainer/device_environment.py",
@@ -63,6 +65,7 @@ PURE = (
     "services/trainer/health_config.py",
     "services/trainer/lane.py",
     "services/trainer/noise.py",
+    "services/trainer/pace.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
@@ -74,8 +77,9 @@ PURE = (
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
 COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py"))
-_LOOP = (
+_TRAINER_MODULES = (
     *("loop", "feed", "state", "copier", "position", "batch", "audit"),
+    *("ahead", "gauges", "pace", "profile", "replay"),
     *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
 )
 KNOWS_NO_MODEL = (
@@ -83,7 +87,7 @@ KNOWS_NO_MODEL = (
     *(str(path.relative_to(ROOT)) for path in (ROOT / "services/pelican").glob("**/*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
-    *(f"services/trainer/{name}.py" for name in _LOOP),
+    *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
 )
 
 

@@ -35,6 +35,14 @@ class TrainerConfig(ConfigBranch):
     for the device, and when training's health is judged."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
+    profile_steps: int = Field(0, ge=0)
+    """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
+    replay_batches: int = Field(0, ge=0)
+    """So many batches of a session at most, evenly spread over it, stay on the device, and are trained again and again
+    for `replay_s` after the last checkpoint: the summary then tells what part of this ceiling the pipeline reached.
+    Batches differ: 32 or more give a steady figure. 0: no replay."""
+    replay_s: float = Field(5.0, gt=0)
+    """How long they are replayed; at least three times each."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
     deterministic: bool = False

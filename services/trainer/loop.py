@@ -10,6 +10,7 @@ from typing import Literal
 
 from common.transport import StopRequested
 from services.trainer.audit import Audit
+from services.trainer.batch import Batch
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.config import TrainerConfig
 from services.trainer.feed import Feed
@@ -32,6 +33,7 @@ def train(
     config: TrainerConfig,
     config_json: str,
     stopped: Callable[[], bool],
+    after_step: Callable[[int, Batch], None] = lambda step, batch: None,
 ) -> Literal["finished", "stopped"]:
     """Train until the plan ends, ``max_steps`` is reached, or the process is asked to stop. Ends with a checkpoint.
 
@@ -89,6 +91,7 @@ def train(
                 if state.step % config.checkpoint_every == 0:
                     commit()
                 saver.poll()
+                after_step(state.step, fed.batch)
         if exhausted and feed.ended:
             state.position = feed.position  # units without events may stand behind the last batch
         commit()

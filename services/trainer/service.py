@@ -13,7 +13,7 @@ from common.errors import BadInputError
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
-from common.status import TrainerStatus
+from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.audit import Audit
@@ -21,6 +21,7 @@ from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.device_environment import be_deterministic
 from services.trainer.feed import Feed
+from services.trainer.gauges import Gauges
 from services.trainer.health import update_limits
 from services.trainer.loop import train
 from services.trainer.state import Task, TrainState
@@ -140,12 +141,24 @@ def _train(
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
+    gauges = Gauges(run_dir, config.trainer, state.device)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
-            run_dir, state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop)
+            run_dir,
+            state,
+            feed,
+            checkpoints,
+            telemetry,
+            audit,
+            config.trainer,
+            _shown(config),
+            lambda: bool(stop),
+            gauges.stepped,
         )
         status = telemetry.status(end, state, feed.waits, force=True)
+        status = gauges.close(state, status, stopped=lambda: bool(stop))
+        write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
         if audit is not None:
