@@ -44,8 +44,11 @@ class TrainerConfig(ConfigBranch):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)
-    """CPU threads of torch. Networks as small as these gain nothing from more, and lose much on a busy machine.
-    0: torch's own choice."""
+    """CPU threads of the training step: so many parts of a batch are worked off at once. 0: one for each core that
+    the process may use."""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under autocast,
+    losses and weights in float32."""
     max_steps: int = Field(0, ge=0)
     """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
     checkpoint_every: int = Field(200, ge=1)
@@ -56,6 +59,14 @@ class TrainerConfig(ConfigBranch):
     """Steps between scalars on TensorBoard; the only times when the host waits for the device."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
+    profile_steps: int = Field(0, ge=0)
+    """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
+    replay_batches: int = Field(0, ge=0)
+    """So many batches of a session at most, evenly spread over it, stay on the device, and are trained again and again
+    for `replay_s` after the last checkpoint: the summary then tells what part of this ceiling the pipeline reached.
+    Batches differ: 32 or more give a steady figure. 0: no replay."""
+    replay_s: float = Field(5.0, gt=0)
+    """How long they are replayed; at least three times each."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
     validation: ValidationConfig = ValidationConfig()

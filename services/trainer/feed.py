@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,6 +23,7 @@ from common.errors import BadInputError
 from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from services.trainer.ahead import ReadAhead
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
@@ -33,7 +35,7 @@ from services.trainer.waits import BatchWaits
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-_NOTHING = (None, "")
+_NO_MORE: Any = object()
 
 
 class _BeginPlan(Exception):
@@ -178,6 +180,21 @@ class Feed:
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
         self._taken = self.position
+        # Where no slot may be held, a unit is asked for only when its lane waits for it: see lane.py.
+        most = 0 if holds_no_slot(self._stream) else self._copier.batches_ahead
+        ahead = ReadAhead(self._assembled(), most, wait=self._receive, poll=self._receive_if_there)
+        for fed, mark in ahead:
+            self._copier.hand_over(mark)
+            self.waits.given(time.monotonic())
+            yield fed
+            self.waits.taken(time.monotonic())
+            self.position = fed.position  # the loop came back for the next batch: this one is trained
+        if ahead.ended:
+            self.ended = True
+            self.position = self._taken  # units without events may stand behind the last batch
+
+    def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
+        """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
         streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
         while True:
             microbatches: list[Microbatch] = []
@@ -185,28 +202,37 @@ class Feed:
             for lane, stream in streams:
                 num_events = 0
                 while num_events < self._stream.lane_batch_events:
-                    microbatch, line = next(stream, _NOTHING)
-                    if microbatch is None:
+                    taken = next(stream, _NO_MORE)
+                    if taken is _NO_MORE:
                         break
+                    if taken is None:
+                        yield None
+                        continue
+                    microbatch, line = taken
                     microbatches.append(microbatch)
                     lines.append(line)
                     num_events += microbatch.num_events
                 if num_events < self._stream.lane_batch_events and not lane.used_up:
-                    return  # asked to stop: what has been taken is not trained
+                    return False  # asked to stop: what has been taken is not trained
             if not microbatches:
-                self.ended = True
-                self.position = self._taken  # units without events may stand behind the last batch
-                return
-            position = self._taken
-            self.waits.given(time.monotonic())
-            yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines if self._audit else ()))
-            self.waits.taken(time.monotonic())
-            self.position = position  # the loop came back for the next batch: this one is trained
+                return True
+            fed = FedBatch(Batch(tuple(microbatches)), self._taken, tuple(lines if self._audit else ()))
+            yield fed, self._copier.mark()
 
-    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str]]:
-        """A lane's microbatches on the device, each with its line in the audit."""
-        while (arrived := self._next_unit(lane)) is not None:
-            unit, arrays = arrived
+    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
+        """A lane's microbatches on the device, each with its line in the audit; None while its next unit is not there.
+
+        They end when there are no more, or if asked to stop.
+        """
+        while True:
+            while not lane.arrived and not lane.ended and not self._stopped():
+                if holds_no_slot(self._stream) and not lane.asked:
+                    lane.asked = True
+                    self._transport.send(m.Want(lane.number, 1))
+                yield None
+            if not lane.arrived or self._stopped():
+                return
+            unit, arrays = lane.arrived.popleft()
             at = self._taken.lane_of(unit).cursor
             if unit.k != at.unit:
                 raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
@@ -220,24 +246,26 @@ class Feed:
                 self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
                 taken = microbatch, line
             # The unit is through: its slot is released before the last microbatch is trained.
-            del arrays, arrived
+            del arrays
             self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
             self._taken = self._taken.after_unit(unit)
             if taken is not None:
                 yield taken
 
-    def _next_unit(self, lane: Lane) -> tuple[m.DeliveredUnit, UnitArrays | None] | None:
-        """The lane's next unit; None once there is none, or if asked to stop."""
-        while not lane.arrived and not lane.ended and not self._stopped():
-            if holds_no_slot(self._stream) and not lane.asked:
-                lane.asked = True
-                self._transport.send(m.Want(lane.number, 1))
-            self._receive()
-        return lane.arrived.popleft() if lane.arrived and not self._stopped() else None
-
     def _receive(self) -> None:
+        """Wait a short time for a message, and take it."""
         self._copier.poll()
-        match self._next_message():
+        self._take(self._next_message())
+
+    def _receive_if_there(self) -> bool:
+        """Take a message that has arrived; False if there is none."""
+        self._copier.poll()
+        message = self._transport.receive(0.0)
+        self._take(message)
+        return message is not None
+
+    def _take(self, message: m.Message | None) -> None:
+        match message:
             case m.DeliveredUnit() as unit:
                 lane = self._lane(unit.k % self._stream.lanes)
                 lane.arrived.append((unit, self._arrays(unit)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from common.errors import BadInputError
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
-from common.status import TrainerStatus
+from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.audit import Audit
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
+from services.trainer.gauges import Gauges
 from services.trainer.loop import train
 from services.trainer.open_telemetry import open_telemetry
 from services.trainer.state import Task, TrainState
@@ -30,7 +32,13 @@ logger = logging.getLogger(__name__)
 _LOCK_WAIT_S = 60.0
 
 TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
-    "wgan": lambda config, device: WganTask(config.trainer.wgan, device, config.seed),
+    "wgan": lambda config, device: WganTask(
+        config.trainer.wgan,
+        device,
+        config.seed,
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    ),
 }
 
 
@@ -40,8 +48,9 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     Raises BadInputError for a user's mistake.
     """
     device = pick_device(config.trainer.device)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
     checkpoints = None
     try:
@@ -116,10 +125,23 @@ def _train(
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
+    gauges = Gauges(run_dir, config.trainer, state.device)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
-        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: bool(stop))
+        end = train(
+            state,
+            feed,
+            checkpoints,
+            telemetry,
+            audit,
+            config.trainer,
+            _shown(config),
+            lambda: bool(stop),
+            gauges.stepped,
+        )
         status = telemetry.status(end, state, feed.waits, force=True)
+        status = gauges.close(state, status, stopped=lambda: bool(stop))
+        write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
         if audit is not None:

@@ -74,8 +74,8 @@ class Telemetry:
         self._checkpoint_step = 0
         self._written_s = 0.0
 
-    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> None:
-        """Tell all scalars of a step: the host waits for the device here, once."""
+    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
+        """Tell all scalars of a step; the metrics on the host. It waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
         told = {f"train/{name}": value for name, value in self._metrics.items()}
@@ -86,6 +86,7 @@ class Telemetry:
         for source in self._sources:
             told |= source()
         self.note(state.step, told)
+        return self._metrics
 
     def note(self, step: int, scalars: Mapping[str, float]) -> None:
         """Tell numbers that are on the host, by their full names."""

@@ -145,7 +145,8 @@ class Looks:
 
 
 def make_batch(num_events: int) -> Batch:
-    return Batch((Microbatch(0, 0, 0, torch.zeros(num_events + 1, dtype=torch.int64), {}, {}, num_events, 0),))
+    offsets = torch.zeros(num_events + 1, dtype=torch.int64)
+    return Batch((Microbatch(0, 0, 0, offsets, offsets.numpy(), {}, {}, num_events, 0),))
 
 
 def test_metrics_come_to_the_host_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:

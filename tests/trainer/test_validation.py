@@ -22,12 +22,14 @@ CPU = torch.device("cpu")
 def make_part(counts: list[int], first: int, epoch: int = 0) -> Microbatch:
     """Event i, counted from ``first``, and its particles hold the number i."""
     counts_E = torch.tensor(counts, dtype=torch.int64)
+    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     numbers_E1 = torch.arange(first, first + len(counts), dtype=torch.float32).unsqueeze(1)
     part = Microbatch(
         epoch=0,
         unit=0,
         index=0,
-        offsets_E1=torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)]),
+        offsets_E1=offsets_E1,
+        host_offsets_E1=offsets_E1.numpy(),
         event_columns={"primary": numbers_E1},
         particle_columns={"muons": numbers_E1.repeat_interleave(counts_E, 0)},
         num_events=len(counts),
