@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,15 @@ class Feed:
             self._attach()
         self._transport.send(m.Finished())
 
+    def reconnect(self) -> None:
+        """After batches() was closed: let go of all units, so that the next batches() may begin anywhere.
+
+        Raises StopRequested.
+        """
+        self._disconnect()
+        self.ended = False
+        self._connect()
+
     def close(self) -> None:
         """Let go of the arena and the sockets."""
         self._disconnect()
@@ -241,7 +250,7 @@ class Feed:
                 if taken is not None:
                     yield taken
                 assert arrays is not None
-                microbatch = self._copier.copy(arrays, unit.epoch, unit.k, index)
+                microbatch = replace(self._copier.copy(arrays, unit.epoch, unit.k, index), lane=lane.number)
                 line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
                 self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
                 taken = microbatch, line

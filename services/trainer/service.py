@@ -17,10 +17,13 @@ from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.audit import Audit
+from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
+from services.trainer.device_environment import be_deterministic
 from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
+from services.trainer.health import update_limits
 from services.trainer.loop import train
 from services.trainer.open_telemetry import open_telemetry
 from services.trainer.state import Task, TrainState
@@ -36,6 +39,7 @@ TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
         config.trainer.wgan,
         device,
         config.seed,
+        limits=update_limits(config.trainer.health),
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
     ),
@@ -52,6 +56,8 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     if config.trainer.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
     checkpoints = None
     try:
         checkpoints = Checkpoints(
@@ -94,12 +100,18 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device), device, feed.plan_hash, lanes=config.stream.lanes
+            TASKS[config.trainer.model](config, device),
+            device,
+            feed.plan_hash,
+            lanes=config.stream.lanes,
+            health=config.trainer.health,
         )
         if latest is not None:
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
+            for line in changed_settings(checkpoint["config"], _shown(config)):
+                logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
@@ -129,6 +141,7 @@ def _train(
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
+            run_dir,
             state,
             feed,
             checkpoints,

