@@ -10,6 +10,7 @@ import pytest
 import torch
 from muon_files import make_events, write_events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_tensorboard_sink import wait_for_next_second
 from test_wgan_task import SMALL, toy_batch
 
 from common.errors import BadInputError
@@ -52,6 +53,7 @@ def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_res
     run_steps(tmp_path, config, 5)
     assert steps(tmp_path, "panel/score") == [4]
     block = (tmp_path / "validation.pt").read_bytes()
+    wait_for_next_second()
     run_steps(tmp_path, config, 8, first=5)  # the checkpoint was of step 4
     assert steps(tmp_path, "panel/score") == [4, 6, 8]
     assert steps(tmp_path, "train/held_out_w_gap") == [4, 6, 8]
@@ -71,6 +73,7 @@ def test_the_block_may_come_from_files_of_its_own(tmp_path: Path) -> None:
     run_steps(tmp_path, config, 2)
     assert steps(tmp_path, "panel/score") == [1, 2]
     path.unlink()  # it is not needed any more
+    wait_for_next_second()
     run_steps(tmp_path, config, 4, first=3)
     assert steps(tmp_path, "panel/score") == [1, 2, 3, 4]
 

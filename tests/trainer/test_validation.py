@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 def make_part(counts: list[int], first: int, epoch: int = 0) -> Microbatch:
     """Event i, counted from ``first``, and its particles hold the number i."""
     counts_E = torch.tensor(counts, dtype=torch.int64)
+    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     numbers_E1 = torch.arange(first, first + len(counts), dtype=torch.float32).unsqueeze(1)
     offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     part = Microbatch(
