@@ -5,7 +5,7 @@ Shape suffixes: E events, P particles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -33,6 +33,26 @@ class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
     microbatches: tuple[Microbatch, ...]
+    """This rank's; none if its lanes are used up and those of others are not."""
+    events_of_others: int = 0
+    """What other ranks train in the same step."""
+    particles_of_others: int = 0
+
+    def among(self, events: int, particles: int) -> Batch:
+        """This rank's share of a batch that has so many events and particles in all."""
+        return replace(
+            self, events_of_others=events - self.num_events, particles_of_others=particles - self.num_particles
+        )
+
+    @property
+    def events_of_all(self) -> int:
+        """Events that all ranks train in this step: the same on each."""
+        return self.num_events + self.events_of_others
+
+    @property
+    def particles_of_all(self) -> int:
+        """Particles that all ranks train in this step."""
+        return self.num_particles + self.particles_of_others
 
     @property
     def num_events(self) -> int:

@@ -1,8 +1,9 @@
 """The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
 
 Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
-its share of every lane of this rank that still has data, in the lanes' order. If the fetcher dies, the feed waits for
-it to come back and attaches at the first microbatches that have not been trained.
+its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
+(services/trainer/agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first
+microbatches that have not been trained.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from common.errors import BadInputError
 from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from services.trainer.agreement import Agreement, Share
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
@@ -42,7 +44,7 @@ class _BeginPlan(Exception):
 
 @dataclass(frozen=True)
 class FedBatch:
-    """A batch on the device, and where the stream is once it has been trained."""
+    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
 
     batch: Batch
     position: StreamPosition
@@ -65,6 +67,7 @@ class Feed:
         stopped: Callable[[], bool],
         rank: int = 0,
         ranks: int = 1,
+        agreement: Agreement | None = None,
         accept_new_plan: bool = False,
     ) -> None:
         self._accept_new_plan = accept_new_plan
@@ -78,6 +81,9 @@ class Feed:
         self._units_in_advance = units_in_advance(stream, prefetch_units)
         self._audit = audit
         self._stopped = stopped
+        self._agreement = agreement or Agreement.alone(stopped)
+        self._agreement.on_commit = lambda: self.on_commit_request()
+        self._agreement.on_committed = self._send_committed
         self.position = self._taken = StreamPosition.start(stream.lanes)
         """Where the stream is after all batches that were trained."""
         self.ended = False
@@ -88,8 +94,14 @@ class Feed:
         """Called again and again while there is no unit."""
         self.waits = BatchWaits()
         """Who waited for whom between feed and steps."""
+        self._ready_s = 0.0
         self._connected = self._attached = False
         self._connect()
+
+    @property
+    def stopped(self) -> bool:
+        """True once this process, or the ranks together, stop before the next step."""
+        return self._agreement.stopped
 
     @property
     def plan_hash(self) -> str:
@@ -103,7 +115,7 @@ class Feed:
             try:
                 self._attach()
                 yield from self._batches_of_connection()
-                return
+                break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
@@ -115,15 +127,21 @@ class Feed:
                 try:
                     self._connect()
                 except StopRequested:
-                    return
+                    break
                 self.waits.waited(time.monotonic() - started_s)
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
+        if not self.ended:
+            self._agreement.leave()
 
     def committed(self, position: StreamPosition) -> None:
-        """A checkpoint with this position is on disk: files behind it may be evicted."""
-        if self._attached:
-            self._transport.send(m.Committed(position.cursors))
+        """A checkpoint with this position is on disk: files behind it may be evicted.
+
+        Of several ranks the first one says so; the others' fetchers are told once they have heard of it.
+        """
+        if self._agreement.is_first:
+            self._send_committed(position.cursors)
+            self._agreement.committed(position.cursors)
 
     def finished(self, position: StreamPosition) -> None:
         """The run is over: no more units are needed after ``position``."""
@@ -135,6 +153,10 @@ class Feed:
     def close(self) -> None:
         """Let go of the arena and the sockets."""
         self._disconnect()
+
+    def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
+        if self._attached:
+            self._transport.send(m.Committed(cursors))
 
     # -------------------------------------------------------------- connection
 
@@ -193,15 +215,21 @@ class Feed:
                     num_events += microbatch.num_events
                 if num_events < self._stream.lane_batch_events and not lane.used_up:
                     return  # asked to stop: what has been taken is not trained
-            if not microbatches:
+            mine = Batch(tuple(microbatches))
+            share = Share(len(microbatches), mine.num_events, mine.num_particles)
+            self._ready_s = time.monotonic()
+            step = self._agreement.ready(self.position, self._taken, share, self._while_others_wait)
+            if step is None:
+                return  # the ranks stop: what has been taken is not trained
+            self._taken = step.position
+            if not step.microbatches:
                 self.ended = True
-                self.position = self._taken  # units without events may stand behind the last batch
+                self.position = step.position  # units without events may stand behind the last batch
                 return
-            position = self._taken
             self.waits.given(time.monotonic())
-            yield FedBatch(Batch(tuple(microbatches)), position, tuple(lines if self._audit else ()))
+            yield FedBatch(mine.among(step.events, step.particles), step.position, tuple(lines if self._audit else ()))
             self.waits.taken(time.monotonic())
-            self.position = position  # the loop came back for the next batch: this one is trained
+            self.position = step.position  # the loop came back for the next batch: this one is trained
 
     def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str]]:
         """A lane's microbatches on the device, each with its line in the audit."""
@@ -228,16 +256,31 @@ class Feed:
 
     def _next_unit(self, lane: Lane) -> tuple[m.DeliveredUnit, UnitArrays | None] | None:
         """The lane's next unit; None once there is none, or if asked to stop."""
-        while not lane.arrived and not lane.ended and not self._stopped():
+        while not lane.arrived and not lane.ended and not self._stops():
             if holds_no_slot(self._stream) and not lane.asked:
                 lane.asked = True
                 self._transport.send(m.Want(lane.number, 1))
             self._receive()
-        return lane.arrived.popleft() if lane.arrived and not self._stopped() else None
+        return lane.arrived.popleft() if lane.arrived and not self._stops() else None
+
+    def _stops(self) -> bool:
+        return self._stopped() or self._agreement.stopped
 
     def _receive(self) -> None:
         self._copier.poll()
-        match self._next_message():
+        self._take(self._next_message())
+
+    def _while_others_wait(self) -> None:
+        """This rank is ready, another one is late: take what is at hand, without waiting."""
+        now_s = time.monotonic()
+        self.waits.waited(now_s - self._ready_s)
+        self._ready_s = now_s
+        self._copier.poll()
+        self._take(self._transport.receive(0.0))
+        self.on_wait()
+
+    def _take(self, message: m.Message | None) -> None:
+        match message:
             case m.DeliveredUnit() as unit:
                 lane = self._lane(unit.k % self._stream.lanes)
                 lane.arrived.append((unit, self._arrays(unit)))
@@ -245,7 +288,7 @@ class Feed:
             case m.End(number):
                 self._lane(number).ended = True
             case m.CommitRequest():
-                self.on_commit_request()
+                self._agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
                 raise _BeginPlan
             case m.Refuse(reason, other_inventory=True):
@@ -267,6 +310,8 @@ class Feed:
             message = self._transport.receive(_POLL_S)
             self.waits.waited(time.monotonic() - started_s)
             self.on_wait()
+            if message is None:
+                self._agreement.waiting()
         return message
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
