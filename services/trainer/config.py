@@ -30,6 +30,10 @@ class TrainerConfig(ConfigBranch):
     """Steps between scalars on TensorBoard; the only times when the host waits for the device."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
+    ranks_timeout_s: float = Field(1800.0, gt=0)
+    """How long trainers that learn together wait for each other before they give up: at the start, and at each step.
+    Longer than `transport.connect_timeout_s`, the time that one of them may wait for its fetcher."""
     audit: bool = False
-    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
+    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
+    trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
     wgan: WganConfig = WganConfig()

@@ -111,7 +111,7 @@ class Feed:
     def batches(self, position: StreamPosition) -> Generator[FedBatch]:
         """Batches from ``position`` on, until the plan ends or the process is asked to stop."""
         self.position = position
-        while True:
+        while self._connected:
             try:
                 self._attach()
                 yield from self._batches_of_connection()

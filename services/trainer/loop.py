@@ -31,7 +31,7 @@ def train(
     def commit() -> None:
         """Save first; only then may files behind the cursor be evicted."""
         state.seconds = time.monotonic() - started_s
-        state.audit_bytes = audit.commit() if audit else 0
+        state.audit_bytes = audit.commit() if audit else ()
         path = checkpoints.save(state.step, state.checkpoint(config_json))
         telemetry.checkpointed(path, state.step)
         feed.committed(state.position)

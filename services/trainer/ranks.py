@@ -1,7 +1,7 @@
 """Several trainer processes that learn together: sums of gradients over them, and what they tell each other.
 
 Gradients and numbers on the device go through one all-reduce of a flat buffer (gloo on the CPU, nccl on CUDA).
-Texts and bytes go over gloo as byte tensors, so that telling each other something never waits for the device. torch's own
+Texts and bytes go over gloo as byte tensors: telling each other something never waits for the device. torch's own
 ``*_object`` calls are not used: they read pickles.
 """
 
@@ -21,8 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
-from torch.distributed.rendezvous import TCPStore
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from common.errors import BadInputError
 from common.transport import StopRequested

@@ -44,7 +44,8 @@ class TrainState:
         self.seconds = 0.0
         """Training time over all restarts."""
         self.position = StreamPosition.start(lanes)
-        self.audit_bytes = 0
+        self.audit_bytes: tuple[int, ...] = ()
+        """Of each rank's file."""
         self.w_gap = WindowedMean(W_GAP_WINDOW, device)
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
@@ -54,7 +55,7 @@ class TrainState:
             "step": self.step,
             "seconds": self.seconds,
             "position": self.position.model_dump_json(),
-            "audit_bytes": self.audit_bytes,
+            "audit_bytes": list(self.audit_bytes),
             "w_gap": self.w_gap.state_dict(),
             "task": self.task.state_dict(),
             "rng_cpu": torch.get_rng_state(),
@@ -77,7 +78,7 @@ class TrainState:
             raise BadInputError(
                 f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
             ) from None
-        self.audit_bytes = checkpoint["audit_bytes"]
+        self.audit_bytes = _sizes(checkpoint["audit_bytes"])
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
@@ -94,3 +95,8 @@ class TrainState:
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:
             torch.cuda.set_rng_state(checkpoint["rng_cuda"], self.device)
+
+
+def _sizes(stored: Any) -> tuple[int, ...]:
+    """Checkpoints of one trainer used to hold one number."""
+    return (stored,) if isinstance(stored, int) else tuple(stored)

@@ -27,8 +27,11 @@ _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 class Telemetry:
     """For one trainer process."""
 
-    def __init__(self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int) -> None:
+    def __init__(
+        self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int, name: str = "trainer"
+    ) -> None:
         self._run_dir = run_dir
+        self._name = name
         # Steps after the checkpoint are trained again: what TensorBoard has of them is hidden.
         self._writer = SummaryWriter(str(run_dir / TENSORBOARD_FOLDER), purge_step=step + 1 if step else None)
         self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
@@ -91,7 +94,7 @@ class Telemetry:
                 "num_quarantined": len(state.position.quarantined),
             }
         )
-        write_status(self._run_dir, "trainer", self._newest)
+        write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
     def waiting(self, state: TrainState, waits: BatchWaits) -> None:
