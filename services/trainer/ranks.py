@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import re
 import socket
 import time
@@ -21,7 +22,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from common.errors import BadInputError
 from common.transport import StopRequested
@@ -62,6 +62,17 @@ class Ranks:
 
         Raises BadInputError that names who didn't come within ``timeout_s``, StopRequested once ``stopped()`` is true.
         """
+        if not dist.is_available():
+            raise BadInputError("this torch was built without torch.distributed, which several trainers need")
+        from torch._C._distributed_c10d import PrefixStore
+
+        if place.is_local:  # or they would listen for each other at all addresses of the machine
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        else:
+            logger.warning(
+                "the ranks meet at %s: what they tell each other is neither encrypted nor signed", place.address
+            )
         ranks = cls(place.rank, place.size)
         deadline_s = time.monotonic() + timeout_s
         ranks._store = _open_store(place, deadline_s, timeout_s, stopped)
@@ -191,6 +202,8 @@ def _names(ranks: Sequence[int]) -> str:
 
 def _open_store(place: RankPlace, deadline_s: float, timeout_s: float, stopped: Callable[[], bool]) -> Any:
     """Where the ranks find each other. The first rank keeps it, or torchrun does."""
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
     listener = None
     keeps = place.rank == 0 and not place.agent_keeps_store
     if keeps:
