@@ -57,10 +57,14 @@ PURE = (
     "services/pelican/url.py",
     "services/pelican/webdav.py",
     "services/trainer/batch.py",
+    "services/trainer/noise.py",
     "services/trainer/lane.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
+    "services/trainer/wgan/adaptive.py",
+    "services/trainer/wgan/penalty_sample.py",
+    "services/trainer/wgan/schedule.py",
     "services/trainer/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")

@@ -301,10 +301,10 @@ class Cache:
         deadline_s = time.monotonic() + _START_S
         with self._mutex:
             while True:
-                for folder in (self._layout.locks, self._run.files, self._run.parts):
-                    make_folder(folder)
+                self._make_folders()
                 try:
                     if self._lock_run():
+                        self._make_folders()  # who swept it as a dead run's may have removed some before our lock
                         self._run.description.touch(FILE_MODE)
                         self._run.description.write_text(json.dumps({"run_dir": str(self._run_dir)}))
                         return True
@@ -313,6 +313,10 @@ class Cache:
                 if time.monotonic() >= deadline_s:
                     return False
                 time.sleep(0.05)
+
+    def _make_folders(self) -> None:
+        for folder in (self._layout.locks, self._run.files, self._run.parts):
+            make_folder(folder)
 
     def _lock_run(self) -> bool:
         if self._run_lock is not None:

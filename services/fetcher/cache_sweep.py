@@ -44,9 +44,16 @@ def remove_if_unpinned(layout: CacheLayout, name: str) -> None:
 
 
 def remove_run(run: RunFolder) -> None:
-    """Remove a run's folder with its pins. The caller holds its lock; who waits for that makes the folder anew."""
+    """Remove a run's folder with its pins. The caller holds its lock; who waits for that makes the folder anew.
+
+    The lock goes last: whoever gets it next finds nothing that is still being removed.
+    """
     _remove_all_in(run.files)
-    _remove_all_in(run.folder)
+    _remove_all_in(run.parts)
+    for path in names_in(run.folder):
+        if path != run.lock:
+            _remove(path)
+    _remove(run.lock)
     with contextlib.suppress(OSError):  # a new fetcher has begun in it
         run.folder.rmdir()
 
@@ -71,8 +78,12 @@ def _sweep_run(run: RunFolder, *, all_dead: bool) -> None:
 
 def _remove_all_in(folder: Path) -> None:
     for path in names_in(folder):
-        if path.is_dir():
-            with contextlib.suppress(OSError):
-                path.rmdir()
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    else:
+        path.unlink(missing_ok=True)

@@ -5,9 +5,13 @@ Shape suffixes: E events, P particles.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
+
+from common.ragged import Array
 
 
 @dataclass(frozen=True)
@@ -20,12 +24,56 @@ class Microbatch:
     """Number of this microbatch inside its unit."""
     offsets_E1: Tensor
     """(E + 1,) int64, starts at 0: event e owns particles offsets[e] to offsets[e + 1]."""
+    host_offsets_E1: Array
+    """The same on the host, so that nobody has to ask the device how many particles some events have."""
     event_columns: dict[str, Tensor]
     """Name of the column in ``common.schema`` -> (E, fields)."""
     particle_columns: dict[str, Tensor]
     """Name of the column in ``common.schema`` -> (P, fields)."""
     num_events: int
     num_particles: int
+    lane: int = 0
+
+    @property
+    def num_present(self) -> int:
+        """Events that have particles."""
+        return int(np.count_nonzero(np.diff(self.host_offsets_E1)))
+
+    def part(self, first: int, last: int) -> Microbatch:
+        """Events ``first`` to ``last`` (exclusive), as views."""
+        first_particle, last_particle = (int(self.host_offsets_E1[event]) for event in (first, last))
+        return replace(
+            self,
+            offsets_E1=self.offsets_E1[first : last + 1] - first_particle,
+            host_offsets_E1=self.host_offsets_E1[first : last + 1] - first_particle,
+            event_columns={name: column[first:last] for name, column in self.event_columns.items()},
+            particle_columns={
+                name: column[first_particle:last_particle] for name, column in self.particle_columns.items()
+            },
+            num_events=last - first,
+            num_particles=last_particle - first_particle,
+        )
+
+    def halves(self) -> tuple[Microbatch, ...]:
+        """Two parts with about half of the particles each; itself alone if it is one event."""
+        if self.num_events < 2:
+            return (self,)
+        middle = int(np.searchsorted(self.host_offsets_E1, self.num_particles / 2))
+        middle = min(max(middle, 1), self.num_events - 1)
+        return self.part(0, middle), self.part(middle, self.num_events)
+
+    def chunks(self, max_particles: int) -> Iterator[Microbatch]:
+        """Consecutive parts with at most so many particles each, or a single larger event."""
+        if self.num_particles <= max_particles:
+            yield self
+            return
+        first = 0
+        while first < self.num_events:
+            limit = self.host_offsets_E1[first] + max_particles
+            last = int(np.searchsorted(self.host_offsets_E1, limit, side="right")) - 1
+            last = min(max(last, first + 1), self.num_events)
+            yield self.part(first, last)
+            first = last
 
 
 @dataclass(frozen=True)
@@ -34,32 +82,32 @@ class Batch:
 
     microbatches: tuple[Microbatch, ...]
     """This rank's; none if its lanes are used up and those of others are not."""
-    events_of_others: int = 0
-    """What other ranks train in the same step."""
-    particles_of_others: int = 0
+    events_elsewhere: int = 0
+    """Events of the same step that other ranks have."""
+    particles_elsewhere: int = 0
 
     def among(self, events: int, particles: int) -> Batch:
         """This rank's share of a batch that has so many events and particles in all."""
         return replace(
-            self, events_of_others=events - self.num_events, particles_of_others=particles - self.num_particles
+            self, events_elsewhere=events - self.num_events, particles_elsewhere=particles - self.num_particles
         )
 
     @property
-    def events_of_all(self) -> int:
-        """Events that all ranks train in this step: the same on each."""
-        return self.num_events + self.events_of_others
-
-    @property
-    def particles_of_all(self) -> int:
-        """Particles that all ranks train in this step."""
-        return self.num_particles + self.particles_of_others
-
-    @property
     def num_events(self) -> int:
-        """Events in all microbatches."""
+        """Events in all microbatches of this rank."""
         return sum(microbatch.num_events for microbatch in self.microbatches)
 
     @property
     def num_particles(self) -> int:
-        """Particles in all microbatches."""
+        """Particles in all microbatches of this rank."""
         return sum(microbatch.num_particles for microbatch in self.microbatches)
+
+    @property
+    def total_events(self) -> int:
+        """Events of all ranks."""
+        return self.num_events + self.events_elsewhere
+
+    @property
+    def total_particles(self) -> int:
+        """Particles of all ranks."""
+        return self.num_particles + self.particles_elsewhere

@@ -18,8 +18,11 @@ class TrainerConfig(ConfigBranch):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)
-    """CPU threads of torch. Networks as small as these gain nothing from more, and lose much on a busy machine.
-    0: torch's own choice."""
+    """CPU threads of the training step: so many parts of a batch are worked off at once. 0: one for each core that
+    the process may use."""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under autocast,
+    losses and weights in float32."""
     max_steps: int = Field(0, ge=0)
     """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
     checkpoint_every: int = Field(200, ge=1)

@@ -130,6 +130,7 @@ def _microbatch(
         unit=unit,
         index=index,
         offsets_E1=offsets_E1 - offsets_E1[0],
+        host_offsets_E1=offsets - offsets[0],
         event_columns={name: to_tensor(column) for name, column in events.items()},
         particle_columns={name: to_tensor(column) for name, column in particles.items()},
         num_events=len(offsets) - 1,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -243,7 +243,7 @@ class Feed:
                 if taken is not None:
                     yield taken
                 assert arrays is not None
-                microbatch = self._copier.copy(arrays, unit.epoch, unit.k, index)
+                microbatch = replace(self._copier.copy(arrays, unit.epoch, unit.k, index), lane=lane.number)
                 line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
                 self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
                 taken = microbatch, line

@@ -36,7 +36,14 @@ _LOCK_WAIT_S = 60.0
 _STOP = b"\0stop"
 
 TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
-    "wgan": lambda config, device, ranks: WganTask(config.trainer.wgan, device, config.seed),
+    "wgan": lambda config, device, ranks: WganTask(
+        config.trainer.wgan,
+        device,
+        config.seed,
+        sum_over_ranks=ranks.sum_,
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    ),
 }
 
 
@@ -49,8 +56,9 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     place = place_from(os.environ)
     name = config.trainer.device
     device = pick_device(device_of(name, place, torch.cuda.device_count()) if place else name)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
     ranks, checkpoints = Ranks.alone(), None
     try:

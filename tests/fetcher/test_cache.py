@@ -451,6 +451,41 @@ def test_a_run_that_pins_nothing_leaves_nothing(make: Make, remote: Remote, layo
     assert not list(layout.runs.iterdir())
 
 
+def test_a_fetcher_that_begins_while_its_folder_is_swept_has_all_its_folders(
+    make: Make, remote: Remote, layout: CacheLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = layout.run(tmp_path / "a")
+
+    def swept_before(path: Path) -> int | None:
+        for folder in (run.files, run.parts):
+            if folder.exists() and not run.description.exists():
+                folder.rmdir()
+        return try_lock(path)
+
+    monkeypatch.setattr(module, "try_lock", swept_before)
+    make("a")
+    assert run.files.is_dir()
+    assert run.parts.is_dir()
+
+
+def test_the_lock_of_a_run_is_the_last_thing_that_is_swept(
+    make: Make, layout: CacheLayout, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = layout.run(tmp_path / "a")
+    cache = make("a")
+    left: list[list[Path]] = []
+    unlink = Path.unlink
+
+    def watched(path: Path, missing_ok: bool = False) -> None:
+        if path == run.lock:
+            left.append(sorted(run.folder.iterdir()))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    cache.close()
+    assert left == [[run.lock]]
+
+
 def test_a_second_fetcher_of_the_same_run_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = make("a")
     monkeypatch.setattr(module, "_START_S", 0.0)

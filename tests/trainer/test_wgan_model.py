@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -9,7 +11,8 @@ from torch import Tensor
 
 from services.trainer.segments import Segments
 from services.trainer.wgan.config import NetworkConfig, WganConfig
-from services.trainer.wgan.model import CountHead, Critic, Generator
+from services.trainer.wgan.count_head import MeanCountHead, MixtureCountHead
+from services.trainer.wgan.model import Critic, Generator
 
 NUM_FEATURES = 2
 
@@ -107,12 +110,13 @@ def test_muons_of_one_event_share_its_noise_and_differ_by_their_own() -> None:
 def test_networks_accept_events_without_any_muon(critic: Critic) -> None:
     features, conditions, segments = inputs([0, 0, 0])
 
-    assert Generator(NUM_FEATURES, NetworkConfig(hidden=16))(conditions, segments).shape == (0, NUM_FEATURES)
+    generator = Generator(NUM_FEATURES, NetworkConfig(hidden=16))
+    assert generator(conditions, segments, generator.noise(segments)).shape == (0, NUM_FEATURES)
     assert critic(features, conditions, segments).isfinite().all()
 
 
 def test_sampled_counts_have_mean_and_variance_of_the_mixture() -> None:
-    head = CountHead(NetworkConfig(count_components=1))
+    head = MixtureCountHead(NetworkConfig(count_components=1))
     torch.nn.init.zeros_(head.output.weight)
     mean, shape = 7.0, 2.0
     with torch.no_grad():
@@ -125,8 +129,66 @@ def test_sampled_counts_have_mean_and_variance_of_the_mixture() -> None:
     assert counts.var() == pytest.approx(mean + mean**2 / shape, rel=0.06)
 
 
+def test_the_mean_count_head_learns_the_mean_of_the_logarithm_and_has_no_fluctuations() -> None:
+    head = MeanCountHead(NetworkConfig(count_hidden=8))
+    torch.nn.init.zeros_(head.output.weight)
+    counts = torch.tensor([0, 9, 99])
+    with torch.no_grad():
+        head.output.bias.fill_(math.log(10))
+
+    assert head.loss(torch.zeros(3, 5), counts).item() == pytest.approx(1 + 0 + 1)  # squares of lg(1 + N) - 1
+    assert head.sample(torch.zeros(3, 5)).tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize("pooling", ["mean+max", "max", "mean", "sum"])
+@pytest.mark.parametrize("normalisation", ["layer", "spectral", "none"])
+@pytest.mark.parametrize("score_limit", [100.0, 0.5, 0.0])
+def test_the_slope_and_its_gradients_are_those_of_autograd(
+    pooling: str, normalisation: str, score_limit: float
+) -> None:
+    torch.manual_seed(8)
+    config = NetworkConfig.model_validate(
+        {
+            "hidden": 16,
+            "pooling": pooling,
+            "layer_norm": normalisation == "layer",
+            "spectral_norm": normalisation == "spectral",
+            "score_limit": score_limit,
+        }
+    )
+    critic = Critic(NUM_FEATURES, config).eval()  # in training, spectral norms move with each use
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    features, conditions, segments = inputs([3, 0, 1, 5])
+    features.requires_grad_(True)
+
+    (expected,) = torch.autograd.grad(critic(features, conditions, segments).sum(), features, create_graph=True)
+    found = critic.slope(features, conditions, segments)
+
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn(expected.shape)
+    weights = [features, *critic.parameters()]
+    gradients = [
+        torch.autograd.grad((slope * direction).sum(), weights, materialize_grads=True, retain_graph=True)
+        for slope in (expected, found)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_spectral_norm_bounds_the_singular_values_of_the_critic() -> None:
+    critic = Critic(NUM_FEATURES, NetworkConfig(hidden=16, layer_norm=False, spectral_norm=True, xavier_gain=3.0))
+    features, conditions, segments = inputs([3, 5])
+    for _ in range(30):
+        critic(features, conditions, segments)
+
+    for layer in (critic.muon_input, critic.muon_hidden, critic.event_input, critic.event_hidden):
+        assert torch.linalg.matrix_norm(layer.linear.weight, 2).item() == pytest.approx(1, abs=0.02)
+
+
 def test_a_wild_primary_gives_a_bounded_mean_count() -> None:
-    head = CountHead(NetworkConfig())
+    head = MixtureCountHead(NetworkConfig())
 
     mixture = head(1e6 * torch.randn(100, 5))
 
@@ -140,6 +202,10 @@ def test_a_wild_primary_gives_a_bounded_mean_count() -> None:
     [
         ({"schedule": "constant", "schedule_steps": 10}, ["schedule_steps = 10", "'constant'", "set "]),
         ({"penalty_weight": 0, "gp_every": 4}, ["gp_every = 4", "penalty_weight = 0", "set "]),
+        ({"penalty_weight": 0, "gp_max_muons": 4}, ["gp_max_muons = 4", "penalty_weight = 0", "set "]),
+        ({"penalty_weight": 0, "gp_sample_fraction": 0.5}, ["gp_sample_fraction = 0.5", "set "]),
+        ({"network": {"spectral_norm": True}}, ["spectral_norm", "layer_norm = false"]),
+        ({"critic_steps": 20, "adaptive": {"enabled": True}}, ["max_critic_steps = 10", "critic_steps = 20"]),
         ({"betas": (0.0, 1.0)}, ["betas = (0.0, 1.0)", "below 1"]),
         ({"criticsteps": 5}, ["criticsteps", "not permitted"]),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from common.errors import BadInputError
 from services.trainer.batch import Batch, Microbatch
+from services.trainer.health import UpdateLimits
 from services.trainer.segments import Segments
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import NetworkConfig, WganConfig
-from services.trainer.wgan.model import Generator
-from services.trainer.wgan.task import WganTask, learning_rate_factor
+from services.trainer.wgan.networks import Draw, Events, Networks
+from services.trainer.wgan.schedule import learning_rate_factor
+from services.trainer.wgan.task import WganTask
 
 CPU = torch.device("cpu")
 SMALL = NetworkConfig(hidden=16, count_hidden=16, z_global=4, z_local=4)
@@ -33,11 +37,13 @@ def one_thread() -> Iterator[None]:
 
 
 def make_microbatch(primary: Tensor, counts: Tensor, muons: Tensor) -> Microbatch:
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     return Microbatch(
         epoch=0,
         unit=0,
         index=0,
-        offsets_E1=torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]),
+        offsets_E1=offsets,
+        host_offsets_E1=offsets.numpy(),
         event_columns={"primary": primary},
         particle_columns={"muons": muons},
         num_events=len(counts),
@@ -106,17 +112,19 @@ def saved(task: WganTask) -> dict[str, Any]:
     return state
 
 
-def without_noise(self: Generator, segments: Segments) -> tuple[Tensor, Tensor]:
-    return (
-        torch.zeros(segments.num_events, self.z_global),
-        torch.zeros(segments.num_particles, self.z_local),
+def without_noise(self: Networks, part: Events) -> Draw:
+    num_events, num_particles = part.source.num_events, part.source.num_particles
+    return Draw(
+        torch.zeros(num_events, self.generator.z_global),
+        torch.zeros(num_particles, self.generator.z_local),
+        torch.full((num_events,), 0.5),
     )
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
 def test_a_step_changes_all_three_networks_and_returns_finite_metrics(optimiser: str) -> None:
     task = make_task(optimiser=optimiser)
-    networks = (task.count_head, task.generator, task.critic)
+    networks = (task.networks.count_head, task.networks.generator, task.networks.critic)
     before = [weights(network) for network in networks]
 
     metrics = task.step(toy_batch())
@@ -130,6 +138,7 @@ def test_a_step_changes_all_three_networks_and_returns_finite_metrics(optimiser:
         "gp_norm",
         "generator_grad_norm",
         "critic_grad_norm",
+        "count_grad_norm",
         "skipped_updates",
     }
     assert all(value.shape == () and value.isfinite() for value in metrics.values())
@@ -143,12 +152,8 @@ def test_the_optimisers_keep_their_state_from_step_to_step() -> None:
     for seed in range(3):
         task.step(toy_batch(seed=seed))
 
-    for optimiser, updates in (
-        (task.critic_optimiser, 15),
-        (task.generator_optimiser, 3),
-        (task.count_optimiser, 3),
-    ):
-        states = list(optimiser.state.values())
+    for name, updates in (("critic", 15), ("generator", 3), ("count", 3)):
+        states = list(task.state_dict()["optimisers"][name]["state"].values())
         assert states
         assert all(state["step"] == updates for state in states)
         assert any(state["exp_avg_sq"].abs().sum() > 0 for state in states)
@@ -158,35 +163,37 @@ def test_the_generator_update_leaves_no_gradient_in_the_critic() -> None:
     task = make_task()
     task.step(toy_batch())
 
-    assert all(parameter.grad is None for parameter in task.critic.parameters())
+    assert all(parameter.grad is None for parameter in task.networks.critic.parameters())
 
 
 def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22])
     task = make_task()
-    seen: list[tuple[Tensor, Tensor]] = []
-    score = task.critic.raw_scores
+    seen: list[tuple[Tensor, Segments]] = []
+    score = task.networks._raw_scores
 
     def record(features: Tensor, conditions: Tensor, segments: Segments) -> Tensor:
-        seen.append((features.detach(), segments.event_P))
+        seen.append((features.detach(), segments))
         return score(features, conditions, segments)
 
-    monkeypatch.setattr(task.critic, "raw_scores", record)
+    monkeypatch.setattr(task.networks, "_raw_scores", record)
     task.step(batch)
 
-    real_of = {"first": (batch.microbatches[0], seen[0]), "last": (batch.microbatches[2], seen[3])}
-    for microbatch, (features, event_P) in real_of.values():
-        assert torch.equal(features, task.standardise.features(microbatch.particle_columns["muons"]))
+    for microbatch, (features, segments) in ((batch.microbatches[0], seen[0]), (batch.microbatches[2], seen[1])):
+        real = task.networks.standardise.features(microbatch.particle_columns["muons"])
+        assert segments.counts_E.tolist() == 2 * microbatch.offsets_E1.diff().tolist()  # real ones, then generated
         for event in range(microbatch.num_events):
             start, end = microbatch.offsets_E1[event : event + 2].tolist()
-            assert (event_P == event).nonzero().flatten().tolist() == list(range(start, end))
+            assert (segments.event_P == event).nonzero().flatten().tolist() == list(range(start, end))
+            expected = sorted(real[start:end].tolist())
+            assert sorted(features[start:end].tolist()) == expected
+            assert features[start:end, 0].tolist() == [muon[0] for muon in expected]
 
 
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Generator, "noise", without_noise)
-    monkeypatch.setattr(torch, "rand_like", lambda values: torch.full_like(values, 0.5))
+    monkeypatch.setattr(Networks, "draw", without_noise)
     # SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale.
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     whole, parts = make_task(**settings), make_task(**settings)
@@ -198,13 +205,14 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
     for network in ("critic", "generator", "count_head"):
-        for old, new in zip(weights(getattr(whole, network)), weights(getattr(parts, network)), strict=True):
+        for old, new in zip(
+            weights(getattr(whole.networks, network)), weights(getattr(parts.networks, network)), strict=True
+        ):
             torch.testing.assert_close(new, old, rtol=1e-4, atol=2e-6)
 
 
 def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Generator, "noise", without_noise)
-    monkeypatch.setattr(torch, "rand_like", lambda values: torch.full_like(values, 0.5))
+    monkeypatch.setattr(Networks, "draw", without_noise)
     (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
     primary = full.event_columns["primary"]
     padded = make_microbatch(
@@ -227,13 +235,13 @@ def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytes
 def test_a_batch_of_empty_events_trains_the_count_head_alone() -> None:
     task = make_task()
     task.step(toy_batch())
-    before = [weights(network) for network in (task.critic, task.generator, task.count_head)]
+    before = [weights(network) for network in (task.networks.critic, task.networks.generator, task.networks.count_head)]
 
     metrics = task.step(toy_batch(3, counts=[0, 0, 0]))
 
-    assert not changed(before[0], task.critic)
-    assert not changed(before[1], task.generator)
-    assert changed(before[2], task.count_head)
+    assert not changed(before[0], task.networks.critic)
+    assert not changed(before[1], task.networks.generator)
+    assert changed(before[2], task.networks.count_head)
     assert metrics["m_loss"] > 0
     assert metrics["c_loss"] == metrics["g_loss"] == metrics["w_gap"] == 0
 
@@ -241,19 +249,19 @@ def test_a_batch_of_empty_events_trains_the_count_head_alone() -> None:
 @pytest.mark.parametrize("counts", [[0, 0], [0, 1]])
 def test_until_two_muons_were_seen_only_the_count_head_is_trained(counts: list[int]) -> None:
     task = make_task()
-    before = weights(task.critic), weights(task.count_head)
+    before = weights(task.networks.critic), weights(task.networks.count_head)
 
     metrics = task.step(toy_batch(2, counts=counts))
 
-    assert not changed(before[0], task.critic)
-    assert changed(before[1], task.count_head)
+    assert not changed(before[0], task.networks.critic)
+    assert changed(before[1], task.networks.count_head)
     assert all(value.isfinite() for value in metrics.values())
     with pytest.raises(RuntimeError, match="not fitted"):
         task.generate(torch.ones(1, 4))
 
-    before = weights(task.critic), weights(task.count_head)
+    before = weights(task.networks.critic), weights(task.networks.count_head)
     task.step(toy_batch())
-    assert changed(before[0], task.critic)
+    assert changed(before[0], task.networks.critic)
 
 
 def test_an_empty_microbatch_or_batch_does_no_harm() -> None:
@@ -267,19 +275,19 @@ def test_an_empty_microbatch_or_batch_does_no_harm() -> None:
 
     assert all(value.isfinite() for value in metrics.values())
     assert metrics["skipped_updates"] == 0
-    assert all(parameter.isfinite().all() for parameter in task.critic.parameters())
+    assert all(parameter.isfinite().all() for parameter in task.networks.critic.parameters())
 
 
 def test_the_standardisation_is_fitted_to_the_first_batch_and_then_kept() -> None:
     task = make_task()
 
     assert task.observe(split(toy_batch(), [8, 24]))
-    mean = task.standardise.feature_mean_F.clone()
+    mean = task.networks.standardise.feature_mean_F.clone()
     assert not task.observe(toy_batch(seed=9))
 
-    assert torch.equal(task.standardise.feature_mean_F, mean)
+    assert torch.equal(task.networks.standardise.feature_mean_F, mean)
     (whole,) = toy_batch().microbatches
-    features = task.standardise.features(whole.particle_columns["muons"])
+    features = task.networks.standardise.features(whole.particle_columns["muons"])
     torch.testing.assert_close(features.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
 
 
@@ -289,23 +297,23 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(optimiser: str) -> None
     task = make_task(**settings)
     for seed in range(3):
         task.step(toy_batch(seed=seed))
-    task.critic_steps, task.penalty_weight = 3, 1.5
-    state, random_state = saved(task), torch.get_rng_state()
+    task.scale_learning_rates(0.5)
+    state = saved(task)
 
-    resumed = WganTask(task.config, CPU, seed=99)
+    resumed = WganTask(task.config, CPU, seed=1)
     resumed.load_state_dict(state)
 
     metrics = []
     for trained in (task, resumed):
-        torch.set_rng_state(random_state)
+        torch.rand(3)  # nobody else's random numbers matter
         metrics.append([trained.step(toy_batch(seed=seed)) for seed in range(3, 6)])
     assert metrics[0] == metrics[1]
     first, second = saved(task), saved(resumed)
     assert first["counters"] == second["counters"]
-    assert first["counters"]["critic_updates"] == 3 * 5 + 3 * 3
+    assert first["counters"]["critic_updates"] == 6 * 5
     for network in ("critic", "generator", "generator_average", "count_head", "standardise"):
-        for name, value in first[network].items():
-            assert torch.equal(value, second[network][name]), f"{network}.{name}"
+        for name, value in first["networks"][network].items():
+            assert torch.equal(value, second["networks"][network][name]), f"{network}.{name}"
 
 
 def test_a_state_saved_before_anything_was_fitted_can_be_loaded() -> None:
@@ -314,22 +322,22 @@ def test_a_state_saved_before_anything_was_fitted_can_be_loaded() -> None:
     resumed.load_state_dict(saved(fresh))
     resumed.step(toy_batch())
 
-    assert resumed.standardise.has_features
+    assert resumed.networks.standardise.has_features
 
 
 def test_weights_depend_on_the_seed_alone_and_the_caller_keeps_its_random_numbers() -> None:
     state = torch.get_rng_state()
-    first = weights(make_task().critic)
+    first = weights(make_task().networks.critic)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(5)
     second = make_task()
     other = WganTask(second.config, CPU, seed=2)
 
-    assert not changed(first, second.critic)
-    assert changed(first, other.critic)
+    assert not changed(first, second.networks.critic)
+    assert changed(first, other.networks.critic)
     assert second.num_parameters == sum(
         len(parameter.flatten())
-        for network in (second.count_head, second.critic, second.generator)
+        for network in (second.networks.count_head, second.networks.critic, second.networks.generator)
         for parameter in network.parameters()
     )
 
@@ -339,8 +347,10 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
 ) -> None:
     task = make_task(gp_every=3, critic_steps=2)
     at = []
-    penalty = task._penalty
-    monkeypatch.setattr(task, "_penalty", lambda *arguments: (at.append(task.critic_updates), penalty(*arguments))[1])
+    penalty = task.networks.penalty
+    monkeypatch.setattr(
+        task.networks, "penalty", lambda *arguments: (at.append(task.critic_updates), penalty(*arguments))[1]
+    )
 
     norms = [float(task.step(toy_batch(seed=seed))["gp_norm"]) for seed in range(4)]
 
@@ -349,8 +359,7 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
 
 
 def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Generator, "noise", without_noise)
-    monkeypatch.setattr(torch, "rand_like", lambda values: torch.full_like(values, 0.5))
+    monkeypatch.setattr(Networks, "draw", without_noise)
     monkeypatch.setattr(losses, "critic_loss", lambda real, fake, present: 0 * (real + fake).sum())
 
     every, rare = (
@@ -366,23 +375,197 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
     task.step(toy_batch())
     (bad,) = toy_batch(seed=1).microbatches
     bad.particle_columns["muons"][0, 0] = float("nan")
-    before = weights(task.critic)
+    before = weights(task.networks.critic)
+    state = saved(task)["optimisers"]["critic"]
 
     metrics = task.step(Batch((bad,)))
 
     assert metrics["skipped_updates"] == 5
-    assert not changed(before, task.critic)
-    assert all(value.isfinite().all() for value in weights(task.generator))
+    assert not changed(before, task.networks.critic)
+    for one, other in zip(
+        state["state"].values(), task.state_dict()["optimisers"]["critic"]["state"].values(), strict=True
+    ):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert all(value.isfinite().all() for value in weights(task.networks.generator))
+
+
+@pytest.mark.parametrize("limits", [UpdateLimits(max_grad_norm=1e-6), UpdateLimits(max_loss=1e-9)])
+def test_an_update_beyond_the_limits_is_left_out(limits: UpdateLimits) -> None:
+    task = WganTask(WganConfig(network=SMALL), CPU, seed=1, limits=limits)
+    networks = (task.networks.count_head, task.networks.generator, task.networks.critic)
+    before = [weights(network) for network in networks]
+
+    metrics = task.step(toy_batch())
+
+    assert metrics["skipped_updates"] == 7
+    assert not any(changed(old, network) for old, network in zip(before, networks, strict=True))
+    assert metrics["c_loss"].isfinite()
+
+
+def test_parts_that_are_worked_off_at_once_teach_the_same_as_one_after_the_other() -> None:
+    settings = {"network": SMALL, "chunk_particles": 8}
+    one, four = (WganTask(WganConfig.model_validate(settings), CPU, seed=1, threads=threads) for threads in (1, 4))
+
+    for seed in range(3):
+        assert one.step(toy_batch(seed=seed)) == four.step(toy_batch(seed=seed))
+    for old, new in zip(weights(one.networks.critic), weights(four.networks.critic), strict=True):
+        assert torch.equal(old, new)
+
+
+def test_chunks_make_the_step_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Networks, "draw", without_noise)
+    settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
+    whole, chunked = make_task(**settings), make_task(**settings, chunk_particles=10)
+
+    expected, found = whole.step(toy_batch(40)), chunked.step(toy_batch(40))
+
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+    for old, new in zip(weights(whole.networks.critic), weights(chunked.networks.critic), strict=True):
+        torch.testing.assert_close(new, old, rtol=1e-4, atol=2e-6)
+
+
+def test_out_of_memory_the_batch_is_halved_and_the_step_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Networks, "draw", without_noise)
+    settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
+    whole, short = make_task(**settings), make_task(**settings)
+    batch = toy_batch(40)
+    limit = batch.num_particles * 2 // 3
+    penalty = short.networks.penalty
+
+    def short_of_memory(part: Events, *arguments: Any) -> Any:
+        if part.source.num_particles > limit:
+            raise torch.OutOfMemoryError("scripted")
+        return penalty(part, *arguments)
+
+    monkeypatch.setattr(short.networks, "penalty", short_of_memory)
+
+    expected, found = whole.step(batch), short.step(batch)
+
+    assert [record.message for record in caplog.records] == [
+        f"out of memory with {batch.num_particles} particles: the batch is split in two"
+    ]
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_memory_that_is_short_for_half_a_batch_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task()
+
+    def no_memory(*arguments: Any) -> Any:
+        raise torch.OutOfMemoryError("scripted")
+
+    monkeypatch.setattr(task.networks, "penalty", no_memory)
+    with pytest.raises(torch.OutOfMemoryError, match="scripted"):
+        task.step(toy_batch())
+
+
+def test_another_optimiser_begins_anew_and_keeps_the_weights(caplog: pytest.LogCaptureFixture) -> None:
+    adam = make_task()
+    adam.step(toy_batch())
+    sgd = make_task(optimiser="sgd", generator_lr=0.01, schedule_steps=7)
+
+    sgd.load_state_dict(saved(adam))
+
+    assert not changed(weights(adam.networks.critic), sgd.networks.critic)
+    assert sgd.steps == 1
+    told = "\n".join(record.message for record in caplog.records)
+    assert "trainer.wgan.optimiser was adam in the checkpoint and is sgd now" in told
+    assert "trainer.wgan.schedule_steps was 0" in told
+    assert saved(sgd)["optimisers"]["count"]["state"] != {}
+    sgd.step(toy_batch(seed=1))
+
+
+def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
+    task = make_task(gp_sample_fraction=0.25)
+    batch = toy_batch(64, counts=[2] * 64)
+    task.observe(batch)
+    part = next(task._parts(batch.microbatches[0]))
+    draw = task.networks.draw(part)
+    fake = task.networks.fake(part, draw).detach()
+
+    sampled = [task.networks.penalty(part, fake, draw.mix_E, update) for update in range(200)]
+    task.networks.config = task.config.model_copy(update={"gp_sample_fraction": 1.0})
+    whole = task.networks.penalty(part, fake, draw.mix_E, 0)
+
+    assert whole is not None
+    assert len({float(one.penalty.detach()) for one in sampled if one is not None}) == 4
+    mean = sum(float(one.norm) for one in sampled if one is not None) / len(sampled)
+    assert mean == pytest.approx(float(whole.norm), rel=0.1)
+
+
+def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_state_is_saved(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    task = make_task(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    for seed in range(5):
+        metrics = {name: float(value) for name, value in task.step(toy_batch(seed=seed)).items()}
+        task.observed(metrics | {"held_out_gap": 1.0})
+    task.step(toy_batch(seed=9))
+    task.observed(metrics | {"held_out_gap": 0.1})
+    task.observed(metrics | {"held_out_gap": 0.1})  # the same gap again: nothing to decide
+
+    assert task.critic_steps == 6
+    assert "critic_steps 5 -> 6" in caplog.text
+    resumed = make_task(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    resumed.load_state_dict(saved(task))
+    assert resumed.critic_steps == 6
+    assert resumed.step(toy_batch(seed=10)) == task.step(toy_batch(seed=10))
+
+
+def test_learning_rates_warm_up_from_near_zero_and_then_follow_the_cosine() -> None:
+    config = WganConfig(warmup_steps=9, schedule_steps=109)
+
+    assert learning_rate_factor(0, config) == pytest.approx(0.1)
+    assert learning_rate_factor(8, config) == pytest.approx(0.9)
+    assert learning_rate_factor(9, config) == 1
+    assert learning_rate_factor(109, config) == pytest.approx(0.05)
+    assert learning_rate_factor(3, WganConfig(schedule="constant", warmup_steps=3)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+def test_compiled_networks_make_the_same_step() -> None:
+    settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
+    plain, compiled = make_task(**settings), make_task(**settings, compile=True)
+
+    for seed in range(2):
+        expected, found = plain.step(toy_batch(seed=seed)), compiled.step(toy_batch(seed=seed))
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+    with pytest.raises(BadInputError, match=r"C\+\+ compiler.*compile = false"):
+        make_task(compile=True)
+
+
+def test_bf16_is_close_to_float32() -> None:
+    plain = make_task(network=NetworkConfig(hidden=32))
+    rounded = WganTask(plain.config, CPU, seed=1, bf16=True)
+
+    expected, found = plain.step(toy_batch(256)), rounded.step(toy_batch(256))
+
+    for name, value in expected.items():
+        assert found[name].isfinite()
+        torch.testing.assert_close(found[name], value, rtol=0.1, atol=0.05, msg=name)
 
 
 def test_clipping_bounds_the_gradient_that_is_applied_and_reports_the_one_before() -> None:
     settings = {"optimiser": "sgd", "momentum": 0.0, "critic_lr": 1.0, "critic_steps": 1}
     task = make_task(**settings, gradient_clip=0.01)
-    before = weights(task.critic)
+    before = weights(task.networks.critic)
 
     norm = task.step(toy_batch())["critic_grad_norm"]
 
-    moved = torch.stack([(new - old).norm() for new, old in zip(weights(task.critic), before, strict=True)]).norm()
+    moved = torch.stack(
+        [(new - old).norm() for new, old in zip(weights(task.networks.critic), before, strict=True)]
+    ).norm()
     assert norm > 0.02
     assert float(moved) == pytest.approx(0.01, rel=1e-3)
 
@@ -397,21 +580,22 @@ def test_the_learning_rate_follows_a_cosine_to_five_percent_or_stays() -> None:
     task = make_task(schedule_steps=2)
     for _ in range(3):
         task.step(toy_batch(4, counts=[1, 2, 0, 1]))
-    assert task.critic_optimiser.param_groups[0]["lr"] == pytest.approx(0.05 * 4e-4)
-    assert task.count_optimiser.param_groups[0]["lr"] == pytest.approx(0.05 * 2e-3)
+    assert task.learning_rates() == pytest.approx(
+        {"critic": 0.05 * 4e-4, "generator": 0.05 * 2e-4, "count": 0.05 * 2e-3}
+    )
 
 
 def test_held_out_metrics_change_no_weight() -> None:
     task = make_task()
     task.step(toy_batch())
-    before = weights(task.critic), weights(task.count_head)
+    before = weights(task.networks.critic), weights(task.networks.count_head)
 
     metrics = task.held_out(split(toy_batch(seed=5), [20, 12]))
 
     assert set(metrics) == {"m_loss", "w_gap"}
     assert all(value.shape == () and value.isfinite() for value in metrics.values())
-    assert not changed(before[0], task.critic)
-    assert not changed(before[1], task.count_head)
+    assert not changed(before[0], task.networks.critic)
+    assert not changed(before[1], task.networks.count_head)
 
 
 @pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
@@ -432,7 +616,7 @@ def test_generated_counts_above_the_limit_are_cut_down_and_counted() -> None:
     task = make_task(sampling={"max_count": 2})
     task.step(toy_batch(counts=[3] * 32))
     with torch.no_grad():
-        task.count_head.output.bias.fill_(4.0)
+        task.networks.count_head.output.bias.fill_(4.0)
 
     bundles = task.generate(toy_batch(64).microbatches[0].event_columns["primary"])
 
@@ -443,12 +627,12 @@ def test_generated_counts_above_the_limit_are_cut_down_and_counted() -> None:
 def test_the_averaged_generator_follows_the_latest_one() -> None:
     task = make_task(generator_average_decay=0.0)
     task.step(toy_batch())
-    assert not changed(weights(task.generator), task.generator_average)
+    assert not changed(weights(task.networks.generator), task.networks.generator_average)
 
     averaged = make_task()
     averaged.step(toy_batch())
     averaged.step(toy_batch(seed=1))
-    assert changed(weights(averaged.generator), averaged.generator_average)
+    assert changed(weights(averaged.networks.generator), averaged.networks.generator_average)
 
 
 class Recorder(TorchDispatchMode):
@@ -470,13 +654,13 @@ def test_a_step_waits_for_nothing_from_the_device(monkeypatch: pytest.MonkeyPatc
     task = make_task(gradient_clip=1.0)
     batch = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22])
     # Adam counts its steps on the host, and reads that count: no wait, but the same operation.
-    for optimiser in (task.critic_optimiser, task.generator_optimiser, task.count_optimiser):
-        monkeypatch.setattr(optimiser, "step", lambda: None)
+    for optimiser in task._optimisers.values():
+        monkeypatch.setattr(optimiser._optimiser, "step", lambda: None)
 
     with Recorder() as recorder:
         task.step(batch)
 
-    assert {"scatter_reduce", "native_layer_norm_backward", "lgamma", "repeat_interleave"} <= recorder.names
+    assert {"_embedding_bag", "native_layer_norm_backward", "lgamma", "repeat_interleave"} <= recorder.names
     waiting = {"_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "_unique2", "equal"}
     assert recorder.names.isdisjoint(waiting | {"repeat_interleave without output_size"})
 

@@ -1,89 +1,116 @@
-"""The training step of the muon WGAN.
-
-Shape suffixes: E events, P particles, F features, C conditions.
-"""
+"""The training step of the muon WGAN: which network learns when, with what, and what is counted."""
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.nn.utils import parametrize
 
 from services.trainer.batch import Batch, Microbatch
-from services.trainer.segments import Segments
-from services.trainer.wgan import losses
+from services.trainer.health import UpdateLimits
+from services.trainer.noise import Noise
+from services.trainer.ranks import SumOverRanks, one_rank
+from services.trainer.wgan import adaptive
 from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.model import CountHead, Critic, Generator
-from services.trainer.wgan.standardise import Standardise
+from services.trainer.wgan.networks import Bundles, Draw, Events, Networks
+from services.trainer.wgan.optimiser import (
+    GuardedOptimiser,
+    Learned,
+    Updated,
+    make_optimiser,
+)
+from services.trainer.wgan.schedule import learning_rate_factor
 
-COSINE_END = 0.05
+logger = logging.getLogger(__name__)
+
 MIN_PARTICLES_TO_FIT = 2
-
-
-@dataclass(frozen=True)
-class _Events:
-    """A microbatch as the networks see it."""
-
-    conditions_EC: Tensor
-    segments: Segments
-    present_E: Tensor
-    """(E,) float32: 1 for an event with muons, 0 for an empty one."""
-    real_PF: Tensor | None
-    """Standardised muons; None until the standardisation is fitted."""
-
-
-class Bundles(NamedTuple):
-    """Generated events. The muons of an event are neighbours, events in order."""
-
-    counts_E: Tensor
-    """(E,) int64."""
-    muons_P3: Tensor
-    """(P, 3) float32: energy_gev, x_m, y_m."""
-    num_capped: int
-    """Events whose count was cut down to ``sampling.max_count``."""
+CPU_CHUNK_PARTICLES = 2048
+_METRICS = (
+    *("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"),
+    *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
+)
+_RECIPE = ("optimiser", "schedule", "schedule_steps", "warmup_steps", "generator_lr", "critic_lr", "count_lr")
 
 
 class WganTask:
     """Networks, optimisers and counters of the muon WGAN, and the step that trains them.
 
-    ``critic_steps`` and ``penalty_weight`` start as configured and may be changed while training; both are
-    saved. Noise comes from torch's global generator of the device, which the caller seeds and saves.
+    Noise depends on seed, step and lane alone (noise.py), so that there is none to save.
     """
 
-    def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
+    def __init__(
+        self,
+        config: WganConfig,
+        device: torch.device,
+        seed: int,
+        *,
+        limits: UpdateLimits = UpdateLimits(),  # noqa: B008  frozen
+        sum_over_ranks: SumOverRanks = one_rank,
+        bf16: bool = False,
+        threads: int = 1,
+    ) -> None:
+        """On a CPU, ``threads`` parts of a batch are worked off at once.
+
+        Raises BadInputError if the model can't be compiled here, although that is wanted.
+        """
         self.config = config
         self.device = device
-        # Weights are drawn on the host, so that a seed means the same start on every device, and the caller's
-        # generator is left as it was.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            self.standardise = Standardise(config.network).to(device)
-            self.count_head = CountHead(config.network).to(device)
-            self.generator = Generator(self.standardise.num_features, config.network).to(device)
-            self.critic = Critic(self.standardise.num_features, config.network).to(device)
-        self.generator_average = copy.deepcopy(self.generator).requires_grad_(False)
-        self.count_optimiser = Adam(self.count_head.parameters(), config.count_lr)
-        self.generator_optimiser = _optimiser(self.generator, config, config.generator_lr)
-        self.critic_optimiser = _optimiser(self.critic, config, config.critic_lr)
-        self.critic_steps = config.critic_steps
-        self.penalty_weight = config.penalty_weight
+        self.networks = networks = Networks(config, device, seed, bf16=bf16)
+        self._averaged: list[Tensor] = list(networks.generator_average.parameters())
+        self._latest: list[Tensor] = list(networks.generator.parameters())
+
+        def optimiser_of(network: nn.Module, rate: float) -> GuardedOptimiser:
+            return make_optimiser(network, config, rate, limits=limits, sum_over_ranks=sum_over_ranks)
+
+        self._optimisers = {
+            "count": optimiser_of(networks.count_head, config.count_lr),
+            "generator": optimiser_of(networks.generator, config.generator_lr),
+            "critic": optimiser_of(networks.critic, config.critic_lr),
+        }
+        self._sum_over_ranks = sum_over_ranks
+        # Spectral normalisation changes its state as it is used, and a compiler runs its own threads.
+        several = device.type == "cpu" and threads > 1 and not (config.network.spectral_norm or config.compile)
+        self._pool = ThreadPoolExecutor(threads, "step") if several else None
+        self._noise = Noise(seed, device)
+        self._chunk_particles = config.chunk_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else 0)
+        self._adaptive = adaptive.AdaptiveState(config.critic_steps, config.penalty_weight)
         self.steps = 0
         self.generator_updates = 0
         self.critic_updates = 0
+        self.rate_scale = 1.0
+        self.gap_measured_at = self.gap_checked_at = -1
         self._zero = torch.zeros((), device=device)
-        self._gp_norm = self._zero
+        self._gp_norm = self._held_out_gap = self._zero
 
     @property
     def num_parameters(self) -> int:
         """Trained numbers of the three networks."""
-        networks = (self.count_head, self.generator, self.critic)
+        networks = (self.networks.count_head, self.networks.generator, self.networks.critic)
         return sum(parameter.numel() for network in networks for parameter in network.parameters())
+
+    @property
+    def critic_steps(self) -> int:
+        """Critic updates per step, now."""
+        return self._adaptive.critic_steps
+
+    @property
+    def penalty_weight(self) -> float:
+        """λ, now."""
+        return self._adaptive.penalty_weight
+
+    def learning_rates(self) -> dict[str, float]:
+        """Of the newest step."""
+        return {name: optimiser.learning_rate for name, optimiser in self._optimisers.items()}
+
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiply all learning rates from now on."""
+        self.rate_scale *= factor
 
     # ---- The step: `critic_steps` critic updates, one generator update, one of the count head. Nothing in it
     # waits for the device, and the metrics stay there.
@@ -93,251 +120,264 @@ class WganTask:
 
         c_loss (without the penalty), w_gap and critic_grad_norm are those of the last critic update: w_gap is
         the mean of D(real) - D(fake) over events with muons, before the score is saturated. gp_norm is the
-        mean gradient norm at the latest gradient penalty, m_loss the negative log likelihood of the counts in
-        nats per event, skipped_updates the number of updates whose gradient was not finite.
+        mean gradient norm at the latest gradient penalty, m_loss the count head's loss per event, skipped_updates the
+        number of updates that were left out: a loss or gradient was not finite, or beyond the limits.
 
         A batch without muons trains the count head alone, one without events nothing.
         """
         self.observe(batch)
-        self._set_learning_rates()
-        names = ("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm", "generator_grad_norm", "critic_grad_norm")
-        metrics = dict.fromkeys((*names, "skipped_updates"), self._zero)
-
-        microbatches = [self._events(part) for part in batch.microbatches if part.num_events > 0]
-        if batch.num_particles > 0 and self.standardise.has_features:
-            # Empty events weigh nothing. Where all are empty the sums are 0, whatever they are divided by.
-            num_present = sum((part.present_E.sum() for part in microbatches), self._zero).clamp_min(1)
+        self._noise.begin(self.steps)
+        for optimiser in self._optimisers.values():
+            optimiser.set_rate_factor(self.rate_scale * learning_rate_factor(self.steps, self.config))
+        metrics = dict.fromkeys(_METRICS, self._zero)
+        parts = [part for microbatch in batch.microbatches for part in self._parts(microbatch)]
+        if batch.total_particles > 0 and self.networks.standardise.has_features:
+            num_present = self._num_present(batch)
+            if self.config.adaptive.enabled and self.steps % self.config.adaptive.every == 0:
+                self._measure_gap(parts, num_present)
             for _ in range(self.critic_steps):
-                self._update_critic(microbatches, num_present, metrics)
-            self._update_generator(microbatches, num_present, metrics)
-        if batch.num_events > 0:
-            self._update_count_head(microbatches, batch.num_events, metrics)
+                with parametrize.cached():
+                    parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
+            with parametrize.cached():
+                parts = self._without_running_out(self._update_generator, parts, num_present, metrics)
+        if batch.total_events > 0:
+            self._update_count_head(parts, batch.total_events, metrics)
         self.steps += 1
-        return metrics
+        return metrics | ({"held_out_gap": self._held_out_gap} if self.config.adaptive.enabled else {})
 
-    def _update_critic(self, microbatches: list[_Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
+    def _without_running_out(
+        self,
+        update: Callable[[list[Events], Tensor, dict[str, Tensor]], None],
+        parts: list[Events],
+        num_present: Tensor,
+        metrics: dict[str, Tensor],
+    ) -> list[Events]:
+        """Run an update; out of memory, once more with every part halved. Gradients of parts add up, so the update is
+        the same but for its noise. The parts that fitted."""
+        try:
+            update(parts, num_present, metrics)
+            return parts
+        except torch.OutOfMemoryError:  # outside of this block, nothing of the failed pass is held any more
+            pass
+        torch.cuda.empty_cache()
+        logger.warning(
+            "out of memory with %d particles: the batch is split in two",
+            sum(part.source.num_particles for part in parts),
+        )
+        parts = [half for part in parts for half in self._halves(part)]
+        update(parts, num_present, metrics)
+        return parts
+
+    def _update_critic(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
         # The penalty is the dearest part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
+        networks, critic = self.networks, self._optimisers["critic"]
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
-        c_loss = w_gap = gp_norm = self._zero
-        for part in microbatches:
-            with torch.no_grad():
-                fake_PF = self._fake(part)
-            loss, gap = self._critic_loss(part, fake_PF)
-            c_loss = c_loss + loss.detach() / num_present
-            w_gap = w_gap + gap / num_present
-            if penalise:
-                penalty = self._penalty(part, fake_PF)
-                loss = loss + self.penalty_weight * self.config.gp_every * penalty.penalty
-                gp_norm = gp_norm + penalty.norm / num_present
-            # Gradients add up over microbatches; each is a sum over events divided by those of the batch.
-            (loss / num_present).backward()
-        if penalise:
-            self._gp_norm = gp_norm
-        grad_norm = self._apply(self.critic, self.critic_optimiser, metrics)
-        self.critic_updates += 1
-        metrics |= {"c_loss": c_loss, "w_gap": w_gap, "gp_norm": self._gp_norm, "critic_grad_norm": grad_norm}
+        weight = self.penalty_weight * self.config.gp_every / num_present
 
-    def _update_generator(self, microbatches: list[_Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
-        parameters = list(self.generator.parameters())
-        g_loss = self._zero
-        for part in microbatches:
-            scores_E = self.critic(self._fake(part), part.conditions_EC, part.segments)
-            loss = losses.generator_loss(scores_E, part.present_E) / num_present
-            loss.backward(inputs=parameters)  # the critic's own gradients are left alone
-            g_loss = g_loss + loss.detach()
-        grad_norm = self._apply(self.generator, self.generator_optimiser, metrics)
+        def learn(part: Events, draw: Draw) -> Learned:
+            with torch.no_grad():
+                fake_PF = networks.fake(part, draw)
+            loss, gap = networks.critic_loss(part, fake_PF)
+            gradients = critic.gradients(loss / num_present)  # sets the memory of its graph free
+            norm = self._zero
+            if penalise and (penalty := networks.penalty(part, fake_PF, draw.mix_E, self.critic_updates)) is not None:
+                torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
+                norm = penalty.norm
+            return Learned(gradients, torch.stack([loss.detach(), gap, norm]) / num_present)
+
+        updated = critic.update(self._over_parts(learn, parts), num_sums=3)
+        self.critic_updates += 1
+        if penalise:
+            self._gp_norm = updated.sums[2]
+        metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
+        _note(metrics, "critic", updated)
+
+    def _update_generator(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
+        generator = self._optimisers["generator"]
+
+        def learn(part: Events, draw: Draw) -> Learned:
+            loss = self.networks.generator_loss(part, draw) / num_present
+            return Learned(generator.gradients(loss), loss.detach().unsqueeze(0))
+
+        updated = generator.update(self._over_parts(learn, parts), num_sums=1)
         self.generator_updates += 1
         self._average_generator()
-        metrics |= {"g_loss": g_loss, "generator_grad_norm": grad_norm}
+        metrics["g_loss"] = updated.sums[0]
+        _note(metrics, "generator", updated)
 
-    def _update_count_head(self, microbatches: list[_Events], num_events: int, metrics: dict[str, Tensor]) -> None:
-        m_loss = self._zero
-        for part in microbatches:
-            loss = losses.count_nll(self.count_head(part.conditions_EC), part.segments.counts_E) / num_events
-            loss.backward()
-            m_loss = m_loss + loss.detach()
-        self._apply(self.count_head, self.count_optimiser, metrics)
-        metrics["m_loss"] = m_loss
+    def _over_parts(self, learn: Callable[[Events, Draw], Learned], parts: list[Events]) -> Iterator[Learned]:
+        """What each part with muons teaches, in order: on a CPU several at once."""
+        with_muons = [part for part in parts if part.has_muons]
+        if self._pool is None:
+            for part in with_muons:
+                yield learn(part, self.networks.draw(part))
+        else:
+            yield from self._pool.map(learn, with_muons, [self.networks.draw(part) for part in with_muons])
 
-    def _apply(self, network: nn.Module, optimiser: Optimizer, metrics: dict[str, Tensor]) -> Tensor:
-        """Updates the weights by their gradients, which are then cleared; the gradients' norm, ().
+    def _update_count_head(self, parts: list[Events], num_events: int, metrics: dict[str, Tensor]) -> None:
+        count = self._optimisers["count"]
 
-        A gradient that is not finite is replaced by zeros and counted: decided on the device, without a sync.
-        """
-        parameters = [parameter for parameter in network.parameters() if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        finite = norm.isfinite()
-        clip = self.config.gradient_clip
-        scale = (clip / norm.clamp_min(clip)) if clip > 0 else torch.ones_like(norm)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = torch.where(finite, gradient * scale, 0.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-        metrics["skipped_updates"] = metrics["skipped_updates"] + (~finite).float()
-        return norm
+        def learn(part: Events) -> Learned:
+            loss = self.networks.count_loss(part) / num_events
+            return Learned(count.gradients(loss), loss.detach().unsqueeze(0))
+
+        updated = count.update(map(learn, parts), num_sums=1)
+        metrics["m_loss"] = updated.sums[0]
+        _note(metrics, "count", updated)
 
     # ---- What the step is made of.
 
     def observe(self, batch: Batch) -> bool:
         """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
 
-        Conditions need an event, features two particles. Called by ``step``. Several ranks must call it first
-        and agree on one of them, or each would train on features of its own.
+        Conditions need an event, features two particles. Called by ``step``. Several ranks fit it together, to the
+        batch of all: each would else train on features of its own.
         """
+        standardise, parts, ranks = self.networks.standardise, batch.microbatches, self._sum_over_ranks
         fitted = False
-        if not self.standardise.has_conditions and batch.num_events > 0:
-            self.standardise.fit_conditions(torch.cat([part.event_columns["primary"] for part in batch.microbatches]))
+        if not standardise.has_conditions and batch.total_events > 0:
+            none = torch.empty((0, 4), device=self.device)
+            primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
+            standardise.fit_conditions(primary_E4, batch.total_events, ranks)
             fitted = True
-        if not self.standardise.has_features and batch.num_particles >= MIN_PARTICLES_TO_FIT:
-            self.standardise.fit_features(torch.cat([part.particle_columns["muons"] for part in batch.microbatches]))
+        if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
+            none = torch.empty((0, 3), device=self.device)
+            muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
+            standardise.fit_features(muons_P3, batch.total_particles, ranks)
             fitted = True
         return fitted
 
-    def _events(self, part: Microbatch) -> _Events:
-        segments = Segments.from_offsets(part.offsets_E1, part.num_particles)
-        has_features = self.standardise.has_features
-        return _Events(
-            conditions_EC=self.standardise.conditions(part.event_columns["primary"]),
-            segments=segments,
-            present_E=(segments.counts_E > 0).float(),
-            real_PF=self.standardise.features(part.particle_columns["muons"]) if has_features else None,
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        """The newest step's metrics have reached the host: the adaptive critic looks at them, if there is a new gap."""
+        if self.gap_measured_at == self.gap_checked_at:
+            return
+        self.gap_checked_at = self.gap_measured_at
+        decision = adaptive.check(
+            self._adaptive,
+            self.config.adaptive,
+            gap=metrics["held_out_gap"],
+            gp_norm=metrics["gp_norm"],
+            critic_steps=self.config.critic_steps,
+            penalty_weight=self.config.penalty_weight,
         )
+        self._adaptive = decision.state
+        if decision.reason:
+            logger.info("adaptive critic, step %d: %s", self.steps, decision.reason)
 
-    def _fake(self, part: _Events) -> Tensor:
-        """Generated features with the real counts, so that both have the same segments. -> (P, F)."""
-        features_PF: Tensor = self.generator(part.conditions_EC, part.segments)
-        return features_PF
+    def _measure_gap(self, parts: list[Events], num_present: Tensor) -> None:
+        """w_gap of events that have not been trained on, over all ranks."""
+        gap = self._zero
+        with torch.no_grad():
+            for part in parts:
+                if part.has_muons:
+                    fake_PF = self.networks.fake(part, self.networks.draw(part))
+                    gap = gap + self.networks.critic_loss(part, fake_PF)[1] / num_present
+        self._sum_over_ranks([gap])
+        self._held_out_gap = gap
+        self.gap_measured_at = self.steps
 
-    def _critic_loss(self, part: _Events, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
-        """The critic's loss without penalty, and the gap D(real) - D(fake), unsaturated; sums over events."""
-        assert part.real_PF is not None
-        real_E = self.critic.raw_scores(part.real_PF, part.conditions_EC, part.segments)
-        fake_E = self.critic.raw_scores(fake_PF, part.conditions_EC, part.segments)
-        gap = -losses.critic_loss(real_E.detach(), fake_E.detach(), part.present_E)
-        saturate = self.critic.saturate
-        return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
+    def _num_present(self, batch: Batch) -> Tensor:
+        """Events with muons of all ranks, at least 1, ()."""
+        own = sum(microbatch.num_present for microbatch in batch.microbatches)
+        num_present = torch.full((), float(own), device=self.device)
+        self._sum_over_ranks([num_present])
+        return num_present.clamp_min(1)
 
-    def _penalty(self, part: _Events, fake_PF: Tensor) -> losses.GradientPenalty:
-        assert part.real_PF is not None
-        return losses.gradient_penalty(
-            lambda features_PF: self.critic(features_PF, part.conditions_EC, part.segments),
-            part.real_PF,
-            fake_PF,
-            part.segments,
-            torch.rand_like(part.present_E),
-            one_sided=self.config.one_sided,
-        )
+    def _parts(self, microbatch: Microbatch) -> Iterator[Events]:
+        """A microbatch in chunks that stay in the cache."""
+        if microbatch.num_events == 0:
+            return
+        chunks = microbatch.chunks(self._chunk_particles) if self._chunk_particles else (microbatch,)
+        for chunk in chunks:
+            share = chunk.num_particles / max(microbatch.num_particles, 1)
+            yield self.networks.events(chunk, share, self._noise.of(microbatch.lane))
+
+    def _halves(self, part: Events) -> Iterator[Events]:
+        for half in part.source.halves():
+            share = part.share * half.num_particles / max(part.source.num_particles, 1)
+            yield self.networks.events(half, share, part.random)
 
     def _average_generator(self) -> None:
         """Running mean of the weights, arXiv:1806.04498; short at first, to forget the random start."""
         updates = self.generator_updates
         decay = min(self.config.generator_average_decay, updates / (updates + 10))
         with torch.no_grad():
-            for mean, latest in zip(self.generator_average.parameters(), self.generator.parameters(), strict=True):
-                mean.lerp_(latest, 1 - decay)
-
-    def _set_learning_rates(self) -> None:
-        factor = learning_rate_factor(self.steps, self.config)
-        for optimiser, rate in (
-            (self.count_optimiser, self.config.count_lr),
-            (self.generator_optimiser, self.config.generator_lr),
-            (self.critic_optimiser, self.config.critic_lr),
-        ):
-            for group in optimiser.param_groups:
-                group["lr"] = rate * factor
+            torch._foreach_lerp_(self._averaged, self._latest, 1 - decay)
 
     # ---- Use without training.
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
-        """m_loss and w_gap, as in ``step``, of events that are not trained on. Draws noise.
+        """m_loss and w_gap, as in ``step``, of events that are not trained on. The same noise at each call.
 
         RuntimeError before the first batch with muons.
         """
-        self._require_fit()
-        microbatches = [self._events(part) for part in batch.microbatches if part.num_events > 0]
-        num_present = sum((part.present_E.sum() for part in microbatches), self._zero).clamp_min(1)
+        self.networks.require_fit()
+        noise = Noise(0, self.device)
+        num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self._zero
-        for part in microbatches:
-            nll = losses.count_nll(self.count_head(part.conditions_EC), part.segments.counts_E)
-            m_loss = m_loss + nll / max(batch.num_events, 1)
-            w_gap = w_gap + self._critic_loss(part, self._fake(part))[1] / num_present
+        for microbatch in batch.microbatches:
+            if microbatch.num_events == 0:
+                continue
+            part = self.networks.events(microbatch, 1.0, noise.of(microbatch.lane))
+            m_loss = m_loss + self.networks.count_loss(part) / max(batch.num_events, 1)
+            if part.has_muons:
+                fake_PF = self.networks.fake(part, self.networks.draw(part))
+                w_gap = w_gap + self.networks.critic_loss(part, fake_PF)[1] / num_present
         return {"m_loss": m_loss, "w_gap": w_gap}
 
-    @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
-
-        Waits for the device, and holds all events at once: split long lists. RuntimeError before the first
-        batch with muons.
-        """
-        self._require_fit()
-        sampling = self.config.sampling
-        conditions_EC = self.standardise.conditions(primary_E4.to(self.device))
-        drawn_E = self.count_head.sample(conditions_EC)
-        counts_E = drawn_E.clamp_max(sampling.max_count)
-        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
-        averaged = self.config.generator_average_decay > 0
-        features_PF = (self.generator_average if averaged else self.generator)(conditions_EC, segments)
-        bounded_PF = features_PF.clamp(-sampling.max_deviation, sampling.max_deviation)
-        num_capped = int((drawn_E > sampling.max_count).sum())
-        return Bundles(counts_E, self.standardise.muons(bounded_PF), num_capped)
-
-    def _require_fit(self) -> None:
-        if not (self.standardise.has_conditions and self.standardise.has_features):
-            raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
+        """See Networks.generate."""
+        return self.networks.generate(primary_E4)
 
     # ---- Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """All that training goes on from, except torch's random numbers.
+        """All that training goes on from.
 
         ``torch.load(weights_only=True)`` reads it. Tensors are not copied: save it before the next step.
         """
         return {
-            **{name: part.state_dict() for name, part in self._stateful()},
+            "networks": {name: module.state_dict() for name, module in self.networks.modules().items()},
+            "optimisers": {name: optimiser.state_dict() for name, optimiser in self._optimisers.items()},
             "counters": {name: getattr(self, name) for name in _COUNTERS},
+            "adaptive": asdict(self._adaptive),
             "gp_norm": self._gp_norm,
+            "held_out_gap": self._held_out_gap,
+            "recipe": {name: getattr(self.config, name) for name in _RECIPE},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from ``state_dict()``. KeyError or RuntimeError, of torch, if the networks differ."""
-        for name, part in self._stateful():
-            part.load_state_dict(state[name])
+        """Goes on from ``state_dict()``. KeyError or RuntimeError, of torch, if the networks differ.
+
+        Another optimiser begins anew, another schedule goes on from this step; both are told.
+        """
+        for name, module in self.networks.modules().items():
+            module.load_state_dict(state["networks"][name])
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])
         self._gp_norm = state["gp_norm"].to(self.device)
-
-    def _stateful(self) -> Iterable[tuple[str, nn.Module | Optimizer]]:
-        return (
-            ("standardise", self.standardise),
-            ("count_head", self.count_head),
-            ("generator", self.generator),
-            ("generator_average", self.generator_average),
-            ("critic", self.critic),
-            ("count_optimiser", self.count_optimiser),
-            ("generator_optimiser", self.generator_optimiser),
-            ("critic_optimiser", self.critic_optimiser),
-        )
-
-
-_COUNTERS = ("steps", "generator_updates", "critic_updates", "critic_steps", "penalty_weight")
-
-
-def learning_rate_factor(step: int, config: WganConfig) -> float:
-    """Share of the configured learning rates that is used in ``step``: 1, or a cosine from 1 to 5 %.
-
-    A function of the step alone, so that the schedule has no state of its own to save.
-    """
-    if config.schedule == "constant" or config.schedule_steps == 0:
-        return 1.0
-    progress = min(step / config.schedule_steps, 1.0)
-    return COSINE_END + (1 - COSINE_END) * (1 + math.cos(math.pi * progress)) / 2
+        self._held_out_gap = state["held_out_gap"].to(self.device)
+        changed = [name for name in _RECIPE if state["recipe"][name] != getattr(self.config, name)]
+        for name in changed:
+            logger.warning(
+                "trainer.wgan.%s was %s in the checkpoint and is %s now; the weights are kept%s",
+                name,
+                state["recipe"][name],
+                getattr(self.config, name),
+                ", the optimisers of generator and critic begin anew" if name == "optimiser" else "",
+            )
+        for name, optimiser in self._optimisers.items():
+            if "optimiser" not in changed or name == "count":
+                optimiser.load_state_dict(state["optimisers"][name])
+        if self.config.adaptive.enabled:
+            self._adaptive = adaptive.AdaptiveState(**state["adaptive"] | {"gaps": tuple(state["adaptive"]["gaps"])})
 
 
-def _optimiser(network: nn.Module, config: WganConfig, rate: float) -> Optimizer:
-    if config.optimiser == "sgd":
-        return SGD(network.parameters(), rate, momentum=config.momentum)
-    return Adam(network.parameters(), rate, betas=config.betas)
+_COUNTERS = ("steps", "generator_updates", "critic_updates", "rate_scale", "gap_measured_at", "gap_checked_at")
+
+
+def _note(metrics: dict[str, Tensor], network: str, updated: Updated) -> None:
+    metrics[f"{network}_grad_norm"] = updated.grad_norm
+    metrics["skipped_updates"] = metrics["skipped_updates"] + updated.skipped

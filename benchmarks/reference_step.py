@@ -1,0 +1,165 @@
+"""The step of the muon WGAN, written plainly, as the script that icestream replaces computes it.
+
+The context of an event is repeated for each of its muons before the first layer, real and generated events go through
+the critic in passes of their own, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second
+derivative, every metric goes to the host at once, and nothing is fused. Same networks, same losses and same noise as
+`services/trainer/wgan/`: what the shipped step must agree with, and is timed against.
+
+Shape suffixes: E events, P particles, F features, D width.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from services.trainer.batch import Batch
+from services.trainer.noise import Noise
+from services.trainer.wgan.config import WganConfig
+from services.trainer.wgan.layers import LEAK, Dense
+from services.trainer.wgan.networks import Networks
+from services.trainer.wgan.standardise import Standardise
+
+
+class ReferenceStep:
+    """For one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
+
+    def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
+        self.networks = Networks(config, device, seed, bf16=False)
+        self._config = config
+        self._device = device
+        self._noise = Noise(seed, device)
+        self._critic = _optimiser(self.networks.critic, config, config.critic_lr)
+        self._generator = _optimiser(self.networks.generator, config, config.generator_lr)
+        self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
+        self._steps = 0
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One step; its metrics on the host."""
+        (microbatch,) = batch.microbatches
+        primary, muons = microbatch.event_columns["primary"], microbatch.particle_columns["muons"]
+        standardise = self.networks.standardise
+        _fit(standardise, primary, muons)
+        self._noise.begin(self._steps)
+        random = self._noise.of(microbatch.lane)
+        conditions = standardise.conditions(primary)
+        real = standardise.features(muons)
+        counts = microbatch.offsets_E1.diff()
+        event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
+        present = counts > 0
+        real = real[_sorted(real[:, 0], event_P)]
+        metrics: dict[str, float] = {}
+
+        for _ in range(self._config.critic_steps):
+            mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
+            with torch.no_grad():
+                fake = self._fake(conditions, counts, event_P, random)
+            real_E = self._score(real, conditions, counts, event_P)[present]
+            fake_E = self._score(fake, conditions, counts, event_P)[present]
+            metrics["w_gap"] = (real_E - fake_E).mean().item()
+            loss = (self._saturate(fake_E) - self._saturate(real_E)).mean()
+            metrics["c_loss"] = loss.item()
+
+            fake = fake[_sorted(fake[:, 0], event_P)]
+            between = (mix * real + (1 - mix) * fake).requires_grad_(True)
+            score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
+            (slope,) = torch.autograd.grad(score, between, create_graph=True)
+            square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, slope.square().sum(1))
+            norm = (counts * square + 1e-12).sqrt()[present]
+            metrics["gp_norm"] = norm.mean().item()
+            loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
+            self._critic.zero_grad()
+            loss.backward()
+            metrics["critic_grad_norm"] = _norm(self.networks.critic)
+            self._critic.step()
+
+        torch.rand(len(counts), device=self._device, generator=random)  # the shipped step draws it here too
+        fake_E = self._saturate(
+            self._score(self._fake(conditions, counts, event_P, random), conditions, counts, event_P)
+        )
+        loss = -fake_E[present].mean()
+        metrics["g_loss"] = loss.item()
+        self._generator.zero_grad()
+        loss.backward()
+        metrics["generator_grad_norm"] = _norm(self.networks.generator)
+        self._generator.step()
+        decay = min(self._config.generator_average_decay, (self._steps + 1) / (self._steps + 11))
+        with torch.no_grad():
+            for mean, latest in zip(
+                self.networks.generator_average.parameters(), self.networks.generator.parameters(), strict=True
+            ):
+                mean.mul_(decay).add_(latest, alpha=1 - decay)
+
+        loss = self.networks.count_head.loss(conditions, counts) / len(counts)
+        metrics["m_loss"] = loss.item()
+        self._count.zero_grad()
+        loss.backward()
+        self._count.step()
+        self._steps += 1
+        return metrics
+
+    def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator) -> Tensor:
+        """Generated features, (P, F)."""
+        generator = self.networks.generator
+        z_E = torch.randn(len(counts), generator.z_global, device=self._device, generator=random)
+        z_P = torch.randn(len(event_P), generator.z_local, device=self._device, generator=random)
+        size = counts.float().log1p().unsqueeze(1) / 2
+        context = torch.cat([z_E, conditions, size], 1)
+        for layer in generator.event_network:
+            context = _dense(layer, context)
+        muons = _dense(generator.muon_input, torch.cat([context[event_P], z_P], 1))
+        muons = _dense(generator.muon_network[0], muons)
+        features: Tensor = generator.muon_network[1](muons)
+        return features
+
+    def _score(self, features: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor) -> Tensor:
+        """Scores of all events, unbounded, (E,)."""
+        critic = self.networks.critic
+        muons = _dense(critic.muon_input, torch.cat([features, conditions[event_P]], 1))
+        muons = _dense(critic.muon_hidden, muons)
+        index = event_P.unsqueeze(1).expand_as(muons)
+        zeros = torch.zeros(len(counts), muons.shape[1], device=self._device)
+        mean = zeros.scatter_add(0, index, muons) / counts.clamp_min(1).unsqueeze(1)
+        largest = zeros.scatter_reduce(0, index, muons, "amax", include_self=False)
+        event = torch.cat([mean, largest, conditions, counts.float().log1p().unsqueeze(1) / 2], 1)
+        event = _dense(critic.event_hidden, _dense(critic.event_input, event))
+        projected = (event * critic.projection(conditions)).sum(1) / math.sqrt(event.shape[1])
+        scores: Tensor = critic.output(event).squeeze(1) + projected
+        return scores
+
+    def _saturate(self, scores: Tensor) -> Tensor:
+        limit = self._config.network.score_limit
+        return limit * torch.tanh(scores / limit)
+
+
+def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:
+    if not standardise.has_conditions:
+        standardise.fit_conditions(primary)
+        standardise.fit_features(muons)
+
+
+def _dense(layer: Dense, rows: Tensor) -> Tensor:
+    rows = layer.linear(rows)
+    if layer.norm is not None:
+        rows = layer.norm(rows)
+    return F.leaky_relu(rows, LEAK)
+
+
+def _sorted(key: Tensor, event_P: Tensor) -> Tensor:
+    by_key = key.argsort(stable=True)
+    return by_key[event_P[by_key].argsort(stable=True)]
+
+
+def _norm(network: nn.Module) -> float:
+    squares = [parameter.grad.square().sum() for parameter in network.parameters() if parameter.grad is not None]
+    return torch.stack(squares).sum().sqrt().item()
+
+
+def _optimiser(network: nn.Module, config: WganConfig, rate: float) -> Optimizer:
+    if config.optimiser == "sgd":
+        return SGD(network.parameters(), rate, momentum=config.momentum, foreach=False)
+    return Adam(network.parameters(), rate, betas=config.betas, foreach=False)

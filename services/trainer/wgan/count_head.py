@@ -1,0 +1,117 @@
+"""p(N | c): how many muons an event has, given its primary.
+
+Shape suffixes: E events, C conditions, K mixture components.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Gamma
+
+from services.trainer.wgan.config import NetworkConfig
+from services.trainer.wgan.standardise import NUM_CONDITIONS
+
+LOG_MEAN_RANGE = (-12.0, 12.0)
+LOG_SHAPE_RANGE = (-4.0, 8.0)
+
+
+class CountMixture(NamedTuple):
+    """A mixture of negative binomials for each event: mean μ, shape k, variance μ + μ²/k. All (E, K)."""
+
+    log_weights_EK: Tensor
+    log_means_EK: Tensor
+    log_shapes_EK: Tensor
+
+
+class MixtureCountHead(nn.Module):
+    """A mixture of negative binomials; N = 0 needs no special case."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.network = _network(config.count_hidden)
+        self.output = nn.Linear(config.count_hidden, 3 * config.count_components)
+
+    def forward(self, conditions_EC: Tensor) -> CountMixture:
+        """The mixture of each event. (E, C) -> 3 times (E, K)."""
+        logits_EK, log_means_EK, log_shapes_EK = self.output(self.network(conditions_EC)).float().chunk(3, dim=1)
+        # Clamped so that a wild primary gives a large number of muons and not infinity, which would become 0.
+        return CountMixture(
+            logits_EK.log_softmax(1),
+            log_means_EK.clamp(*LOG_MEAN_RANGE),
+            log_shapes_EK.clamp(*LOG_SHAPE_RANGE),
+        )
+
+    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
+        """Negative log likelihood in nats, a sum over events. -> ()."""
+        return count_nll(self(conditions_EC), counts_E)
+
+    @torch.no_grad()
+    def sample(self, conditions_EC: Tensor) -> Tensor:
+        """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
+        mixture: CountMixture = self(conditions_EC)
+        component_E1 = torch.multinomial(mixture.log_weights_EK.exp(), 1)
+        mean_E = mixture.log_means_EK.exp().gather(1, component_E1).squeeze(1)
+        shape_E = mixture.log_shapes_EK.exp().gather(1, component_E1).squeeze(1)
+        rate_E = Gamma(shape_E, shape_E / mean_E, validate_args=False).sample()
+        return torch.poisson(rate_E).long()
+
+
+class MeanCountHead(nn.Module):
+    """One number for each primary, as older models have it: the mean of ln(1 + N). Knows no fluctuations."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.network = _network(config.count_hidden)
+        self.output = nn.Linear(config.count_hidden, 1)
+
+    def forward(self, conditions_EC: Tensor) -> Tensor:
+        """Predicted ln(1 + N). (E, C) -> (E,)."""
+        log_counts_E: Tensor = self.output(self.network(conditions_EC)).float().squeeze(1)
+        return log_counts_E
+
+    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
+        """Squared error of lg(1 + N), a sum over events. -> ()."""
+        error_E = self(conditions_EC) - counts_E.to(torch.float32).log1p()
+        loss: Tensor = (error_E / math.log(10)).square().sum()
+        return loss
+
+    @torch.no_grad()
+    def sample(self, conditions_EC: Tensor) -> Tensor:
+        """The nearest count, the same at each call. (E, C) -> (E,) int64."""
+        log_counts_E: Tensor = self(conditions_EC)
+        return log_counts_E.clamp(0, LOG_MEAN_RANGE[1]).expm1().round().long()
+
+
+CountHead = MixtureCountHead | MeanCountHead
+
+
+def make_count_head(config: NetworkConfig) -> CountHead:
+    """The head of ``network.count_head``."""
+    return MixtureCountHead(config) if config.count_head == "nb_mixture" else MeanCountHead(config)
+
+
+def count_nll(mixture: CountMixture, counts_E: Tensor) -> Tensor:
+    """-Σ ln p(N | c) in nats, a sum over events. (E, K), (E,) int64 -> ().
+
+    Computed in float64: at N = 1e5, lgamma is 1e6, and its float32 rounding alone is 0.06 nats.
+    """
+    log_weights_EK, log_means_EK, log_shapes_EK = (values.double() for values in mixture)
+    counts_E1 = counts_E.double().unsqueeze(1)
+    shapes_EK = log_shapes_EK.exp()
+    log_total_EK = torch.logaddexp(log_means_EK, log_shapes_EK)
+    log_p_EK = (
+        torch.lgamma(counts_E1 + shapes_EK)
+        - torch.lgamma(shapes_EK)
+        - torch.lgamma(counts_E1 + 1)
+        + shapes_EK * (log_shapes_EK - log_total_EK)
+        + counts_E1 * (log_means_EK - log_total_EK)
+    )
+    return -torch.logsumexp(log_weights_EK + log_p_EK, 1).sum().to(mixture.log_means_EK.dtype)
+
+
+def _network(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(NUM_CONDITIONS, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())

@@ -1,0 +1,109 @@
+"""Layers that also tell their own derivative with respect to their input, as an expression like any other.
+
+The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but does so slowly
+(half of a step was the second derivative of layer normalisation), and compilers refuse it. Written out, the slope is a
+forward computation: its gradient is of first order.
+
+Shape suffixes: R rows (events or particles), A inputs, D outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LEAK = 0.2
+
+Pullback = Callable[[Tensor], Tensor]
+"""Gradient with respect to a layer's output -> gradient with respect to its input, row by row."""
+
+
+class Dense(nn.Module):
+    """Linear, layer normalisation if wanted, leaky ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, *, layer_norm: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs)
+        self.norm = nn.LayerNorm(outputs) if layer_norm else None
+
+    def forward(self, input_RA: Tensor) -> Tensor:
+        """(R, A) -> (R, D)."""
+        return self.activate(self.linear(input_RA))
+
+    def activate(self, linear_RD: Tensor) -> Tensor:
+        """What follows the linear part. (R, D) -> (R, D)."""
+        if self.norm is None:
+            return F.leaky_relu(linear_RD, LEAK)
+        return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
+
+    def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
+        """The output, and how a gradient comes back through the layer: both can be differentiated once more."""
+        weight_DA, norm = self.linear.weight, self.norm
+        linear_RD = F.linear(input_RA, weight_DA, self.linear.bias)
+        if norm is None:
+            output_RD = F.leaky_relu(linear_RD, LEAK)
+            return output_RD, lambda gradient_RD: _leaky_pullback(gradient_RD, output_RD) @ weight_DA
+        linear_RD = linear_RD.float()  # what autocast does for layer_norm
+        normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(
+            linear_RD, norm.normalized_shape, norm.weight, norm.bias, norm.eps
+        )
+        output_RD = F.leaky_relu(normal_RD, LEAK, inplace=True)
+
+        def pullback(gradient_RD: Tensor) -> Tensor:
+            through_RD = _leaky_pullback(gradient_RD.float(), output_RD)
+            row_RD: Tensor = _LayerNormPullback.apply(through_RD, linear_RD, mean_R1, inverse_R1, norm.weight)
+            return row_RD @ weight_DA
+
+        return output_RD, pullback
+
+
+class _LayerNormPullback(torch.autograd.Function):
+    """r = J(γ u): the derivative of layer normalisation, transposed, applied to u.
+
+    With x̂ the normalised row, σ its spread and n its length, J v = (v - mean(v) - x̂ mean(x̂ v)) / σ is symmetric, so
+    that the gradient with respect to γ u of ⟨s, r⟩ is J s. That with respect to the row itself is
+    -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ). Three times as fast on a CPU as what autograd makes of it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, u_RD: Tensor, row_RD: Tensor, mean_R1: Tensor, inverse_R1: Tensor, weight_D: Tensor
+    ) -> Tensor:
+        r_RD = _pull(u_RD, row_RD, mean_R1, inverse_R1, weight_D)
+        ctx.save_for_backward(u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD)
+        return r_RD
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (s_RD,) = gradients
+        u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD = ctx.saved_tensors
+        js_RD = _pull(s_RD, row_RD, mean_R1, inverse_R1, None)
+        v_RD = u_RD * weight_D
+        sum_s_R1, sum_v_R1 = s_RD.sum(1, keepdim=True), v_RD.sum(1, keepdim=True)
+        # x̂ = (row - mean) / σ is never made: what is multiplied by it is corrected for the mean.
+        scale_R1 = inverse_R1 / -row_RD.shape[1]
+        of_row_R1 = (s_RD * r_RD).sum(1, keepdim=True) * scale_R1 * inverse_R1
+        of_r_R1 = ((row_RD * s_RD).sum(1, keepdim=True) - mean_R1 * sum_s_R1) * scale_R1 * inverse_R1
+        of_js_R1 = (v_RD.mul_(row_RD).sum(1, keepdim=True) - mean_R1 * sum_v_R1) * scale_R1 * inverse_R1
+        row_gradient_RD = (row_RD - mean_R1).mul_(of_row_R1)
+        row_gradient_RD.addcmul_(r_RD, of_r_R1).addcmul_(js_RD, of_js_R1)
+        weight_gradient_D = (u_RD * js_RD).sum(0)
+        return js_RD.mul_(weight_D), row_gradient_RD, None, None, weight_gradient_D
+
+
+def _leaky_pullback(gradient_RD: Tensor, output_RD: Tensor) -> Tensor:
+    """Its second derivative is 0."""
+    pulled_RD: Tensor = torch.ops.aten.leaky_relu_backward(gradient_RD, output_RD.detach(), LEAK, True)
+    return pulled_RD
+
+
+def _pull(u_RD: Tensor, row_RD: Tensor, mean_R1: Tensor, inverse_R1: Tensor, weight_D: Tensor | None) -> Tensor:
+    """J(γ u), (R, D); γ = 1 without a weight."""
+    r_RD: Tensor = torch.ops.aten.native_layer_norm_backward(
+        u_RD.contiguous(), row_RD, [row_RD.shape[1]], mean_R1, inverse_R1, weight_D, None, [True, False, False]
+    )[0]
+    return r_RD
