@@ -192,7 +192,7 @@ def _train(
         device=str(state.device),
         max_steps=config.trainer.max_steps,
         epochs=config.epochs,
-        name="trainer" if ranks.is_first else f"trainer-{ranks.rank}",
+        rank=ranks.rank,
     )
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:

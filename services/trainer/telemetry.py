@@ -25,15 +25,14 @@ _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
 class Telemetry:
-    """For one trainer process."""
+    """For one trainer process. A rank that is not the first has a status file of its own, and no TensorBoard."""
 
-    def __init__(
-        self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int, name: str = "trainer"
-    ) -> None:
+    def __init__(self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int, rank: int = 0) -> None:
         self._run_dir = run_dir
-        self._name = name
+        self._name = "trainer" if rank == 0 else f"trainer-{rank}"
         # Steps after the checkpoint are trained again: what TensorBoard has of them is hidden.
-        self._writer = SummaryWriter(str(run_dir / TENSORBOARD_FOLDER), purge_step=step + 1 if step else None)
+        folder = str(run_dir / TENSORBOARD_FOLDER)
+        self._writer = SummaryWriter(folder, purge_step=step + 1 if step else None) if rank == 0 else None
         self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
         self._newest = self._base
         self._losses: dict[str, float] = {}
@@ -47,9 +46,11 @@ class Telemetry:
     def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> None:
         """Write the metrics of a step: the host waits for the device here, and nowhere else."""
         self._losses = {name: float(value) for name, value in metrics.items()}
+        self.status("training", state, waits, force=True)
+        if self._writer is None:
+            return
         for name, value in self._losses.items():
             self._writer.add_scalar(f"train/{name}", value, state.step)
-        self.status("training", state, waits, force=True)
         fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)  # None: it runs somewhere else
         for name, value in values(fetcher, self._newest).items():
             if name.startswith(_ON_TENSORBOARD):
@@ -59,7 +60,8 @@ class Telemetry:
         """A checkpoint was written."""
         self._checkpoint = str(path.relative_to(self._run_dir))
         self._checkpoint_step = step
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def status(
         self,
@@ -112,4 +114,5 @@ class Telemetry:
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -11,12 +11,22 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
 from runs import PACKAGE_ROOT, Process, Processes, kill, settings
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
 
 RANKS = 2
-LANES = ("stream.lanes=2", "stream.slots=4", "epochs=2")
+LANES = (
+    *("stream.lanes=4", "stream.slots=8", "epochs=2"),
+    *("trainer.log_every=1", "trainer.wgan.penalty_weight=10", "trainer.wgan.critic_steps=2"),
+)
+CURVES = dict.fromkeys(("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"), 1e-5) | dict.fromkeys(
+    ("generator_grad_norm", "critic_grad_norm", "count_grad_norm"), 1e-4
+)
+"""How far the curves of one and two trainers may be apart, as parts of the value, or of 1. The sums are added in another
+order; a gradient's norm shows it most."""
 CHECKPOINT_STEPS = 5
 
 
@@ -47,6 +57,15 @@ def of_one(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iter
         processes.end()
 
 
+def curves(processes: Processes) -> dict[str, list[tuple[int, float]]]:
+    """(step, value) by name, from TensorBoard."""
+    folders = {path.parent for path in processes.run_dir.glob("tensorboard/**/events*")}
+    assert len(folders) == 1, "only the first rank writes there"
+    events = EventAccumulator(str(folders.pop()))
+    events.Reload()
+    return {name: [(one.step, one.value) for one in events.Scalars(f"train/{name}")] for name in CURVES}
+
+
 def assert_same(processes: Processes, of_one: Processes) -> None:
     """Trained in each lane and counted is what one trainer trained and counted."""
     assert by_lane(processes) == by_lane(of_one)
@@ -70,6 +89,22 @@ def test_two_trainers_train_in_each_lane_what_one_does(
         (processes.run_dir / name).stat().st_size for name in ("audit.jsonl", "audit-rank1.jsonl")
     ]
     assert "rank 1 of 2" in processes.log("trainer-1")
+
+
+def test_the_loss_curve_of_two_trainers_is_that_of_one(
+    processes: Processes, together: list[str], of_one: Processes
+) -> None:
+    processes.train(*together)
+    one, two = curves(of_one), curves(processes)
+    for name in CURVES:
+        assert [step for step, _ in two[name]] == [step for step, _ in one[name]] != []
+        differences = [abs(a - b) / max(1.0, abs(a)) for (_, a), (_, b) in zip(one[name], two[name], strict=True)]
+        assert max(differences) < CURVES[name], f"{name}: {max(differences)} at {differences.index(max(differences))}"
+    assert any(value for _, value in one["gp_norm"]), "the gradient penalty was at work"
+    weights_of_one, weights = of_one.checkpoint()["task"]["networks"], processes.checkpoint()["task"]["networks"]
+    for network in weights_of_one:
+        for name, weight in weights_of_one[network].items():
+            assert torch.allclose(weight.float(), weights[network][name].float(), rtol=1e-4, atol=1e-5), name
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -138,9 +173,7 @@ def test_a_run_goes_on_with_another_number_of_trainers(
     assert_same(processes, of_one)
 
 
-def test_a_disk_budget_that_needs_a_checkpoint_gets_it_from_all_ranks(
-    processes: Processes, together: list[str], of_one: Processes
-) -> None:
+def test_two_ranks_get_by_with_one_slot(processes: Processes, together: list[str], of_one: Processes) -> None:
     """With fewer slots than lanes a rank waits for its one unit while the other one is ready."""
     processes.train(*together, *settings("stream.slots=1"))
     assert_same(processes, of_one)
@@ -158,7 +191,7 @@ def test_trainers_that_do_not_share_the_lanes_evenly_are_refused_before_anything
 ) -> None:
     exit_code, output = processes.run("run", *together, "--trainers", "3")
     assert exit_code == 2
-    assert "local.trainers = 3, but stream.lanes = 2" in output
+    assert "local.trainers = 3, but stream.lanes = 4" in output
     assert not (processes.run_dir / "logs").exists()
 
 
