@@ -35,6 +35,8 @@ VERBS = {
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
     "outputs": Verb("services.outputs.command:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
+    "bench": Verb("services.bench.command:bench", "Measure what this machine can do: the trainer's ceiling."),
+    "tensorboard": Verb("services.tensorboard.command:tensorboard", "Collect the TensorBoard files of many runs."),
     "token": Verb("services.pelican.tokens.command:token", "Get a token for the inputs, or tell which would be used."),
     "keys": Verb("services.keys_command:keys", "Make the certificates of a trainer on another machine."),
     "config": Verb(

@@ -58,6 +58,16 @@ def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--profile-steps."""
+    return click.option(
+        "--profile-steps",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Profile N steps after the first few: prints a table, and writes a trace into RUN_DIR/profile/.",
+    )(function)
+
+
 def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--token-file."""
     return click.option(

@@ -45,6 +45,13 @@ class Summary(BaseModel):
     events_per_s: float
     """Events trained, over ``seconds_total``."""
     particles_per_s: float
+    session_events_per_s: float
+    """Events trained by the last trainer process, over the time since its first steps."""
+    replay_events_per_s: float
+    """The replay ceiling: the same steps without feed, logging and checkpoints (`trainer.replay_batches`). 0: not
+    measured."""
+    replay_fraction: float
+    """``session_events_per_s`` as a part of the ceiling: what the pipeline leaves to the model. 0: not measured."""
     restarts: dict[str, int]
     """Of this session, by service."""
     checkpoint: str
@@ -99,6 +106,9 @@ def build_summary(
         seconds_total=round(status.seconds, 3),
         events_per_s=_rate(counters.events_trained, status.seconds),
         particles_per_s=_rate(counters.particles_trained, status.seconds),
+        session_events_per_s=round(status.session_events_per_s, 3),
+        replay_events_per_s=round(status.replay_events_per_s, 3),
+        replay_fraction=_rate(status.session_events_per_s, status.replay_events_per_s),
         restarts={service: (restarts or {}).get(service, 0) for service in SERVICES},
         checkpoint=status.checkpoint,
         quarantined=status.quarantined,
@@ -135,6 +145,7 @@ def summary_lines(summary: Summary) -> list[str]:
         f"  {'steps':<20}{summary.steps:>16,}  (epochs begun: {summary.epochs})",
         f"  {'events/s':<20}{summary.events_per_s:>16,.1f}",
         f"  {'particles/s':<20}{summary.particles_per_s:>16,.1f}",
+        *_ceiling_lines(summary),
         f"  restarts: {restarts or 'none'}",
         f"  checkpoint: {summary.checkpoint or 'none'}",
     ]
@@ -146,5 +157,15 @@ def summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
-def _rate(count: int, seconds: float) -> float:
+def _ceiling_lines(summary: Summary) -> list[str]:
+    if not summary.replay_events_per_s:
+        return []
+    return [
+        f"  {'replay ceiling':<20}{summary.replay_events_per_s:>16,.1f}  events/s; this session trained"
+        f" {summary.session_events_per_s:,.1f} after its first steps",
+        f"  {'pipeline ÷ ceiling':<20}{summary.replay_fraction:>16.2f}",
+    ]
+
+
+def _rate(count: float, seconds: float) -> float:
     return round(count / seconds, 3) if seconds > 0 else 0.0

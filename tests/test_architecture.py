@@ -56,9 +56,12 @@ PURE = (
     "services/pelican/limits.py",
     "services/pelican/url.py",
     "services/pelican/webdav.py",
+    "services/tensorboard/names.py",
+    "services/trainer/ahead.py",
     "services/trainer/batch.py",
     "services/trainer/noise.py",
     "services/trainer/lane.py",
+    "services/trainer/pace.py",
     "services/trainer/position.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
@@ -70,12 +73,16 @@ PURE = (
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
 COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py"))
+_TRAINER_MODULES = (
+    *("loop", "feed", "state", "copier", "position", "batch", "audit"),
+    *("ahead", "gauges", "pace", "profile", "replay"),
+)
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
     *(str(path.relative_to(ROOT)) for path in (ROOT / "services/pelican").glob("**/*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
-    *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
+    *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
 )
 
 

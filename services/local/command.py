@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from services.options import (
     absolute,
     config_options,
     input_option,
+    profile_option,
     ranges_option,
     run_dir_option,
     token_file_option,
@@ -41,6 +43,9 @@ OWN_CONTENTS = (
     "status",
     "sockets",
     "tensorboard",
+    "profile",
+    "ceiling.json",
+    "ceiling.part",
     "cache",
     "outputs.json",
     "outputs.part",
@@ -69,6 +74,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@profile_option
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
 @token_file_option
@@ -91,6 +97,7 @@ def run(
     device: str | None,
     epochs: int | None,
     max_steps: int | None,
+    profile_steps: int | None,
     seed: int | None,
     strict: bool | None,
     token_file: Path | None,
@@ -117,6 +124,7 @@ def run(
         "trainer.device": device,
         "epochs": epochs,
         "trainer.max_steps": max_steps,
+        "trainer.profile_steps": profile_steps,
         "seed": seed,
         "fetcher.strict": strict,
         "token.file": token_file.expanduser().absolute() if token_file else None,
@@ -138,6 +146,7 @@ def run(
             if brought := restore_if_gone(run_dir, config):
                 click.echo(without_secrets(brought))
         click.echo(_introduction(run_dir, config, resumes=_has_checkpoint(run_dir)))
+        began_s = time.time()
         outcome = _supervise(run_dir, config, new_plan=new_plan, fresh=fresh)
         status = read_status(run_dir, "trainer", TrainerStatus)
         trained = status is not None and status != former_status and status.state != "starting"
@@ -145,6 +154,8 @@ def run(
             # Refused before anything was trained, for a changed plan say: what was stored before still holds.
             (run_dir / CONFIG_FILE).write_text(former_config)
         exit_code = _finish(run_dir, outcome, status)
+        if config.trainer.profile_steps:
+            _show_profile(run_dir, began_s)
     sys.exit(exit_code)
 
 
@@ -282,6 +293,13 @@ def _finish(run_dir: Path, outcome: Outcome, status: TrainerStatus | None) -> in
     if summary.error:
         click.secho(f"Error: {summary.error}", err=True, fg="red")
     return summary.exit_code
+
+
+def _show_profile(run_dir: Path, since_s: float) -> None:
+    """The newest table that the trainer wrote since then (seconds of the epoch)."""
+    tables = sorted((run_dir / "profile").glob("*.txt"), key=lambda path: path.stat().st_mtime)
+    if tables and tables[-1].stat().st_mtime >= since_s:
+        click.echo(f"\n{tables[-1].read_text()}in {tables[-1].parent}, with a trace for https://ui.perfetto.dev")
 
 
 def _has_checkpoint(run_dir: Path) -> bool:

@@ -103,11 +103,17 @@ class Agreement:
             self._turn(Turn())
 
     def ready(
-        self, before: StreamPosition, after: StreamPosition, share: Share, meanwhile: Callable[[], None]
+        self,
+        position: StreamPosition,
+        before: StreamPosition,
+        after: StreamPosition,
+        share: Share,
+        meanwhile: Callable[[], None],
     ) -> Step | None:
         """Wait until all ranks are ready; ``meanwhile`` is called between turns. None: all stop, and make no step.
 
-        ``before`` is the same on all ranks; ``after`` is where this rank's share leads.
+        ``position`` is where all ranks are together; this rank's share leads from ``before`` to ``after``, which know
+        nothing of the others' lanes.
         """
         if self._ranks.size == 1:
             return Step(*share, after)
@@ -121,7 +127,7 @@ class Agreement:
                     sum(one.microbatches for one in turns),
                     sum(one.events for one in turns),
                     sum(one.particles for one in turns),
-                    before.merged([one.growth for one in turns]),
+                    position.merged([one.growth for one in turns]),
                 )
             meanwhile()
         return None

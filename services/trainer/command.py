@@ -12,7 +12,7 @@ import click
 
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging
 from services.config import Config, load_config
-from services.options import config_options, run_dir_option
+from services.options import config_options, profile_option, run_dir_option
 from services.wait import wait_for_config
 
 RANK_LOST_EXIT_CODE = 1
@@ -29,6 +29,7 @@ Examples:
 @run_dir_option
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@profile_option
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
 @click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
 @click.option(
@@ -39,6 +40,7 @@ def trainer(
     run_dir: Path,
     device: str | None,
     max_steps: int | None,
+    profile_steps: int | None,
     new_plan: bool,
     connect: str | None,
     keys: Path | None,
@@ -58,6 +60,7 @@ def trainer(
     flags = {
         "trainer.device": device,
         "trainer.max_steps": max_steps,
+        "trainer.profile_steps": profile_steps,
         "transport.connect": connect,
         "transport.keys": keys,
     }

@@ -36,6 +36,14 @@ class TrainerConfig(ConfigBranch):
     ranks_timeout_s: float = Field(1800.0, gt=0)
     """How long trainers that learn together wait for each other before they give up: at the start, and at each step.
     Longer than `transport.connect_timeout_s`, the time that one of them may wait for its fetcher."""
+    profile_steps: int = Field(0, ge=0)
+    """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
+    replay_batches: int = Field(0, ge=0)
+    """So many batches of a session at most, evenly spread over it, stay on the device, and are trained again and again
+    for `replay_s` after the last checkpoint: the summary then tells what part of this ceiling the pipeline reached.
+    Batches differ: 32 or more give a steady figure. 0: no replay."""
+    replay_s: float = Field(5.0, gt=0)
+    """How long they are replayed; at least three times each."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
     trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""

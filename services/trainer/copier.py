@@ -27,16 +27,30 @@ def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, A
     )
 
 
+def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
+    """A microbatch in memory of its own, on the CPU."""
+    offsets, particles, events = slice_microbatch(arrays, index)
+    return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+
+
 class HostCopier:
     """For the CPU: the copy is complete when the call returns."""
+
+    batches_ahead = 0
+    """Batches whose copies are worth beginning before the loop asks for them."""
 
     def __init__(self, arena: Arena) -> None:
         del arena
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
         """The microbatch in memory of its own."""
-        offsets, particles, events = slice_microbatch(arrays, index)
-        return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+        return copy_to_host(arrays, epoch, unit, index)
+
+    def mark(self) -> None:
+        """All copies of a batch have been begun; what is returned goes to hand_over()."""
+
+    def hand_over(self, mark: None) -> None:
+        """The batch is used from here on."""
 
     def finish_unit(self, release: Callable[[], None]) -> None:
         """Call ``release`` as soon as all copies so far are complete."""
@@ -53,8 +67,12 @@ class CudaCopier:
     """For a GPU: copies from the page-locked arena on a stream of their own.
 
     The arena is registered as page-locked memory once, so that a decoder writes straight into memory from which the
-    GPU copies. A unit's slot is released when the CUDA event behind its last copy has completed.
+    GPU copies. A unit's slot is released when the CUDA event behind its last copy has completed. The stream on which a
+    batch is trained waits for the event behind that batch's last copy, not for those of the batches ahead of it.
     """
+
+    batches_ahead = 2
+    """One that is copied while the other waits, complete, for the step to end."""
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
         self._device = device
@@ -71,7 +89,7 @@ class CudaCopier:
             )
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """The microbatch on the device; the current stream waits for it, the host doesn't."""
+        """The microbatch on the device, complete for the current stream once its batch was handed over."""
         offsets, particles, events = slice_microbatch(arrays, index)
         current = torch.cuda.current_stream(self._device)
 
@@ -83,8 +101,17 @@ class CudaCopier:
         with torch.cuda.stream(self._stream):
             microbatch = _microbatch(offsets, particles, events, epoch, unit, index, to_device)
             microbatch.offsets_E1.record_stream(current)
-        current.wait_stream(self._stream)
         return microbatch
+
+    def mark(self) -> torch.cuda.Event:
+        """Behind all copies so far, those of a batch last."""
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def hand_over(self, mark: torch.cuda.Event) -> None:
+        """The current stream waits for the batch; the host doesn't."""
+        torch.cuda.current_stream(self._device).wait_event(mark)
 
     def finish_unit(self, release: Callable[[], None]) -> None:
         """Call ``release`` once all copies so far are complete, at a later poll()."""

@@ -2,8 +2,8 @@
 
 Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
 its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
-(services/trainer/agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first
-microbatches that have not been trained.
+(agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that have
+not been trained.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_neede
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
 from services.trainer.agreement import Agreement, Share
+from services.trainer.ahead import ReadAhead
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
@@ -35,7 +37,7 @@ from services.trainer.waits import BatchWaits
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-_NOTHING = (None, "")
+_NO_MORE: Any = object()
 
 
 class _BeginPlan(Exception):
@@ -137,7 +139,7 @@ class Feed:
     def committed(self, position: StreamPosition) -> None:
         """A checkpoint with this position is on disk: files behind it may be evicted.
 
-        Of several ranks the first one says so; the others' fetchers are told once they have heard of it.
+        Of several ranks the first one says so; the others tell their fetcher once they have heard of it.
         """
         if self._agreement.is_first:
             self._send_committed(position.cursors)
@@ -149,6 +151,15 @@ class Feed:
             self.position = position
             self._attach()
         self._transport.send(m.Finished())
+
+    def reconnect(self) -> None:
+        """After batches() was closed: let go of all units, so that the next batches() may begin anywhere.
+
+        Raises StopRequested.
+        """
+        self._disconnect()
+        self.ended = False
+        self._connect()
 
     def close(self) -> None:
         """Let go of the arena and the sockets."""
@@ -199,7 +210,35 @@ class Feed:
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
-        self._taken = self.position
+        former = self._taken = self.position
+        # Where no slot may be held, a unit is asked for only when its lane waits for it: see lane.py.
+        most = 0 if holds_no_slot(self._stream) else self._copier.batches_ahead
+        ahead = ReadAhead(self._assembled(), most, wait=self._receive, poll=self._receive_if_there)
+        assembled = iter(ahead)
+        while True:
+            mine, mark = next(assembled, (None, None))
+            if mine is None and not ahead.ended:
+                return  # asked to stop
+            if mine is None:  # other ranks may have data still; units without events may stand behind our last batch
+                mine = FedBatch(Batch(()), self._taken, ())
+            share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
+            self._ready_s = time.monotonic()
+            step = self._agreement.ready(self.position, former, mine.position, share, self._while_others_wait)
+            if step is None:
+                return  # the ranks stop: what has been taken is not trained
+            former = mine.position
+            if not step.microbatches:
+                self.ended, self.position = True, step.position
+                return
+            if mark is not None:
+                self._copier.hand_over(mark)
+            self.waits.given(time.monotonic())
+            yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
+            self.waits.taken(time.monotonic())
+            self.position = step.position  # the loop came back for the next batch: this one is trained
+
+    def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
+        """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
         streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
         while True:
             microbatches: list[Microbatch] = []
@@ -207,34 +246,37 @@ class Feed:
             for lane, stream in streams:
                 num_events = 0
                 while num_events < self._stream.lane_batch_events:
-                    microbatch, line = next(stream, _NOTHING)
-                    if microbatch is None:
+                    taken = next(stream, _NO_MORE)
+                    if taken is _NO_MORE:
                         break
+                    if taken is None:
+                        yield None
+                        continue
+                    microbatch, line = taken
                     microbatches.append(microbatch)
                     lines.append(line)
                     num_events += microbatch.num_events
                 if num_events < self._stream.lane_batch_events and not lane.used_up:
-                    return  # asked to stop: what has been taken is not trained
-            mine = Batch(tuple(microbatches))
-            share = Share(len(microbatches), mine.num_events, mine.num_particles)
-            self._ready_s = time.monotonic()
-            step = self._agreement.ready(self.position, self._taken, share, self._while_others_wait)
-            if step is None:
-                return  # the ranks stop: what has been taken is not trained
-            self._taken = step.position
-            if not step.microbatches:
-                self.ended = True
-                self.position = step.position  # units without events may stand behind the last batch
-                return
-            self.waits.given(time.monotonic())
-            yield FedBatch(mine.among(step.events, step.particles), step.position, tuple(lines if self._audit else ()))
-            self.waits.taken(time.monotonic())
-            self.position = step.position  # the loop came back for the next batch: this one is trained
+                    return False  # asked to stop: what has been taken is not trained
+            if not microbatches:
+                return True
+            fed = FedBatch(Batch(tuple(microbatches)), self._taken, tuple(lines if self._audit else ()))
+            yield fed, self._copier.mark()
 
-    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str]]:
-        """A lane's microbatches on the device, each with its line in the audit."""
-        while (arrived := self._next_unit(lane)) is not None:
-            unit, arrays = arrived
+    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
+        """A lane's microbatches on the device, each with its line in the audit; None while its next unit is not there.
+
+        They end when there are no more, or if asked to stop.
+        """
+        while True:
+            while not lane.arrived and not lane.ended and not self._stops():
+                if holds_no_slot(self._stream) and not lane.asked:
+                    lane.asked = True
+                    self._transport.send(m.Want(lane.number, 1))
+                yield None
+            if not lane.arrived or self._stops():
+                return
+            unit, arrays = lane.arrived.popleft()
             at = self._taken.lane_of(unit).cursor
             if unit.k != at.unit:
                 raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
@@ -248,36 +290,34 @@ class Feed:
                 self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
                 taken = microbatch, line
             # The unit is through: its slot is released before the last microbatch is trained.
-            del arrays, arrived
+            del arrays
             self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
             self._taken = self._taken.after_unit(unit)
             if taken is not None:
                 yield taken
 
-    def _next_unit(self, lane: Lane) -> tuple[m.DeliveredUnit, UnitArrays | None] | None:
-        """The lane's next unit; None once there is none, or if asked to stop."""
-        while not lane.arrived and not lane.ended and not self._stops():
-            if holds_no_slot(self._stream) and not lane.asked:
-                lane.asked = True
-                self._transport.send(m.Want(lane.number, 1))
-            self._receive()
-        return lane.arrived.popleft() if lane.arrived and not self._stops() else None
-
     def _stops(self) -> bool:
         return self._stopped() or self._agreement.stopped
-
-    def _receive(self) -> None:
-        self._copier.poll()
-        self._take(self._next_message())
 
     def _while_others_wait(self) -> None:
         """This rank is ready, another one is late: take what is at hand, without waiting."""
         now_s = time.monotonic()
         self.waits.waited(now_s - self._ready_s)
         self._ready_s = now_s
-        self._copier.poll()
-        self._take(self._transport.receive(0.0))
+        self._receive_if_there()
         self.on_wait()
+
+    def _receive(self) -> None:
+        """Wait a short time for a message, and take it."""
+        self._copier.poll()
+        self._take(self._next_message())
+
+    def _receive_if_there(self) -> bool:
+        """Take a message that has arrived; False if there is none."""
+        self._copier.poll()
+        message = self._transport.receive(0.0)
+        self._take(message)
+        return message is not None
 
     def _take(self, message: m.Message | None) -> None:
         match message:

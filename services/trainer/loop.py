@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Literal
 
 from services.trainer.audit import Audit
+from services.trainer.batch import Batch
 from services.trainer.checkpoint import Checkpoints
 from services.trainer.config import TrainerConfig
 from services.trainer.feed import Feed
@@ -24,6 +25,7 @@ def train(
     config: TrainerConfig,
     config_json: str,
     stopped: Callable[[], bool],
+    after_step: Callable[[int, Batch], None] = lambda step, batch: None,
 ) -> Literal["finished", "stopped"]:
     """Train until the plan ends, ``max_steps`` is reached, or the process is asked to stop. Ends with a checkpoint."""
     started_s = time.monotonic() - state.seconds
@@ -61,6 +63,7 @@ def train(
                 telemetry.status("training", state, feed.waits)
             if state.step % config.checkpoint_every == 0:
                 commit()
+            after_step(state.step, fed.batch)
     plan_ended = exhausted and feed.ended
     if plan_ended:
         state.position = feed.position  # units without events may stand behind the last batch

@@ -96,10 +96,10 @@ class StreamPosition(BaseModel):
         bad = sorted(
             (one for growth in growths for one in growth.quarantined), key=lambda one: (one.file, one.row_group)
         )
-        furthest = max(growths, key=lambda growth: (growth.epoch, growth.source.ranges))
+        furthest = max((self, *growths), key=lambda one: (one.epoch, one.source.ranges))
         return StreamPosition(
             lanes=tuple(lanes[number] for number in range(len(lanes))),
-            epoch=max(growth.epoch for growth in growths),
+            epoch=furthest.epoch,
             counters=Counters(**counters),
             quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
             skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),

@@ -15,13 +15,14 @@ from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
 from common.schema import Workload
-from common.status import TrainerStatus
+from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.agreement import Agreement
 from services.trainer.audit import Audit
 from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
 from services.trainer.feed import Feed
+from services.trainer.gauges import Gauges
 from services.trainer.lane import lanes_of_rank
 from services.trainer.loop import train
 from services.trainer.rank_place import device_of, place_from
@@ -169,7 +170,7 @@ def _resume(
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
             logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints, ranks)
+        return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
     finally:
         feed.close()
 
@@ -184,7 +185,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def _train(
-    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks
+    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
 ) -> TrainerStatus:
     telemetry = Telemetry(
         run_dir,
@@ -197,10 +198,24 @@ def _train(
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
+    gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
-        end = train(state, feed, checkpoints, telemetry, audit, config.trainer, _shown(config), lambda: feed.stopped)
+        end = train(
+            state,
+            feed,
+            checkpoints,
+            telemetry,
+            audit,
+            config.trainer,
+            _shown(config),
+            lambda: feed.stopped,
+            gauges.stepped,
+        )
         status = telemetry.status(end, state, feed.waits, force=True)
+        status = gauges.close(state, status, stopped=lambda: bool(stop))
+        if ranks.is_first:
+            write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
         if audit is not None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from click.testing import CliRunner
-from runs import TINY_MODEL, Processes, settings
+from runs import SMALL_STREAM, TINY_MODEL, Processes, settings
+from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from services.simulator.command import simulate
@@ -61,3 +64,28 @@ def test_a_real_shower_of_1335_muons_above_the_limit_is_set_aside_whole_with_its
     assert outlier.pop("num_particles") == 1_335
     assert outlier == pq.read_table(CORSIKA).to_pylist()[source_row]
     assert len(outlier["muons"]) == 1_335
+
+
+@pytest.mark.slow
+def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_not_seen_the_replay(
+    processes: Processes, showers: Showers
+) -> None:
+    measured = ("trainer.replay_batches=4", "trainer.replay_s=0.2")
+    plain = processes.train(*showers.input, *settings(*SMALL_STREAM), "--fresh", "--yes")
+    weights = processes.checkpoint()["task"]["critic"]
+
+    summary = processes.train(
+        *showers.input, *settings(*SMALL_STREAM, *measured), "--profile-steps", "3", "--fresh", "--yes"
+    )
+
+    assert summary["steps"] == plain["steps"]
+    after = processes.checkpoint()["task"]["critic"]
+    assert all(torch.equal(after[name], weights[name]) for name in weights)
+    assert summary["replay_fraction"] == pytest.approx(
+        summary["session_events_per_s"] / summary["replay_events_per_s"], abs=0.001
+    )
+    ceiling = json.loads((processes.run_dir / "ceiling.json").read_text())
+    assert ceiling["events_per_s"] == pytest.approx(summary["replay_events_per_s"], abs=0.001)
+    assert ceiling["events_per_batch"] == pytest.approx(100, rel=0.3)
+    names = [path.name for path in (processes.run_dir / "profile").iterdir()]
+    assert sorted(names) == ["steps-00000011-00000013.trace.json.gz", "steps-00000011-00000013.txt"]

@@ -25,7 +25,7 @@ LANES = (
 CURVES = dict.fromkeys(("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"), 1e-5) | dict.fromkeys(
     ("generator_grad_norm", "critic_grad_norm", "count_grad_norm"), 1e-4
 )
-"""How far the curves of one and two trainers may be apart, as parts of the value, or of 1. The sums are added in another
+"""How far the curves of one and two trainers may be apart, in parts of the value or of 1. Sums are added in another
 order; a gradient's norm shows it most."""
 CHECKPOINT_STEPS = 5
 

@@ -38,6 +38,7 @@ def check(arena: Arena, device: torch.device) -> None:
     copier = make_copier(arena, device)
     arrays = fill(arena)
     copies = [copier.copy(arrays, 3, 17, index) for index in range(2)]
+    copier.hand_over(copier.mark())  # type: ignore[arg-type]
     released: list[int] = []
     copier.finish_unit(lambda: released.append(17))
     if device.type == "cuda":
@@ -66,3 +67,21 @@ def test_a_copy_on_the_cpu_is_complete_and_independent_of_its_slot(arena: Arena)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_a_copy_on_cuda_is_complete_when_its_slot_is_released(arena: Arena) -> None:
     check(arena, torch.device("cuda"))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_cuda_a_batch_is_complete_for_the_current_stream_as_soon_as_it_is_handed_over(arena: Arena) -> None:
+    device = torch.device("cuda")
+    copier = make_copier(arena, device)
+    arrays = fill(arena)
+    sums = []
+    with torch.cuda.stream(copier._stream):  # type: ignore[union-attr]
+        torch.cuda._sleep(50_000_000)  # the copies come late
+    for index in range(2):
+        microbatch = copier.copy(arrays, 3, 17, index)
+        copier.hand_over(copier.mark())  # type: ignore[arg-type]
+        sums.append(microbatch.particle_columns["muons"].sum())
+    assert [float(value) for value in sums] == [sum(range(15)), sum(range(15, 30))]
+    del arrays
+    copier.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from delayed_copier import DelayedCopier
 
 from common import messages as m
 from common.arena import Arena
@@ -145,9 +146,13 @@ def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
         fetcher.close()
 
 
-@pytest.fixture
-def connect(tmp_path: Path) -> Iterator[Callable[[], Feed]]:
+@pytest.fixture(params=["on the CPU", "late, two batches ahead"])
+def connect(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Feed]]:
     feeds: list[Feed] = []
+    if request.param != "on the CPU":
+        monkeypatch.setattr("services.trainer.feed.make_copier", DelayedCopier)
 
     def make(
         stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1
@@ -316,6 +321,40 @@ def test_a_feed_that_is_asked_to_stop_ends_without_end(fetch: Callable[..., Fetc
     assert found == ALL_ROWS[: len(found)]
     assert 0 < len(found) < len(ALL_ROWS)
     assert not feed.ended
+
+
+def delayed_copier(feed: Feed) -> DelayedCopier:
+    copier = feed._copier
+    assert isinstance(copier, DelayedCopier)
+    return copier
+
+
+@pytest.mark.parametrize("connect", ["late, two batches ahead"], indirect=True)
+def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_one(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed]
+) -> None:
+    fetch()
+    feed = connect()
+    before = StreamPosition()
+    for fed in feed.batches(before):
+        copier = delayed_copier(feed)
+        assert copier.marked - copier.handed_over <= 2
+        assert feed.position == before
+        before = fed.position
+    assert 1 <= copier.most_ahead <= 2, "the first unit holds more than one batch"
+    assert copier.marked == copier.handed_over
+    assert feed.position == before
+
+
+@pytest.mark.parametrize("connect", ["late, two batches ahead"], indirect=True)
+def test_where_no_slot_may_be_held_nothing_is_read_ahead(
+    fetch: Callable[..., Fetcher], connect: Callable[..., Feed]
+) -> None:
+    stream = two_lanes(1)
+    fetch(stream=stream)
+    feed = connect(stream=stream)
+    assert sum(len(rows(fed)) for fed in feed.batches(StreamPosition.start(2))) == len(ALL_ROWS)
+    assert delayed_copier(feed).most_ahead == 0
 
 
 def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(

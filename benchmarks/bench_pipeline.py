@@ -1,0 +1,181 @@
+"""What part of the replay ceiling does the whole pipeline reach?
+
+Question: training from local files with a fetcher and two decoders, against the same steps on batches that are on the
+device already: pipeline rate ÷ replay ceiling, on the CPU. Asked: at least 0.9.
+
+    python -m benchmarks.bench_pipeline [--events 30000] [--repeats 3] [--set KEY=VALUE …]
+    python -m benchmarks.bench_pipeline --apart [--device cuda] …
+
+By default both sides are measured in turn, step by step, in one trainer: each batch comes through fetcher, decoders,
+slots and feed, is trained and logged (and a checkpoint is written every 200 steps); then the same step is made again on
+the same batch, and nothing else. Pipeline time is all that is not this second step. Two times a few tenths of a second
+apart see the same machine, however busy. But the decoders have twice the time for each batch; so each repeat is
+followed by a plain `icestream run`, for the part of its time that the trainer waits for data.
+
+With --apart the ratio is the one of a run's summary (`trainer.replay_batches`), with the ceiling measured at the end:
+for a machine on which nothing else runs, and for CUDA, where a step has ended for the host when it is queued.
+
+Table: events/s of both, their ratio, the time waited for data, by repeat; medians below. The last line is JSON.
+Reading: what is missing to 1 is feed, logging, checkpoints, and on the CPU what decoders and fetcher take from the
+trainer's core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.process import StopFlag
+from services.config import load_config, store_config
+from services.simulator.config import preset
+from services.simulator.write import DatasetPlan, write_dataset
+from services.trainer import service
+from services.trainer.batch import Batch
+from services.trainer.pace import START_UP_STEPS
+
+ASKED = 0.9
+FILES = 8
+DECODERS = 2
+ICESTREAM = (sys.executable, "-m", "services")
+
+
+class StepsTwice:
+    """A task that makes each step a second time, as a replay, and notes what both took."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+        self.pipeline_s: list[float] = []
+        self.replay_s: list[float] = []
+        self.events: list[int] = []
+        self._last_s = time.perf_counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def step(self, batch: Batch) -> dict[str, torch.Tensor]:
+        metrics: dict[str, torch.Tensor] = self._task.step(batch)
+        now_s = time.perf_counter()
+        self.pipeline_s.append(now_s - self._last_s)  # since the last replay: logging, waits, feed, and the step
+        self._task.step(batch)
+        self._last_s = time.perf_counter()
+        self.replay_s.append(self._last_s - now_s)
+        self.events.append(batch.num_events)
+        return metrics
+
+
+def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """One run with the trainer in this process, and fetcher and decoders beside it."""
+    run_dir.mkdir()
+    config = load_config(
+        run_dir, assignments=arguments.settings, flags={"input": (str(data),), "trainer.device": "cpu"}
+    )
+    store_config(run_dir, config)
+    made: list[StepsTwice] = []
+    make_task = service.TASKS[config.trainer.model]
+
+    def make_twice(*given: Any, **named: Any) -> Any:
+        made.append(StepsTwice(make_task(*given, **named)))
+        return made[-1]
+
+    verbs = ["fetcher", *["decoder"] * DECODERS]
+    with (run_dir / "log").open("w") as log:
+        processes = [
+            subprocess.Popen([*ICESTREAM, verb, "--run-dir", str(run_dir)], stdout=log, stderr=log) for verb in verbs
+        ]
+        service.TASKS[config.trainer.model] = make_twice
+        try:
+            service.run_trainer(run_dir, config, StopFlag(), accept_new_plan=False)
+        finally:
+            service.TASKS[config.trainer.model] = make_task
+            for process in processes:
+                process.terminate()
+                process.wait()
+    events = sum(made[0].events[START_UP_STEPS:])
+    pipeline_s, replay_s = (sum(of[START_UP_STEPS:]) for of in (made[0].pipeline_s, made[0].replay_s))
+    return {
+        "session_events_per_s": events / pipeline_s,
+        "replay_events_per_s": events / replay_s,
+        "replay_fraction": replay_s / pipeline_s,
+        "waited": plain(data, run_dir.with_name(f"{run_dir.name}-plain"), arguments)["waited"],
+    }
+
+
+def plain(data: Path, run_dir: Path, arguments: argparse.Namespace, *settings: str) -> dict[str, float]:
+    """The summary of one `icestream run`, with the share of its time that the trainer waited for data."""
+    command = [*ICESTREAM, "run", "-i", str(data), "--run-dir", str(run_dir)]
+    command += ["--decoders", str(DECODERS), "--device", arguments.device]
+    for setting in (*settings, *arguments.settings):
+        command += ["--set", setting]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the run ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    summary: dict[str, float] = json.loads((run_dir / "summary.json").read_text())
+    status = json.loads((run_dir / "status" / "trainer.json").read_text())
+    summary["waited"] = status["batches"]["wait_get_s"] / summary["seconds_total"]
+    return summary
+
+
+def apart(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    """One run that measures its ceiling at its end."""
+    settings = f"trainer.replay_batches={arguments.replay_batches}", f"trainer.replay_s={arguments.replay_s}"
+    return plain(data, run_dir, arguments, *settings)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=30_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--apart", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--replay-batches", type=int, default=48)
+    parser.add_argument("--replay-s", type=float, default=10.0)
+    parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    if arguments.device != "cpu" and not arguments.apart:
+        parser.error("--device needs --apart: step by step, only the CPU's times are true")
+    found = []
+    print(f"{'run':<8}{'pipeline, events/s':>20}{'ceiling, events/s':>20}{'ratio':>8}{'waited for data':>18}")
+    with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
+        write_dataset(Path(folder) / "data", preset("bench"), DatasetPlan(arguments.events, FILES, seed=1))
+        for repeat in range(arguments.repeats):
+            measure = apart if arguments.apart else in_turn
+            found.append(measure(Path(folder) / "data", Path(folder) / f"run-{repeat}", arguments))
+            print(_line(str(repeat + 1), found[-1]), flush=True)
+    median = {key: statistics.median(one[key] for one in found) for key in _KEYS}
+    print(_line("median", median) + f"   asked: {ASKED}")
+    print(
+        json.dumps(
+            {
+                "benchmark": "pipeline",
+                "how": "apart" if arguments.apart else "in turn",
+                **{key: round(value, 4) for key, value in median.items()},
+                "ratios": [round(one["replay_fraction"], 3) for one in found],
+                "events": arguments.events,
+                "device": arguments.device,
+                "cores": os.cpu_count(),
+                "settings": arguments.settings,
+            }
+        )
+    )
+
+
+_KEYS = ("session_events_per_s", "replay_events_per_s", "replay_fraction", "waited")
+
+
+def _line(name: str, of: dict[str, float]) -> str:
+    rates = f"{of['session_events_per_s']:>20,.1f}{of['replay_events_per_s']:>20,.1f}"
+    return f"{name:<8}{rates}{of['replay_fraction']:>8.3f}{100 * of['waited']:>16.2f} %"
+
+
+if __name__ == "__main__":
+    main()

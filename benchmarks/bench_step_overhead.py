@@ -1,0 +1,160 @@
+"""What do Python and logging cost in a step, with the work of the device taken out?
+
+Question: the real loop, with the real telemetry (TensorBoard every `trainer.log_every` steps, the status file twice a
+second, a fetcher's status beside it), a feed whose batches are ready, and a task that does nothing: how many
+milliseconds a step? Asked: less than 1.
+
+    python -m benchmarks.bench_step_overhead [--steps 3000] [--repeats 5]
+
+Table: ms a step, of each repeat: in the mean over all steps, of the median step without logging, and in the mean of the
+steps with it (every 10th, by default). The last line is JSON.
+Reading: the mean is what a step costs beside the model. Not in it: what the feed does for a batch (benchmarks of the
+queue), checkpoints, and the calls into torch that queue the model's own work, which grow with the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
+from services.trainer.batch import Batch, Microbatch
+from services.trainer.checkpoint import Checkpoints
+from services.trainer.config import TrainerConfig
+from services.trainer.feed import FedBatch
+from services.trainer.gauges import Gauges
+from services.trainer.loop import train
+from services.trainer.position import StreamPosition
+from services.trainer.state import TrainState
+from services.trainer.telemetry import Telemetry
+from services.trainer.waits import BatchWaits
+
+CPU = torch.device("cpu")
+METRICS = (
+    *("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"),
+    *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
+)
+ASKED_MS = 1.0
+
+
+class NothingToDo:
+    """A task whose step is free."""
+
+    def __init__(self) -> None:
+        self._metrics = {name: torch.tensor(0.5) for name in METRICS}
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        return dict(self._metrics)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class ReadyFeed:
+    """A feed that always has the next batch; notes when it is asked."""
+
+    def __init__(self, steps: int) -> None:
+        self.waits = BatchWaits()
+        self.position = StreamPosition.start(1)
+        self.ended = False
+        self.asked_s: list[float] = []
+        self._steps = steps
+        offsets = torch.arange(257)
+        self._batch = Batch((Microbatch(0, 0, 0, offsets, {}, {}, 256, 256),))
+
+    def batches(self, position: StreamPosition) -> Generator[FedBatch]:
+        for step in range(1, self._steps + 1):
+            counters = Counters(events_read=256 * step, events_trained=256 * step, particles_trained=1000 * step)
+            fed = FedBatch(self._batch, position.model_copy(update={"counters": counters}), ())
+            now_s = time.perf_counter()
+            self.asked_s.append(now_s)
+            self.waits.given(now_s)
+            yield fed
+            self.waits.taken(time.perf_counter())
+        self.asked_s.append(time.perf_counter())
+        self.ended = True
+
+    def committed(self, position: StreamPosition) -> None:
+        pass
+
+    def finished(self, position: StreamPosition) -> None:
+        pass
+
+
+def one_run(steps: int) -> tuple[float, float, float]:
+    """(mean of all, median without logging, mean of those with it), in ms a step."""
+    config = TrainerConfig(checkpoint_every=10**9, device="cpu")
+    feed = ReadyFeed(steps)
+    with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
+        run_dir = Path(folder)
+        write_status(run_dir, "fetcher", a_fetcher())
+        state = TrainState(NothingToDo(), CPU, "ab" * 16)
+        telemetry = Telemetry(run_dir, step=0, device="cpu", max_steps=0, epochs=1)
+        checkpoints = Checkpoints(run_dir, 1, wait_s=1.0, stopped=lambda: False)
+        gauges = Gauges(run_dir, config, CPU)
+        try:
+            train(state, feed, checkpoints, telemetry, None, config, "{}", lambda: False, gauges.stepped)  # type: ignore[arg-type]
+        finally:
+            telemetry.close()
+            checkpoints.close()
+    # The first step opens the TensorBoard file, and belongs to the start.
+    ms = [1e3 * (after - before) for before, after in zip(feed.asked_s[1:], feed.asked_s[2:], strict=False)]
+    logged = [one for step, one in enumerate(ms, 2) if step % config.log_every == 0]
+    plain = [one for step, one in enumerate(ms, 2) if step % config.log_every]
+    return statistics.mean(ms), statistics.median(plain), statistics.mean(logged)
+
+
+def a_fetcher() -> FetcherStatus:
+    """With all its numbers: each goes to TensorBoard."""
+    return FetcherStatus(
+        state="streaming",
+        stalled_s=dict.fromkeys(STALL_REASONS, 1.0),
+        stall_shares=dict.fromkeys(STALL_REASONS, 0.1),
+        hops={name: Hop(occupancy=0.5) for name in HOPS if name != "batches"},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    one_run(200)  # imports, page cache
+    print(f"{'ms a step':<12}{'mean':>10}{'without logging, median':>26}{'with logging, mean':>22}")
+    found = []
+    for repeat in range(arguments.repeats):
+        found.append(one_run(arguments.steps))
+        print(f"{'run ' + str(repeat + 1):<12}{found[-1][0]:>10.3f}{found[-1][1]:>26.3f}{found[-1][2]:>22.3f}")
+    mean, plain, logged = (statistics.median(column) for column in zip(*found, strict=True))
+    print(f"{'median':<12}{mean:>10.3f}{plain:>26.3f}{logged:>22.3f}   asked: < {ASKED_MS:g} in the mean")
+    print(
+        json.dumps(
+            {
+                "benchmark": "step_overhead",
+                "ms_per_step": round(mean, 4),
+                "ms_per_plain_step": round(plain, 4),
+                "ms_per_logged_step": round(logged, 4),
+                "log_every": TrainerConfig().log_every,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

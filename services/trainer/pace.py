@@ -1,0 +1,33 @@
+"""How fast a session trained: events a second from the end of its first steps on. Pure: the times are passed in."""
+
+from __future__ import annotations
+
+START_UP_STEPS = 5
+"""Steps that don't count: the first ones wait for data, fit the standardisation, and choose kernels."""
+
+
+class Pace:
+    """Everything between two steps counts: the wait for data, logging, checkpoints.
+
+    On CUDA a step has ended for the host when it is queued; the host is ahead by ``log_every`` steps at most.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._events = 0
+        self._began_s = self._newest_s = 0.0
+
+    def stepped(self, now_s: float, num_events: int) -> None:
+        """A step with so many events has ended."""
+        self._steps += 1
+        self._newest_s = now_s
+        if self._steps <= START_UP_STEPS:
+            self._began_s = now_s
+        else:
+            self._events += num_events
+
+    @property
+    def events_per_s(self) -> float:
+        """0 until there were steps behind the first ones."""
+        seconds = self._newest_s - self._began_s
+        return self._events / seconds if seconds > 0 else 0.0

@@ -1,0 +1,86 @@
+"""`trainer.profile_steps`: what a few steps spend their time on, as a table and as a trace for Perfetto or Chrome.
+
+The steps are those of the loop as it runs: feed, logging and checkpoints are in the picture. Each process profiles
+once, WARM_UP_STEPS after its start.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+logger = logging.getLogger(__name__)
+
+PROFILE_FOLDER = "profile"
+TABLE_SUFFIX = ".txt"
+TRACE_SUFFIX = ".trace.json.gz"
+WARM_UP_STEPS = 10
+"""Steps before the first profiled one: they fit the standardisation, make the optimisers' state, choose kernels."""
+ROWS = 25
+
+
+class StepProfile:
+    """For one trainer process. After each step stepped(), at the end close()."""
+
+    def __init__(self, run_dir: Path, num_steps: int, device: torch.device) -> None:
+        self._folder = run_dir / PROFILE_FOLDER
+        self._num_steps = num_steps
+        self._device = device
+        self._seen = 0
+        self._first = 0
+        """Number of the first profiled step, over the whole run."""
+        self._profile: profile | None = None
+        self.done = False
+        """The profile has been written."""
+
+    def stepped(self, step: int) -> None:
+        """Step ``step`` of the run has been made."""
+        if self.done:
+            return
+        self._seen += 1
+        if self._profile is None and self._seen == WARM_UP_STEPS:
+            self._begin(step + 1)
+        elif self._profile is not None and self._seen == WARM_UP_STEPS + self._num_steps:
+            self._end(step)
+
+    def close(self, step: int) -> None:
+        """The last step was ``step``: what was recorded until then is written."""
+        if self._profile is not None:
+            self._end(step)
+        elif not self.done:
+            logger.warning(
+                "nothing was profiled: this session made %d steps, and the first %d only warm up",
+                self._seen,
+                WARM_UP_STEPS,
+            )
+
+    def _begin(self, first: int) -> None:
+        activities = [ProfilerActivity.CPU]
+        if self._device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+            torch.cuda.synchronize(self._device)  # kernels of earlier steps belong to these
+        self._first = first
+        self._profile = profile(activities=activities, record_shapes=False, with_stack=False)
+        self._profile.start()
+
+    def _end(self, last: int) -> None:
+        assert self._profile is not None
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self._profile.stop()
+        recorded, self._profile, self.done = self._profile, None, True
+        if last < self._first:
+            logger.warning("nothing was profiled: the last step was the one before")
+            return
+        self._folder.mkdir(exist_ok=True)
+        name = f"steps-{self._first:08d}-{last:08d}"
+        trace = self._folder / f"{name}{TRACE_SUFFIX}"
+        recorded.export_chrome_trace(str(trace))
+        key = f"self_{self._device.type}_time_total"
+        table = recorded.key_averages().table(sort_by=key, row_limit=ROWS, max_name_column_width=60)
+        text = f"Profile of {last - self._first + 1} steps ({self._first} to {last}) on {self._device}\n{table}"
+        (self._folder / f"{name}{TABLE_SUFFIX}").write_text(text)
+        logger.info("%strace for https://ui.perfetto.dev: %s", text, trace)
