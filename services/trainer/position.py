@@ -96,14 +96,15 @@ class StreamPosition(BaseModel):
         bad = sorted(
             (one for growth in growths for one in growth.quarantined), key=lambda one: (one.file, one.row_group)
         )
-        furthest = max((self, *growths), key=lambda one: (one.epoch, one.source.ranges))
+        seen = [(self.epoch, self.source), *((growth.epoch, growth.source) for growth in growths)]
+        epoch, source = max(seen, key=lambda one: (one[0], one[1].ranges))
         return StreamPosition(
             lanes=tuple(lanes[number] for number in range(len(lanes))),
-            epoch=furthest.epoch,
+            epoch=epoch,
             counters=Counters(**counters),
             quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
             skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),
-            source=furthest.source,
+            source=source,
         )
 
     def lane_of(self, unit: DeliveredUnit) -> LanePosition:
