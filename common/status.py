@@ -162,6 +162,12 @@ class TrainerStatus(Status):
     checkpoint: str = ""
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0
+    health: str = "healthy"
+    """healthy, warning or critical, as the newest steps were judged."""
+    health_reason: str = ""
+    """Of the newest warning, or of going back the last time."""
+    rollbacks: int = 0
+    """Times that training went back to a good checkpoint, since it had last recovered."""
     quarantined: list[str] = []
     """One line for each of the newest quarantined files, row groups or units: which, and why."""
     num_quarantined: int = 0

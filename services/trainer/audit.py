@@ -73,6 +73,12 @@ class Audit:
         os.fsync(self._file.fileno())
         return tuple(int(size) for size in self._ranks.gather(str(self._file.tell())))
 
+    def cut(self, sizes_bytes: Sequence[int]) -> None:
+        """Training goes on where the files had these sizes: what was written behind them is void."""
+        self._file.flush()
+        self._file.truncate(sizes_bytes[self._ranks.rank])
+        self._file.seek(0, os.SEEK_END)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

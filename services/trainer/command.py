@@ -13,6 +13,7 @@ import click
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging
 from services.config import Config, load_config
 from services.options import config_options, profile_option, run_dir_option
+from services.trainer.device_environment import prepare
 from services.wait import wait_for_config
 
 RANK_LOST_EXIT_CODE = 1
@@ -69,6 +70,7 @@ def trainer(
         config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
+    prepare(os.environ, deterministic=config.trainer.deterministic)
     from services.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds
     from services.trainer.ranks import RankLost
     from services.trainer.service import run_trainer

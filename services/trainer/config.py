@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from common.config import ConfigBranch
+from services.trainer.health_config import HealthConfig
 from services.trainer.wgan.config import WganConfig
 
 
@@ -28,9 +29,10 @@ class TrainerConfig(ConfigBranch):
     checkpoint_every: int = Field(200, ge=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(3, ge=1)
-    """Newest checkpoints kept."""
+    """Newest checkpoints kept; the best one, `best.pt`, stays beside them."""
     log_every: int = Field(10, ge=1)
-    """Steps between scalars on TensorBoard; the only times when the host waits for the device."""
+    """Steps between scalars on TensorBoard; besides checkpoints, the only times when the host waits
+    for the device, and when training's health is judged."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
     ranks_timeout_s: float = Field(1800.0, gt=0)
@@ -47,4 +49,7 @@ class TrainerConfig(ConfigBranch):
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
     trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
+    deterministic: bool = False
+    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/training.md)."""
+    health: HealthConfig = HealthConfig()
     wgan: WganConfig = WganConfig()

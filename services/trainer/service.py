@@ -20,9 +20,12 @@ from common.transport import StopRequested
 from services.config import Config
 from services.trainer.agreement import Agreement
 from services.trainer.audit import Audit
+from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
+from services.trainer.device_environment import be_deterministic
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
+from services.trainer.health import update_limits
 from services.trainer.lane import lanes_of_rank
 from services.trainer.loop import train
 from services.trainer.rank_place import device_of, place_from
@@ -42,6 +45,7 @@ TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
         device,
         config.seed,
         sum_over_ranks=ranks.sum_,
+        limits=update_limits(config.trainer.health),
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
     ),
@@ -61,6 +65,8 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     if config.trainer.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
@@ -160,12 +166,18 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device, ranks), device, feed.plan_hash, lanes=config.stream.lanes
+            TASKS[config.trainer.model](config, device, ranks),
+            device,
+            feed.plan_hash,
+            lanes=config.stream.lanes,
+            health=config.trainer.health,
         )
         if latest is not None:
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
+            for line in changed_settings(checkpoint["config"], _shown(config)):
+                logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
@@ -202,6 +214,7 @@ def _train(
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
+            run_dir,
             state,
             feed,
             checkpoints,

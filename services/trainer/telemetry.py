@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -30,9 +32,8 @@ class Telemetry:
     def __init__(self, run_dir: Path, *, step: int, device: str, max_steps: int, epochs: int, rank: int = 0) -> None:
         self._run_dir = run_dir
         self._name = "trainer" if rank == 0 else f"trainer-{rank}"
-        # Steps after the checkpoint are trained again: what TensorBoard has of them is hidden.
-        folder = str(run_dir / TENSORBOARD_FOLDER)
-        self._writer = SummaryWriter(folder, purge_step=step + 1 if step else None) if rank == 0 else None
+        self._rank = rank
+        self._writer = self._open(step)
         self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
         self._newest = self._base
         self._losses: dict[str, float] = {}
@@ -55,6 +56,35 @@ class Telemetry:
         for name, value in values(fetcher, self._newest).items():
             if name.startswith(_ON_TENSORBOARD):
                 self._writer.add_scalar(name, value, state.step)
+
+    def _open(self, step: int) -> SummaryWriter | None:
+        if self._rank:
+            return None
+        # Steps after the checkpoint are trained again: what TensorBoard has of them is hidden.
+        return SummaryWriter(str(self._run_dir / TENSORBOARD_FOLDER), purge_step=step + 1 if step else None)
+
+    def note(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write numbers that are on the host, by their full names."""
+        if self._writer is None:
+            return
+        for name, value in scalars.items():
+            self._writer.add_scalar(name, value, step)
+
+    def health(self, label: str, reason: str, rollbacks: int) -> None:
+        """For the status file, from now on."""
+        self._base = self._base.model_copy(update={"health": label, "health_reason": reason, "rollbacks": rollbacks})
+
+    def rolled_back(self, step: int) -> None:
+        """Training went back to ``step``."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = self._open(step)
+        self._events, self._particles = Rate(), Rate()  # the counters went back as well
+        self._losses = {}
+
+    def newest_score(self) -> float | None:
+        """How good the weights are, lower is better; None if nothing was measured since the last call."""
+        return None
 
     def checkpointed(self, path: Path, step: int) -> None:
         """A checkpoint was written."""
@@ -89,7 +119,12 @@ class Telemetry:
                 "particles_per_s": self._particles.update(now_s, counters.particles_trained),
                 "wait_fraction": batches.wait_get_share,
                 "batches": batches,
-                "losses": {loss: self._losses[loss] for loss in _IN_STATUS if loss in self._losses},
+                "losses": {
+                    # JSON has no word for others, and the file could not be read.
+                    loss: self._losses[loss]
+                    for loss in _IN_STATUS
+                    if math.isfinite(self._losses.get(loss, math.nan))
+                },
                 "checkpoint": self._checkpoint,
                 "checkpoint_step": self._checkpoint_step,
                 "quarantined": [bad.reason for bad in state.position.quarantined[-_QUARANTINED_TOLD:]],
