@@ -56,6 +56,8 @@ PURE = (
     "services/pelican/limits.py",
     "services/pelican/url.py",
     "services/pelican/webdav.py",
+    "services/physics/bundles.py",
+    "services/physics/metrics.py",
     "services/tensorboard/names.py",
     "services/trainer/ahead.py",
     "services/trainer/batch.py",
@@ -63,6 +65,7 @@ PURE = (
     "services/trainer/device_environment.py",
     "services/trainer/health.py",
     "services/trainer/health_config.py",
+    "services/trainer/hyperparameters.py",
     "services/trainer/lane.py",
     "services/trainer/noise.py",
     "services/trainer/pace.py",
@@ -88,6 +91,8 @@ KNOWS_NO_MODEL = (
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
     *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
+    *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
+    *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
 )
 
 

@@ -11,6 +11,32 @@ from services.trainer.health_config import HealthConfig
 from services.trainer.wgan.config import WganConfig
 
 
+class ValidationConfig(ConfigBranch):
+    """A fixed block of events on which the generator is looked at now and then: docs/training.md."""
+
+    events: int = Field(8192, ge=0)
+    """Events of the block. 0: no block, no panel."""
+    every: int = Field(500, ge=1)
+    """Steps between two looks at it. One takes about as long as some tens of steps on a CPU."""
+    input: tuple[str, ...] = ()
+    """Local files, directories or globs that are not among the run's inputs: the block is drawn from them. Empty: it
+    is the first events of the run, which are trained on as well."""
+
+
+class WandbConfig(ConfigBranch):
+    """Weights & Biases, beside TensorBoard; needs the extra `icestream[wandb]`. Its key is wandb's own affair
+    (`wandb login`)."""
+
+    mode: Literal["off", "offline", "online"] = "off"
+    """`offline`: into the run directory's `wandb/`, to be sent by `wandb sync`."""
+    project: str = Field("icestream", min_length=1)
+    """Project at wandb."""
+    entity: str = ""
+    """User or team. Empty: wandb's default."""
+    tags: tuple[str, ...] = ()
+    """Words to find the run by."""
+
+
 class TrainerConfig(ConfigBranch):
     """Read by services/trainer."""
 
@@ -50,6 +76,8 @@ class TrainerConfig(ConfigBranch):
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
     trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
     deterministic: bool = False
-    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/training.md)."""
+    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
     health: HealthConfig = HealthConfig()
+    validation: ValidationConfig = ValidationConfig()
+    wandb: WandbConfig = WandbConfig()
     wgan: WganConfig = WganConfig()

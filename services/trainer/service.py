@@ -23,15 +23,17 @@ from services.trainer.audit import Audit
 from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
 from services.trainer.device_environment import be_deterministic
+from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
 from services.trainer.health import update_limits
 from services.trainer.lane import lanes_of_rank
 from services.trainer.loop import train
+from services.trainer.open_telemetry import open_telemetry
 from services.trainer.rank_place import device_of, place_from
 from services.trainer.ranks import Ranks
 from services.trainer.state import Task, TrainState
-from services.trainer.telemetry import Telemetry
+from services.trainer.wgan.panel import WganPanel
 from services.trainer.wgan.task import WganTask
 
 logger = logging.getLogger(__name__)
@@ -61,12 +63,7 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     place = place_from(os.environ)
     name = config.trainer.device
     device = pick_device(device_of(name, place, torch.cuda.device_count()) if place else name)
-    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
-    if config.trainer.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    torch.manual_seed(config.seed)
-    if config.trainer.deterministic:
-        be_deterministic()
+    set_up_torch(config)
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
@@ -187,6 +184,16 @@ def _resume(
         feed.close()
 
 
+def set_up_torch(config: Config) -> None:
+    """What holds for the whole process, whatever the task."""
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
+
+
 def pick_device(name: str) -> torch.device:
     """The device of that name; `auto` is CUDA where there is one. Raises BadInputError if it isn't there."""
     if name == "auto":
@@ -199,14 +206,7 @@ def pick_device(name: str) -> torch.device:
 def _train(
     run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
 ) -> TrainerStatus:
-    telemetry = Telemetry(
-        run_dir,
-        step=state.step,
-        device=str(state.device),
-        max_steps=config.trainer.max_steps,
-        epochs=config.epochs,
-        rank=ranks.rank,
-    )
+    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config), rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
@@ -236,6 +236,11 @@ def _train(
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
     return status
+
+
+def _evaluator(config: Config, task: Task) -> Evaluator:
+    assert isinstance(task, WganTask)  # the one model that there is
+    return WganPanel(task, config.seed)
 
 
 def _shown(config: Config) -> str:

@@ -35,7 +35,8 @@ def test_a_demo_run_ends_with_a_checkpoint_scalars_and_a_summary_that_adds_up(
     assert summary["particles_trained"] == sum(len(muons) for file in files for muons in file["muons"])
     assert summary["checkpoint"] == f"checkpoints/step-{summary['steps']:09d}.pt"
     assert processes.checkpoint()["step"] == summary["steps"] >= 10
-    scalars = EventAccumulator(str(processes.run_dir / "tensorboard")).Reload()
+    (folder,) = (processes.run_dir / "tensorboard").iterdir()
+    scalars = EventAccumulator(str(folder)).Reload()
     for name in ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500"):
         points = scalars.Scalars(f"train/{name}")
         assert [point.step for point in points] == [1, *range(10, summary["steps"] + 1, 10)]
@@ -72,14 +73,14 @@ def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_n
 ) -> None:
     measured = ("trainer.replay_batches=4", "trainer.replay_s=0.2")
     plain = processes.train(*showers.input, *settings(*SMALL_STREAM), "--fresh", "--yes")
-    weights = processes.checkpoint()["task"]["critic"]
+    weights = processes.checkpoint()["task"]["networks"]["critic"]
 
     summary = processes.train(
         *showers.input, *settings(*SMALL_STREAM, *measured), "--profile-steps", "3", "--fresh", "--yes"
     )
 
     assert summary["steps"] == plain["steps"]
-    after = processes.checkpoint()["task"]["critic"]
+    after = processes.checkpoint()["task"]["networks"]["critic"]
     assert all(torch.equal(after[name], weights[name]) for name in weights)
     assert summary["replay_fraction"] == pytest.approx(
         summary["session_events_per_s"] / summary["replay_events_per_s"], abs=0.001
