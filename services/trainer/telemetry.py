@@ -52,12 +52,14 @@ class Telemetry:
         evaluate_every: int = 1,
         sources: Sequence[Callable[[], dict[str, float]]] = (),
         closes: Sequence[Callable[[], None]] = (),
+        rank: int = 0,
     ) -> None:
         """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, asked at log steps.
 
-        ``closes``: called at the end.
+        ``closes``: called at the end. A ``rank`` that is not the first has a status file of its own.
         """
         self._run_dir = run_dir
+        self._name = f"trainer-{rank}" if rank else "trainer"
         self._sinks = [TensorBoardSink(run_dir, step)] if sinks is None else sinks
         self._evaluator = evaluator
         self._block = block
@@ -175,7 +177,7 @@ class Telemetry:
                 "num_quarantined": len(state.position.quarantined),
             }
         )
-        write_status(self._run_dir, "trainer", self._newest)
+        write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
     def waiting(self, state: TrainState, waits: BatchWaits) -> None:
