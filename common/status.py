@@ -149,14 +149,14 @@ class TrainerStatus(Status):
     events_per_s: float = 0.0
     """Over the last seconds."""
     particles_per_s: float = 0.0
-    batches_per_s: float = 0.0
-    """Optimiser steps in a second, waiting and all, over the last seconds."""
-    s_per_batch: float = 0.0
-    """Its inverse; 0 while there is no step."""
     session_events_per_s: float = 0.0
     """Events trained by this process, over the time since its first steps."""
     replay_events_per_s: float = 0.0
     """The replay ceiling: events a second of the same steps without feed, logging and checkpoints. 0: not measured."""
+    batches_per_s: float = 0.0
+    """Optimiser steps in a second, waiting and all, over the last seconds."""
+    s_per_batch: float = 0.0
+    """Its inverse; 0 while there is no step."""
     wait_fraction: float = 0.0
     """Part of the last seconds that the trainer waited for data."""
     batches: Hop = Hop()

@@ -61,11 +61,11 @@ PURE = (
     "services/tensorboard/names.py",
     "services/trainer/ahead.py",
     "services/trainer/batch.py",
-    "services/trainer/hyperparameters.py",
     "services/trainer/changed_settings.py",
     "services/trainer/device_environment.py",
     "services/trainer/health.py",
     "services/trainer/health_config.py",
+    "services/trainer/hyperparameters.py",
     "services/trainer/lane.py",
     "services/trainer/noise.py",
     "services/trainer/pace.py",
@@ -83,8 +83,8 @@ COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common"
 _TRAINER_MODULES = (
     *("loop", "feed", "state", "copier", "position", "batch", "audit"),
     *("ahead", "gauges", "pace", "profile", "replay"),
-    *("telemetry", "validation", "evaluator", "sinks"),
     *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
+    *("telemetry", "validation", "evaluator", "sinks"),
 )
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),

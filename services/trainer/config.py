@@ -71,9 +71,9 @@ class TrainerConfig(ConfigBranch):
     """How long they are replayed; at least three times each."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
-    validation: ValidationConfig = ValidationConfig()
-    wandb: WandbConfig = WandbConfig()
     deterministic: bool = False
     """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/training.md)."""
     health: HealthConfig = HealthConfig()
+    validation: ValidationConfig = ValidationConfig()
+    wandb: WandbConfig = WandbConfig()
     wgan: WganConfig = WganConfig()

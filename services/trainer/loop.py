@@ -82,7 +82,9 @@ def train(
                 if audit:
                     audit.write(fed.audit_lines)
                 if state.step % config.log_every == 0 or state.step == 1:
-                    telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waits)
+                    state.task.observed(
+                        telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waits)
+                    )
                     guard.look()
                     telemetry.health(guard.health.label, guard.reason, state.watch.rollbacks)
                     telemetry.note(state.step, guard.scalars() | memory_scalars(state.device))

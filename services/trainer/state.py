@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,9 @@ class Task(Protocol):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One optimiser step; 0-dim metrics on the device."""
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        """The newest step's metrics have reached the host."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that training goes on from."""

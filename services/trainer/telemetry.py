@@ -75,7 +75,7 @@ class Telemetry:
         self._written_s = 0.0
 
     def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
-        """Tell all scalars of a step; the metrics on the host. It waits for the device here, once."""
+        """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
         told = {f"train/{name}": value for name, value in self._metrics.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,9 @@ class ScriptedTask:
             "a_grad_norm": torch.tensor(self.pressed_at(len(self.tried))),
             "skipped_updates": torch.tensor(float(bad and not self._ruin)),
         }
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": self.weights, "rate": self.rate}

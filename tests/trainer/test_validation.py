@@ -24,6 +24,7 @@ def make_part(counts: list[int], first: int, epoch: int = 0) -> Microbatch:
     counts_E = torch.tensor(counts, dtype=torch.int64)
     offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     numbers_E1 = torch.arange(first, first + len(counts), dtype=torch.float32).unsqueeze(1)
+    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     part = Microbatch(
         epoch=0,
         unit=0,
