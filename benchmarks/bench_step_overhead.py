@@ -73,7 +73,7 @@ class ReadyFeed:
         self.asked_s: list[float] = []
         self._steps = steps
         offsets = torch.arange(257)
-        self._batch = Batch((Microbatch(0, 0, 0, offsets, {}, {}, 256, 256),))
+        self._batch = Batch((Microbatch(0, 0, 0, offsets, offsets.numpy(), {}, {}, 256, 256),))
 
     def batches(self, position: StreamPosition) -> Generator[FedBatch]:
         for step in range(1, self._steps + 1):

@@ -102,7 +102,8 @@ def _batches(config: Config, decoded: Iterator[tuple[Unit, UnitArrays]], device:
     num_events = 0
     for unit, arrays in decoded:
         for index in range(len(arrays.microbatch_bounds) - 1):
-            taken.append(_on(device, copy_to_host(arrays, unit.epoch, unit.k, index)))
+            microbatch = copy_to_host(arrays, unit.epoch, unit.k, index)
+            taken.append(_on(device, replace(microbatch, lane=unit.k % config.stream.lanes)))
             num_events += taken[-1].num_events
             if num_events >= enough:
                 yield Batch(tuple(taken))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from services.bench.batches import batches_from_files, simulated_batches
 from services.config import load_config
 from services.summary import SUMMARY_FILE
 from services.trainer.replay import Ceiling, measure, write_ceiling
-from services.trainer.service import TASKS, pick_device
+from services.trainer.service import TASKS, pick_device, set_up_torch
 
 
 def bench_trainer(
@@ -32,9 +33,7 @@ def bench_trainer(
     with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
         config = load_config(run_dir or Path(nothing), toml=toml, assignments=assignments, flags=flags)
     device = pick_device(config.trainer.device)
-    if config.trainer.threads:
-        torch.set_num_threads(config.trainer.threads)
-    torch.manual_seed(config.seed)
+    set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches
     batches = make(config, num_batches, device)
     task = TASKS[config.trainer.model](config, device)
@@ -44,14 +43,15 @@ def bench_trainer(
         write_ceiling(run_dir, ceiling)
     if as_json:
         return ceiling.model_dump_json(indent=2)
-    lines = _lines(ceiling, "the inputs" if config.input else "simulated events")
+    threads = config.trainer.threads or len(os.sched_getaffinity(0))
+    lines = _lines(ceiling, "the inputs" if config.input else "simulated events", threads)
     return "\n".join(lines + (_comparison(run_dir, ceiling) if run_dir else []))
 
 
-def _lines(ceiling: Ceiling, source: str) -> list[str]:
-    threads = f", {torch.get_num_threads()} threads" if ceiling.device == "cpu" else ""
+def _lines(ceiling: Ceiling, source: str, threads: int) -> list[str]:
+    how = f", {threads} threads" if ceiling.device == "cpu" else ""
     return [
-        f"replay ceiling on {ceiling.device}{threads}, torch {torch.__version__}",
+        f"replay ceiling on {ceiling.device}{how}, torch {torch.__version__}",
         f"  {ceiling.batches} batches of {source}: {ceiling.events_per_batch:,.1f} events and"
         f" {ceiling.particles_per_batch:,.1f} particles each",
         f"  {'s/step':<14}{ceiling.s_per_step:>14.5f}  median of {ceiling.rounds} rounds; fastest"

@@ -72,7 +72,7 @@ class TrainerConfig(ConfigBranch):
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
     deterministic: bool = False
-    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/training.md)."""
+    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
     health: HealthConfig = HealthConfig()
     validation: ValidationConfig = ValidationConfig()
     wandb: WandbConfig = WandbConfig()

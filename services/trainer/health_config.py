@@ -10,7 +10,7 @@ from common.config import ConfigBranch
 
 
 class HealthConfig(ConfigBranch):
-    """Judged at every log step and before every checkpoint, for each step since (docs/training.md). A number that is
+    """Judged at every log step and before every checkpoint, for each step since (docs/health.md). A number that is
     not finite is always critical. 0: that limit is off."""
 
     warning_loss: float = Field(1e4, ge=0)

@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 logger = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class StepProfile:
             activities.append(ProfilerActivity.CUDA)
             torch.cuda.synchronize(self._device)  # kernels of earlier steps belong to these
         self._first = first
-        self._profile = profile(activities=activities, record_shapes=False, with_stack=False)
+        all_threads = _ExperimentalConfig(profile_all_threads=True)  # a step on the CPU has its own: trainer.threads
+        self._profile = profile(activities=activities, experimental_config=all_threads)
         self._profile.start()
 
     def _end(self, last: int) -> None:

@@ -52,12 +52,7 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
     Raises BadInputError for a user's mistake.
     """
     device = pick_device(config.trainer.device)
-    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
-    if config.trainer.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    torch.manual_seed(config.seed)
-    if config.trainer.deterministic:
-        be_deterministic()
+    set_up_torch(config)
     checkpoints = None
     try:
         checkpoints = Checkpoints(
@@ -119,6 +114,16 @@ def _resume(
         return _train(run_dir, config, state, feed, checkpoints, stop)
     finally:
         feed.close()
+
+
+def set_up_torch(config: Config) -> None:
+    """What holds for the whole process, whatever the task."""
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    if config.trainer.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
 
 
 def pick_device(name: str) -> torch.device:

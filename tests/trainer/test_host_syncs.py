@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from test_wgan_task import SMALL, make_task, split, toy_batch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from services.trainer.batch import Batch, Microbatch
+from services.trainer.batch import Batch
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.task import WganTask
 from services.trainer.window import WindowedMean
 
+NETWORK = SMALL.model_dump()
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no penalty": {"penalty_weight": 0.0},
@@ -24,8 +26,20 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "clipped": {"gradient_clip": 1.0},
     "SGD": {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01},
     "cosine": {"schedule": "cosine", "schedule_steps": 5},
-    "azimuth learned": {"network": {**SMALL.model_dump(), "azimuth": "learned"}},
+    "azimuth learned": {"network": NETWORK | {"azimuth": "learned"}},
     "one critic step": {"critic_steps": 1},
+    "chunks": {"chunk_particles": 16},
+    "penalty on a sample": {"gp_max_muons": 20, "gp_sample_fraction": 0.5},
+    "spectral normalisation": {
+        "penalty_weight": 0.0,
+        "network": NETWORK | {"layer_norm": False, "spectral_norm": True},
+    },
+    "spectral normalisation and penalty": {"network": NETWORK | {"layer_norm": False, "spectral_norm": True}},
+    "count head by mean": {"network": NETWORK | {"count_head": "mse"}},
+    "max pooling, no limit of the score": {"network": NETWORK | {"pooling": "max", "score_limit": 0.0}},
+    "sum pooling": {"network": NETWORK | {"pooling": "sum"}},
+    "warm-up": {"warmup_steps": 3},
+    "adaptive critic": {"adaptive": {"enabled": True, "every": 2}},
 }
 
 
@@ -121,7 +135,7 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
     task = make_task()
     task.step(toy_batch())
     batch = toy_batch(seed=1)
-    score = task.networks._raw_scores
+    score = task.networks._raw_scores  # what a step calls: perhaps compiled
 
     def with_sync(*arguments: Any) -> Tensor:
         scores: Tensor = score(*arguments)
@@ -139,16 +153,11 @@ def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, whe
 def on(device: torch.device, batch: Batch) -> Batch:
     return Batch(
         tuple(
-            Microbatch(
-                part.epoch,
-                part.unit,
-                part.index,
-                part.offsets_E1.to(device),
-                part.host_offsets_E1,
-                {name: column.to(device) for name, column in part.event_columns.items()},
-                {name: column.to(device) for name, column in part.particle_columns.items()},
-                part.num_events,
-                part.num_particles,
+            replace(
+                part,
+                offsets_E1=part.offsets_E1.to(device),
+                event_columns={name: column.to(device) for name, column in part.event_columns.items()},
+                particle_columns={name: column.to(device) for name, column in part.particle_columns.items()},
             )
             for part in batch.microbatches
         )

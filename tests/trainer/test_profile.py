@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,16 @@ def train(profile: StepProfile, first: int, last: int) -> None:
     for step in range(first, last + 1):
         torch.ones(4, 4).mm(torch.ones(4, 4))
         profile.stepped(step)
+
+
+def test_what_a_steps_own_threads_do_is_in_the_profile(tmp_path: Path) -> None:
+    profile = StepProfile(tmp_path, 3, CPU)
+    with ThreadPoolExecutor(1) as threads:
+        for step in range(1, WARM_UP_STEPS + 4):
+            threads.submit(lambda: torch.ones(4, 4).mm(torch.ones(4, 4))).result()
+            profile.stepped(step)
+    (path,) = (tmp_path / "profile").glob("*.txt")
+    assert re.findall(r"aten::mm .*?(\d+) *$", path.read_text(), re.MULTILINE) == ["3"]
 
 
 def names(run_dir: Path) -> list[str]:

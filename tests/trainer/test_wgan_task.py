@@ -190,12 +190,14 @@ def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch
             assert features[start:end, 0].tolist() == [muon[0] for muon in expected]
 
 
+@pytest.mark.parametrize("network", [{}, {"layer_norm": False, "spectral_norm": True}])
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, network: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(Networks, "draw", without_noise)
     # SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale.
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
+    settings["network"] = SMALL.model_dump() | network
     whole, parts = make_task(**settings), make_task(**settings)
     batch = toy_batch(30)
 
@@ -204,9 +206,9 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
 
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
-    for network in ("critic", "generator", "count_head"):
+    for name in ("critic", "generator", "count_head"):
         for old, new in zip(
-            weights(getattr(whole.networks, network)), weights(getattr(parts.networks, network)), strict=True
+            weights(getattr(whole.networks, name)), weights(getattr(parts.networks, name)), strict=True
         ):
             torch.testing.assert_close(new, old, rtol=1e-4, atol=2e-6)
 

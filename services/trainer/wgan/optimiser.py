@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
 from services.trainer.health import UpdateLimits
@@ -56,6 +57,8 @@ class GuardedOptimiser:
     ) -> None:
         self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimiser = optimiser
+        # What a parametrised weight is made of (spectral_norm) is computed once an update, for all parts.
+        self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
         self._base_rate = learning_rate
         self._clip = clip
         self._limits = limits
@@ -70,7 +73,9 @@ class GuardedOptimiser:
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Of the network's weights; 0 for one that the loss doesn't depend on."""
-        return list(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
+        return list(
+            torch.autograd.grad(loss, self._parameters, materialize_grads=True, retain_graph=self._shares_graph)
+        )
 
     def update(self, parts: Iterable[Learned], num_sums: int) -> Updated:
         """Apply what the parts teach; none at all is a gradient of 0, of a rank without events.
