@@ -19,9 +19,21 @@ from services.trainer.validation import ValidationBlock
 
 
 def open_telemetry(
-    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str
+    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str, *, rank: int = 0
 ) -> Telemetry:
-    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets."""
+    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets.
+
+    Only the first rank has more than a status file.
+    """
+    if rank > 0:
+        return Telemetry(
+            run_dir,
+            step=state.step,
+            device=str(state.device),
+            max_steps=config.trainer.max_steps,
+            epochs=config.epochs,
+            rank=rank,
+        )
     settings = hyperparameters(config_json)
     block = _block(run_dir, config, state.device) if config.trainer.validation.events else None
     sinks: list[Sink] = []

@@ -36,7 +36,10 @@ _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
 class Telemetry:
-    """For one trainer process. A step at which nothing is due costs a look at the clock."""
+    """For one trainer process. A step at which nothing is due costs a look at the clock.
+
+    A rank that is not the first has a status file of its own, and no sinks.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Telemetry:
         device: str,
         max_steps: int,
         epochs: int,
+        rank: int = 0,
         sinks: Sequence[Sink] | None = None,
         evaluator: Evaluator | None = None,
         block: ValidationBlock | None = None,
@@ -58,7 +62,8 @@ class Telemetry:
         ``closes``: called at the end.
         """
         self._run_dir = run_dir
-        self._sinks = [TensorBoardSink(run_dir, step)] if sinks is None else sinks
+        self._name = "trainer" if rank == 0 else f"trainer-{rank}"
+        self._sinks = sinks if sinks is not None else [TensorBoardSink(run_dir, step)] if rank == 0 else []
         self._evaluator = evaluator
         self._block = block
         self._evaluate_every = evaluate_every
@@ -78,6 +83,8 @@ class Telemetry:
         """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
+        if not self._sinks:
+            return self._metrics
         told = {f"train/{name}": value for name, value in self._metrics.items()}
         if self._evaluator is not None:
             told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}
@@ -175,7 +182,7 @@ class Telemetry:
                 "num_quarantined": len(state.position.quarantined),
             }
         )
-        write_status(self._run_dir, "trainer", self._newest)
+        write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
     def waiting(self, state: TrainState, waits: BatchWaits) -> None:
