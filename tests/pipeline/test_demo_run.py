@@ -72,14 +72,14 @@ def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_n
 ) -> None:
     measured = ("trainer.replay_batches=4", "trainer.replay_s=0.2")
     plain = processes.train(*showers.input, *settings(*SMALL_STREAM), "--fresh", "--yes")
-    weights = processes.checkpoint()["task"]["critic"]
+    weights = processes.checkpoint()["task"]["networks"]["critic"]
 
     summary = processes.train(
         *showers.input, *settings(*SMALL_STREAM, *measured), "--profile-steps", "3", "--fresh", "--yes"
     )
 
     assert summary["steps"] == plain["steps"]
-    after = processes.checkpoint()["task"]["critic"]
+    after = processes.checkpoint()["task"]["networks"]["critic"]
     assert all(torch.equal(after[name], weights[name]) for name in weights)
     assert summary["replay_fraction"] == pytest.approx(
         summary["session_events_per_s"] / summary["replay_events_per_s"], abs=0.001
