@@ -26,6 +26,11 @@ class Rate:
         return (value - first) / (now_s - first_s) if now_s > first_s else 0.0
 
 
+def seconds_each(per_s: float) -> float:
+    """The inverse of a rate: seconds for one; 0 while there is none."""
+    return 1.0 / per_s if per_s > 0.0 else 0.0
+
+
 class Shares:
     """How much of the last seconds went into each of several named waits."""
 

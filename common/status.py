@@ -153,6 +153,10 @@ class TrainerStatus(Status):
     """Events trained by this process, over the time since its first steps."""
     replay_events_per_s: float = 0.0
     """The replay ceiling: events a second of the same steps without feed, logging and checkpoints. 0: not measured."""
+    batches_per_s: float = 0.0
+    """Optimiser steps in a second, waiting and all, over the last seconds."""
+    s_per_batch: float = 0.0
+    """Its inverse; 0 while there is no step."""
     wait_fraction: float = 0.0
     """Part of the last seconds that the trainer waited for data."""
     batches: Hop = Hop()
@@ -162,6 +166,12 @@ class TrainerStatus(Status):
     checkpoint: str = ""
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0
+    health: str = "healthy"
+    """healthy, warning or critical, as the newest steps were judged."""
+    health_reason: str = ""
+    """Of the newest warning, or of going back the last time."""
+    rollbacks: int = 0
+    """Times that training went back to a good checkpoint, since it had last recovered."""
     quarantined: list[str] = []
     """One line for each of the newest quarantined files, row groups or units: which, and why."""
     num_quarantined: int = 0

@@ -45,6 +45,9 @@ OWN_CONTENTS = (
     "profile",
     "ceiling.json",
     "ceiling.part",
+    "validation.pt",
+    "validation.part",
+    "wandb",
     "cache",
     "outputs.json",
     "outputs.part",
@@ -125,7 +128,7 @@ def run(
         "fetcher.strict": strict,
         "token.file": token_file.expanduser().absolute() if token_file else None,
     }
-    config = _with_absolute_outputs(_resolve(run_dir, fresh, toml, assignments, flags))
+    config = _with_absolute_paths(_resolve(run_dir, fresh, toml, assignments, flags))
     _make(run_dir)
     with hold_run(run_dir):
         if fresh:
@@ -173,8 +176,12 @@ def _resolve(
     return config
 
 
-def _with_absolute_outputs(config: Config) -> Config:
+def _with_absolute_paths(config: Config) -> Config:
     """A run must not depend on the folder that it was started from."""
+    validation = config.trainer.validation
+    validation = validation.model_copy(update={"input": absolute(validation.input)})
+    trainer = config.trainer.model_copy(update={"validation": validation})
+    config = config.model_copy(update={"trainer": trainer})
     where = config.outputs.destination
     if not where or "://" in where:
         return config

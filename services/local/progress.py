@@ -37,7 +37,7 @@ _REMEDIES = {
 }
 
 
-_STYLES = {"bottleneck": "yellow", "problem": "bold red"}
+_STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,17 @@ def _trainer_rows(trainer: TrainerStatus | None) -> list[tuple[str, str]]:
             f" waits for data {100 * trainer.wait_fraction:.0f} %",
         ),
         ("losses", "  ".join(f"{name} {value:.4g}" for name, value in trainer.losses.items()) or "none yet"),
+        *_health_rows(trainer),
     ]
+
+
+def _health_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
+    if trainer.health == "healthy" and not trainer.rollbacks:
+        return []
+    told = trainer.health if trainer.health == "healthy" else f"{trainer.health}: {trainer.health_reason}"
+    if trainer.rollbacks:
+        told += f"; went back to a good checkpoint {trainer.rollbacks} time(s) (see health.jsonl)"
+    return [("health", told)]
 
 
 def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:

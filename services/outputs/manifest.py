@@ -11,7 +11,8 @@ from common.errors import BadInputError
 
 MANIFEST = "icestream-outputs.json"
 
-Name = Annotated[str, Field(pattern=r"^(checkpoints|tensorboard)/[A-Za-z0-9][A-Za-z0-9._-]{0,200}$")]
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
+Name = Annotated[str, Field(pattern=rf"^(checkpoints|tensorboard(/{_PART})?)/{_PART}$")]
 
 
 class OutputFile(BaseModel):

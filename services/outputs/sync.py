@@ -18,7 +18,10 @@ from services.outputs.manifest import Manifest, OutputFile, changes
 logger = logging.getLogger(__name__)
 
 RUN_ID_FILE = "outputs.json"
-_NAMES = {"checkpoints": re.compile(r"step-\d{9,}\.pt"), "tensorboard": re.compile(r"events\.out\.tfevents\.[\w.-]+")}
+_NAMES = {
+    "checkpoints": re.compile(r"step-\d{9,}\.pt"),
+    "tensorboard": re.compile(r"([\w-]+/)?events\.out\.tfevents\.[\w.-]+"),  # in a folder named by the run's start
+}
 
 
 def run_id(run_dir: Path) -> str:
@@ -87,12 +90,12 @@ class Sync:
             raise BadInputError(f"{self._where}: another run has taken it over; this one copies nothing more there")
 
     def _names(self) -> list[str]:
-        return [
-            f"{folder}/{path.name}"
-            for folder, pattern in _NAMES.items()
-            for path in (self._run_dir / folder).glob("*")
-            if pattern.fullmatch(path.name)
-        ]
+        found = []
+        for folder, pattern in _NAMES.items():
+            inside = self._run_dir / folder
+            names = [str(path.relative_to(inside)) for glob in ("*", "*/*") for path in inside.glob(glob)]
+            found += [f"{folder}/{name}" for name in names if pattern.fullmatch(name)]
+        return found
 
     def _copy(self, name: str) -> OutputFile | None:
         """Copy one file as it is now; None if it is gone."""

@@ -62,6 +62,12 @@ class Audit:
         os.fsync(self._file.fileno())
         return self._file.tell()
 
+    def cut(self, size_bytes: int) -> None:
+        """Training goes on where the file had ``size_bytes``: what was written behind it is void."""
+        self._file.flush()
+        self._file.truncate(size_bytes)
+        self._file.seek(0, os.SEEK_END)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

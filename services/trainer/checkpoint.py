@@ -1,10 +1,13 @@
-"""Checkpoints: weights, optimisers, random numbers and the stream's position in one atomic file."""
+"""Checkpoints: weights, optimisers, random numbers and the stream's position in one atomic file each."""
 
 from __future__ import annotations
 
 import fcntl
+import logging
+import math
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +18,16 @@ import torch
 from common.errors import BadInputError
 from common.transport import StopRequested
 
+logger = logging.getLogger(__name__)
+
 CHECKPOINT_FOLDER = "checkpoints"
+BEST = "best.pt"
 FORMAT = 1
 
 
 class Checkpoints:
-    """The checkpoints of a run directory; the newest ``keep`` stay. One trainer at a time: the folder is locked."""
+    """The checkpoints of a run directory; the newest ``keep`` and the best stay. One trainer at a time: the folder is
+    locked."""
 
     def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
         """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
@@ -29,6 +36,7 @@ class Checkpoints:
         """
         self._folder = run_dir / CHECKPOINT_FOLDER
         self._keep = keep
+        self._best_score: float | None = None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -43,16 +51,17 @@ class Checkpoints:
         """Let the next trainer in; the kernel does it if we are killed."""
         os.close(self._lock)
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
+    def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
         """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
 
+        Those of later steps go: training went back behind them. With the lowest ``score`` so far it is `best.pt`, too.
         Raises OSError (ENOSPC); the former checkpoints are untouched then.
         """
         path = self._folder / f"step-{step:09d}.pt"
         part = path.with_suffix(".part")
         try:
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                torch.save({"format": FORMAT, **state}, file)
+                torch.save({"format": FORMAT, **state, "score": score}, file)
                 file.flush()
                 os.fsync(file.fileno())
         except (OSError, RuntimeError) as error:
@@ -64,8 +73,13 @@ class Checkpoints:
             raise
         part.replace(path)
         _sync_folder(self._folder)
-        for old in self._all()[self._keep :]:
-            old.unlink()
+        newest_first = self._all()
+        num_later = newest_first.index(path)
+        for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
+            needless.unlink()
+        if score is not None and math.isfinite(score) and score < self._score_of_best():
+            self._link_best(path)
+            self._best_score = score
         return path
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -73,19 +87,43 @@ class Checkpoints:
         paths = self._all()
         if not paths:
             return None
-        path = paths[0]
+        return paths[0], _read(paths[0])
+
+    def _score_of_best(self) -> float:
+        """Infinite if there is none."""
+        if self._best_score is None:
+            self._best_score = math.inf
+            best = self._folder / BEST
+            if best.exists():
+                try:
+                    self._best_score = float(_read(best)["score"])
+                except BadInputError as error:
+                    logger.warning("%s; the next checkpoint with a score takes its place", error)
+        return self._best_score
+
+    def _link_best(self, path: Path) -> None:
+        part = self._folder / "best.part"
+        part.unlink(missing_ok=True)
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
-            reason = " ".join(str(error).split())[:200]
-            raise BadInputError(f"{path}: can't be read ({reason}); delete it to go on from the one before") from None
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
-            raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
-        return path, state
+            part.hardlink_to(path)
+        except OSError:  # a file system without hard links
+            shutil.copy2(path, part)
+        part.replace(self._folder / BEST)
 
     def _all(self) -> list[Path]:
         """Newest first."""
         return sorted((p for p in self._folder.iterdir() if re.fullmatch(r"step-\d{9,}\.pt", p.name)), reverse=True)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
+        reason = " ".join(str(error).split())[:200]
+        raise BadInputError(f"{path}: can't be read ({reason}); delete it to go on from the one before") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+    return state
 
 
 def _lock(folder: int, run_dir: Path, wait_s: float, stopped: Callable[[], bool]) -> None:

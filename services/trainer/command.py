@@ -12,6 +12,7 @@ import click
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging
 from services.config import Config, load_config
 from services.options import config_options, profile_option, run_dir_option
+from services.trainer.device_environment import prepare
 from services.wait import wait_for_config
 
 
@@ -63,6 +64,7 @@ def trainer(
         config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
+    prepare(os.environ, deterministic=config.trainer.deterministic)
     from services.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds
     from services.trainer.service import run_trainer
 

@@ -7,7 +7,34 @@ from typing import Literal
 from pydantic import Field
 
 from common.config import ConfigBranch
+from services.trainer.health_config import HealthConfig
 from services.trainer.wgan.config import WganConfig
+
+
+class ValidationConfig(ConfigBranch):
+    """A fixed block of events on which the generator is looked at now and then: docs/training.md."""
+
+    events: int = Field(8192, ge=0)
+    """Events of the block. 0: no block, no panel."""
+    every: int = Field(500, ge=1)
+    """Steps between two looks at it. One takes about as long as some tens of steps on a CPU."""
+    input: tuple[str, ...] = ()
+    """Local files, directories or globs that are not among the run's inputs: the block is drawn from them. Empty: it
+    is the first events of the run, which are trained on as well."""
+
+
+class WandbConfig(ConfigBranch):
+    """Weights & Biases, beside TensorBoard; needs the extra `icestream[wandb]`. Its key is wandb's own affair
+    (`wandb login`)."""
+
+    mode: Literal["off", "offline", "online"] = "off"
+    """`offline`: into the run directory's `wandb/`, to be sent by `wandb sync`."""
+    project: str = Field("icestream", min_length=1)
+    """Project at wandb."""
+    entity: str = ""
+    """User or team. Empty: wandb's default."""
+    tags: tuple[str, ...] = ()
+    """Words to find the run by."""
 
 
 class TrainerConfig(ConfigBranch):
@@ -28,9 +55,10 @@ class TrainerConfig(ConfigBranch):
     checkpoint_every: int = Field(200, ge=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(3, ge=1)
-    """Newest checkpoints kept."""
+    """Newest checkpoints kept; the best one, `best.pt`, stays beside them."""
     log_every: int = Field(10, ge=1)
-    """Steps between scalars on TensorBoard; the only times when the host waits for the device."""
+    """Steps between scalars on TensorBoard; besides checkpoints, the only times when the host waits
+    for the device, and when training's health is judged."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
     profile_steps: int = Field(0, ge=0)
@@ -43,4 +71,9 @@ class TrainerConfig(ConfigBranch):
     """How long they are replayed; at least three times each."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
+    deterministic: bool = False
+    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
+    health: HealthConfig = HealthConfig()
+    validation: ValidationConfig = ValidationConfig()
+    wandb: WandbConfig = WandbConfig()
     wgan: WganConfig = WganConfig()

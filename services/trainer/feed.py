@@ -134,6 +134,15 @@ class Feed:
             self._attach()
         self._transport.send(m.Finished())
 
+    def reconnect(self) -> None:
+        """After batches() was closed: let go of all units, so that the next batches() may begin anywhere.
+
+        Raises StopRequested.
+        """
+        self._disconnect()
+        self.ended = False
+        self._connect()
+
     def close(self) -> None:
         """Let go of the arena and the sockets."""
         self._disconnect()

@@ -17,12 +17,17 @@ from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
 from services.trainer.audit import Audit
+from services.trainer.changed_settings import changed_settings
 from services.trainer.checkpoint import Checkpoints
+from services.trainer.device_environment import be_deterministic
+from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
+from services.trainer.health import update_limits
 from services.trainer.loop import train
+from services.trainer.open_telemetry import open_telemetry
 from services.trainer.state import Task, TrainState
-from services.trainer.telemetry import Telemetry
+from services.trainer.wgan.panel import WganPanel
 from services.trainer.wgan.task import WganTask
 
 logger = logging.getLogger(__name__)
@@ -34,6 +39,7 @@ TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
         config.trainer.wgan,
         device,
         config.seed,
+        limits=update_limits(config.trainer.health),
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
     ),
@@ -89,12 +95,18 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device), device, feed.plan_hash, lanes=config.stream.lanes
+            TASKS[config.trainer.model](config, device),
+            device,
+            feed.plan_hash,
+            lanes=config.stream.lanes,
+            health=config.trainer.health,
         )
         if latest is not None:
             path, checkpoint = latest
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
+            for line in changed_settings(checkpoint["config"], _shown(config)):
+                logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
@@ -110,6 +122,8 @@ def set_up_torch(config: Config) -> None:
     if config.trainer.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
+    if config.trainer.deterministic:
+        be_deterministic()
 
 
 def pick_device(name: str) -> torch.device:
@@ -124,13 +138,7 @@ def pick_device(name: str) -> torch.device:
 def _train(
     run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, stop: StopFlag
 ) -> TrainerStatus:
-    telemetry = Telemetry(
-        run_dir,
-        step=state.step,
-        device=str(state.device),
-        max_steps=config.trainer.max_steps,
-        epochs=config.epochs,
-    )
+    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config))
     audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
@@ -138,6 +146,7 @@ def _train(
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
+            run_dir,
             state,
             feed,
             checkpoints,
@@ -158,6 +167,11 @@ def _train(
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
     return status
+
+
+def _evaluator(config: Config, task: Task) -> Evaluator:
+    assert isinstance(task, WganTask)  # the one model that there is
+    return WganPanel(task, config.seed)
 
 
 def _shown(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from services.trainer.batch import Batch
+from services.trainer.health import HealthWatch
+from services.trainer.health_config import HealthConfig
 from services.trainer.position import StreamPosition
 from services.trainer.window import WindowedMean
 
@@ -26,17 +29,28 @@ class Task(Protocol):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """One optimiser step; 0-dim metrics on the device."""
 
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        """The newest step's metrics have reached the host."""
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that training goes on from."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict()."""
+        """Go on from state_dict(). A part that does not fit any more (another optimiser, say) is left out, and logged.
+
+        Raises KeyError, RuntimeError or ValueError if the networks differ.
+        """
+
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiply all learning rates by ``factor`` from now on; part of state_dict()."""
 
 
 class TrainState:
     """Mutable: the loop moves it on, a checkpoint holds it."""
 
-    def __init__(self, task: Task, device: torch.device, plan_hash: str, *, lanes: int = 1) -> None:
+    def __init__(
+        self, task: Task, device: torch.device, plan_hash: str, *, lanes: int = 1, health: HealthConfig | None = None
+    ) -> None:
         self.task = task
         self.device = device
         self.plan_hash = plan_hash
@@ -46,6 +60,7 @@ class TrainState:
         self.position = StreamPosition.start(lanes)
         self.audit_bytes = 0
         self.w_gap = WindowedMean(W_GAP_WINDOW, device)
+        self.watch = HealthWatch(health or HealthConfig())
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
         """The state as a checkpoint holds it: tensors, numbers and texts."""
@@ -56,6 +71,7 @@ class TrainState:
             "position": self.position.model_dump_json(),
             "audit_bytes": self.audit_bytes,
             "w_gap": self.w_gap.state_dict(),
+            "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
             "rng_cpu": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -91,6 +107,8 @@ class TrainState:
                 "settings, or use --fresh"
             ) from None
         self.w_gap.load_state_dict(checkpoint["w_gap"])
+        if "watch" in checkpoint:
+            self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:
             torch.cuda.set_rng_state(checkpoint["rng_cuda"], self.device)

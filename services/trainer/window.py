@@ -1,4 +1,7 @@
-"""A mean over the last values, kept on the device: O(1) a step, whatever was seen before, and no host sync."""
+"""A mean over the last values, kept on the device: O(1) to add to and to read, and no host sync.
+
+The sum runs along in float64 and is taken anew once a window, so that rounding never adds up.
+"""
 
 from __future__ import annotations
 
@@ -7,30 +10,42 @@ from torch import Tensor
 
 
 class WindowedMean:
-    """Mean of the last ``size`` values. A value that is not finite counts until it leaves the window."""
+    """Mean of the last ``size`` values; NaN while one of them is not finite."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self._values = torch.zeros(size, device=device)
+        # A row a value: the value, or 0, and whether it is not finite. (A sum with an infinity in it would stay one.)
+        self._values = torch.zeros(size, 2, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._count = 0
 
     def add(self, value: Tensor) -> None:
         """Note a value, 0-dim."""
-        self._values[self._count % len(self._values)] = value
+        index = self._count % len(self._values)
+        row = torch.stack([torch.nan_to_num(value, 0.0, 0.0, 0.0), ~value.isfinite()]).double()
+        if index == 0 and self._count:
+            self._values[0] = row
+            self._sums = self._values.sum(0)
+        else:
+            self._sums += row - self._values[index]
+            self._values[index] = row
         self._count += 1
 
     def mean(self) -> Tensor:
         """0-dim; 0 before the first value."""
-        filled = min(self._count, len(self._values))
-        return self._values[:filled].mean() if filled else self._values.new_zeros(())
+        filled = max(min(self._count, len(self._values)), 1)
+        total, num_bad = self._sums.unbind()
+        return torch.where(num_bad > 0, torch.nan, total / filled).float()
 
     def state_dict(self) -> dict[str, Tensor | int]:
         """For the checkpoint."""
-        return {"values": self._values, "count": self._count}
+        return {"values": self._values, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
-        """Go on from state_dict()."""
-        values, count = state["values"], state["count"]
+        """Go on from state_dict(), to the bit."""
+        values, sums, count = state["values"], state["sums"], state["count"]
         assert isinstance(values, Tensor)
+        assert isinstance(sums, Tensor)
         assert isinstance(count, int)
         self._values.copy_(values)
+        self._sums = sums.to(self._sums)
         self._count = count

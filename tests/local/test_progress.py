@@ -166,6 +166,15 @@ def test_with_auto_the_number_that_is_wanted_is_shown_and_the_remedy_is_no_flag(
     assert "--decoders" not in line
 
 
+def test_training_that_is_not_healthy_or_went_back_is_shown_and_a_sound_one_is_not() -> None:
+    def line(**change: object) -> str:
+        return progress_model(None, TRAINER.model_copy(update=change), {}, 1.0).plain_line()
+
+    assert "health" not in line(health_reason="step 1: long ago")
+    assert "health warning: step 7: c_loss is 2e+04" in line(health="warning", health_reason="step 7: c_loss is 2e+04")
+    assert "health healthy; went back to a good checkpoint 2 time(s)" in line(rollbacks=2, health_reason="step 7")
+
+
 def test_the_part_that_is_done_follows_from_the_eta() -> None:
     assert progress_model(FETCHER, TRAINER, {}, 65.0).fraction == pytest.approx(0.1)
 

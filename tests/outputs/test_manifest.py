@@ -47,6 +47,10 @@ def test_a_manifest_is_the_same_after_it_was_written() -> None:
         b'{"run_id": "x"}',
         b'{"run_id": "%s", "files": {"checkpoints/../../x": {"size_bytes": 1, "digest": "sha256=%s"}}}'
         % (RUN.encode(), b"0" * 64),
+        b'{"run_id": "%s", "files": {"tensorboard/../x": {"size_bytes": 1, "digest": "sha256=%s"}}}'
+        % (RUN.encode(), b"0" * 64),
+        b'{"run_id": "%s", "files": {"checkpoints/a/x": {"size_bytes": 1, "digest": "sha256=%s"}}}'
+        % (RUN.encode(), b"0" * 64),
         b'{"run_id": "%s", "files": {"other/x": {"size_bytes": 1, "digest": "sha256=%s"}}}' % (RUN.encode(), b"0" * 64),
         b'{"run_id": "%s", "files": {"checkpoints/x": {"size_bytes": -1, "digest": "md5=0"}}}' % RUN.encode(),
     ],

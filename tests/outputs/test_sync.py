@@ -21,6 +21,7 @@ from services.pelican.config import PelicanConfig
 from services.pelican.tokens.config import TokenConfig
 
 _numbers = itertools.count()
+EVENTS = "tensorboard/2026-11-21T10-00-00/events.out.tfevents.1.host"
 STEP = "checkpoints/step-{:09d}.pt".format
 
 
@@ -45,7 +46,7 @@ def config(
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    write(tmp_path / "run", STEP(1), "tensorboard/events.out.tfevents.1.host")
+    write(tmp_path / "run", STEP(1), EVENTS)
     return tmp_path / "run"
 
 
@@ -76,17 +77,29 @@ def test_what_has_changed_is_copied_and_nothing_else(open_sync: Open, run_dir: P
     sync, destination = open_sync(run_dir)
     assert sync.turn() == 2
     assert sync.turn() == 0
-    write(run_dir, "tensorboard/events.out.tfevents.1.host", content="grown" * 2000)
+    write(run_dir, EVENTS, content="grown" * 2000)
     write(run_dir, STEP(2), STEP(3))
     (run_dir / STEP(1)).unlink()
     assert sync.turn() == 3
     manifest = destination.manifest()
     assert manifest is not None
     assert manifest.checkpoints == [STEP(3), STEP(2)], "two are kept"
-    assert manifest.files["tensorboard/events.out.tfevents.1.host"].size_bytes == 10_000
+    assert manifest.files[EVENTS].size_bytes == 10_000
     again, _ = open_sync(run_dir)
     assert again.turn() == 0, "another process goes on where the last one was"
     assert not list(run_dir.rglob("*.part"))
+
+
+def test_event_files_of_a_run_of_the_version_before_lie_in_no_folder_and_are_copied_too(
+    open_sync: Open, run_dir: Path
+) -> None:
+    older = "tensorboard/events.out.tfevents.0.host"
+    write(run_dir, older, "tensorboard/notes.txt", "tensorboard/a/b/events.out.tfevents.0.host")
+    sync, destination = open_sync(run_dir)
+    sync.turn()
+    manifest = destination.manifest()
+    assert manifest is not None
+    assert set(manifest.files) == {STEP(1), EVENTS, older}
 
 
 def test_a_run_whose_checkpoints_are_gone_gets_them_back(open_sync: Open, run_dir: Path, config: Config) -> None:
@@ -100,7 +113,7 @@ def test_a_run_whose_checkpoints_are_gone_gets_them_back(open_sync: Open, run_di
     assert STEP(7) in restore_if_gone(empty, config)
     assert (empty / STEP(7)).read_bytes() == content
     assert (empty / STEP(7)).stat().st_mode & 0o077 == 0
-    assert (empty / "tensorboard/events.out.tfevents.1.host").exists()
+    assert (empty / EVENTS).exists()
     assert not (empty / STEP(1)).exists(), "the newest is enough"
     again, _ = open_sync(empty)
     assert again.turn() == 0, "it is the same run"
@@ -187,11 +200,11 @@ def test_an_event_file_that_grew_without_being_told_does_not_keep_the_checkpoint
     open_sync(run_dir)[0].turn()
     where = config.outputs.destination
     folder = Path(where) if "://" not in where else federation.root / where.split("/", 3)[3]
-    (folder / "tensorboard/events.out.tfevents.1.host").write_text("half of a newer state")
+    (folder / EVENTS).write_text("half of a newer state")
     empty = run_dir.with_name("new")
     empty.mkdir()
     assert STEP(1) in restore_if_gone(empty, config)
-    assert not list((empty / "tensorboard").iterdir())
+    assert not list((empty / EVENTS).parent.iterdir())
 
 
 def test_a_run_whose_destination_was_taken_over_copies_nothing_more(open_sync: Open, run_dir: Path) -> None:

@@ -26,6 +26,9 @@ from services.cli import main
 PACE_VARIABLE = "PACE"
 """Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
 
+DIVERGE_VARIABLE = "DIVERGE"
+"""Unit and number of times that a step with data of it finds no number, and leaves its updates out: "8 1"."""
+
 Told = str | None
 
 
@@ -144,6 +147,29 @@ def slow_down(pause_s: float, num_steps: int) -> None:
     wrap("services.trainer.wgan.task:WganTask.step", wrapper)
 
 
+def diverge(unit: int, times: int) -> None:
+    """Have the first steps of this trainer with data of ``unit`` leave their updates out."""
+    import torch
+
+    met = 0
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(task: Any, batch: Any) -> Any:
+            nonlocal met
+            if met < times and any(part.unit == unit for part in batch.microbatches):
+                met += 1
+                return {
+                    "w_gap": torch.tensor(1.0),
+                    "c_loss": torch.tensor(torch.nan),
+                    "skipped_updates": torch.ones(()),
+                }
+            return function(task, batch)
+
+        return wrapped
+
+    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+
+
 def train_at_once() -> None:
     """Have every step of this trainer end at once, with constant metrics."""
     import torch
@@ -181,4 +207,7 @@ if __name__ == "__main__":
                 train_at_once()
             case [pause_s, num_steps]:
                 slow_down(float(pause_s), int(num_steps))
+    if DIVERGE_VARIABLE in os.environ and verb == "trainer":
+        unit, times = os.environ[DIVERGE_VARIABLE].split()
+        diverge(int(unit), int(times))
     main()

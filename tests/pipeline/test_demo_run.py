@@ -35,7 +35,8 @@ def test_a_demo_run_ends_with_a_checkpoint_scalars_and_a_summary_that_adds_up(
     assert summary["particles_trained"] == sum(len(muons) for file in files for muons in file["muons"])
     assert summary["checkpoint"] == f"checkpoints/step-{summary['steps']:09d}.pt"
     assert processes.checkpoint()["step"] == summary["steps"] >= 10
-    scalars = EventAccumulator(str(processes.run_dir / "tensorboard")).Reload()
+    (folder,) = (processes.run_dir / "tensorboard").iterdir()
+    scalars = EventAccumulator(str(folder)).Reload()
     for name in ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500"):
         points = scalars.Scalars(f"train/{name}")
         assert [point.step for point in points] == [1, *range(10, summary["steps"] + 1, 10)]

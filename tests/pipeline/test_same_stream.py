@@ -27,6 +27,13 @@ def test_the_audit_and_the_weights_do_not_depend_on_decoders_slots_or_threads(
     assert not list((processes.run_dir / "sockets").glob("*"))
 
 
+def test_the_deterministic_mode_trains_the_same_on_a_cpu(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    processes.train(*command, *settings("trainer.deterministic=true"))
+    undisturbed.assert_same(processes)
+
+
 def test_another_seed_gives_another_order_of_the_same_events(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:

@@ -123,3 +123,51 @@ def test_a_checkpoint_of_another_format_is_told(checkpoints: Checkpoints, state:
     torch.save(state, checkpoints.save(3, {}))
     with pytest.raises(BadInputError, match="not a checkpoint of format 1"):
         checkpoints.latest()
+
+
+def test_the_checkpoint_with_the_lowest_score_stays_beside_the_newest(tmp_path: Path) -> None:
+    for start in (1, 5):  # the second trainer knows of the first one's best
+        checkpoints = Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False)
+        for step, score in enumerate((3.0, 1.0, None, 2.0), start):
+            checkpoints.save(step, {"step": step}, score if start == 1 else score and score + 0.5)
+        checkpoints.close()
+    assert files(tmp_path) == ["best.pt", "step-000000007.pt", "step-000000008.pt"]
+    best = tmp_path / "checkpoints" / "best.pt"
+    assert torch.load(best, weights_only=True) == {"format": 1, "step": 2, "score": 1.0}
+
+
+def test_a_score_that_is_no_number_is_never_the_best(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    checkpoints.save(1, {}, float("nan"))
+    assert files(tmp_path) == ["step-000000001.pt"]
+    checkpoints.save(2, {}, 7.0)
+    checkpoints.save(3, {}, float("nan"))
+    assert torch.load(tmp_path / "checkpoints" / "best.pt", weights_only=True)["score"] == 7.0
+
+
+def test_a_best_checkpoint_that_cannot_be_read_is_told_and_replaced(
+    tmp_path: Path, checkpoints: Checkpoints, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = tmp_path / "checkpoints" / "best.pt"
+    best.write_bytes(b"damaged")
+    checkpoints.save(1, {}, 7.0)
+    assert "best.pt: can't be read" in caplog.text
+    assert torch.load(best, weights_only=True)["score"] == 7.0
+
+
+def test_without_hard_links_the_best_is_a_copy(
+    checkpoints: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(module.os, "link", none)
+    path = checkpoints.save(1, {"step": 1}, 7.0)
+    best = tmp_path / "checkpoints" / "best.pt"
+    assert best.read_bytes() == path.read_bytes()
+    assert best.stat().st_nlink == 1
+
+
+def test_checkpoints_of_later_steps_go_when_training_went_back(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    for step in (4, 6, 5):
+        checkpoints.save(step, {"step": step})
+    assert files(tmp_path) == ["step-000000004.pt", "step-000000005.pt"]

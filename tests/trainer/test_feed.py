@@ -60,6 +60,7 @@ class Fetcher:
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
         self.finished = threading.Event()
         self.evicted: list[int] = []
+        self.committed = threading.Event()
         self.ask_for_commit = False
         self._plan = plan
         self._skip = skip
@@ -100,6 +101,7 @@ class Fetcher:
                     self._act(self.dispatcher.end_plan())
                 case Evict(before_block):
                     self.evicted.append(before_block)
+                    self.committed.set()
                 case EndRun():
                     self.finished.set()
 

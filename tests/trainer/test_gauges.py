@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ class CountingTask:
     def step(self, batch: Batch) -> dict[str, Tensor]:
         self.steps += 1
         return {}
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         return {}

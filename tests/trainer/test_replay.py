@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ class TimedTask:
         self.clock.now_s += self.seconds[min(len(self.seen), len(self.seconds) - 1)]
         self.seen.append(batch.microbatches[0].unit)
         return {}
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         raise AssertionError("the replay saves nothing")

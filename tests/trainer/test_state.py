@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -34,6 +35,9 @@ class CountingTask:
         del batch
         self.steps += 1
         return {"w_gap": torch.zeros(())}
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps}

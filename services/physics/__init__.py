@@ -1,0 +1,1 @@
+"""How well generated muon bundles agree with real ones."""

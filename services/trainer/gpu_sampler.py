@@ -1,0 +1,72 @@
+"""How busy the GPU is, averaged over time: NVML is asked again and again in a thread."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+GPU_UTILISATION = "gpu/utilisation"
+PERIOD_S = 0.2
+"""NVML's own number is a mean over 1/6 to 1 s."""
+
+
+class GpuSampler:
+    """Mean utilisation (0 to 1) since it was last read: the part of the time in which a kernel ran."""
+
+    def __init__(self, nvml: Any, handle: Any, *, period_s: float = PERIOD_S) -> None:
+        """``nvml``: the module pynvml, initialised. ``handle``: the device, as it names it."""
+        self._nvml = nvml
+        self._handle = handle
+        self._period_s = period_s
+        self._lock = threading.Lock()
+        self._sum = 0.0
+        self._num = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="gpu-sampler", daemon=True)
+        self._thread.start()
+
+    def read(self) -> dict[str, float]:
+        """By name; nothing if there was no sample since the last time."""
+        with self._lock:
+            total, num = self._sum, self._num
+            self._sum, self._num = 0.0, 0
+        return {GPU_UTILISATION: total / num} if num else {}
+
+    def close(self) -> None:
+        """Stop asking."""
+        self._end.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._end.wait(self._period_s):
+            try:
+                percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+            except self._nvml.NVMLError as error:
+                logger.warning("the GPU's utilisation is not told any more: NVML: %s", error)
+                return
+            with self._lock:
+                self._sum += percent / 100
+                self._num += 1
+
+
+def start_gpu_sampler(device: torch.device, nvml: Any = None) -> GpuSampler | None:
+    """For the device that is trained on; None, with a line in the log, where NVML can't tell of it."""
+    if device.type != "cuda":
+        return None
+    if nvml is None:
+        nvml = importlib.import_module("pynvml")  # NVIDIA's library itself is looked for by nvmlInit
+    try:
+        nvml.nvmlInit()
+        # The UUID: numbers are others under CUDA_VISIBLE_DEVICES.
+        handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        nvml.nvmlDeviceGetUtilizationRates(handle)
+    except nvml.NVMLError as error:
+        logger.warning("the GPU's utilisation is not told: NVML: %s", error)
+        return None
+    return GpuSampler(nvml, handle)

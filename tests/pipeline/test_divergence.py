@@ -1,0 +1,79 @@
+"""Training that diverges: back to the last good checkpoint with the stream, and an end with a report if that is of no
+use."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, same, settings
+from showers import Showers, Undisturbed
+from test_remote_input import Server, bytes_under, server, urls
+
+from services.trainer.snapshot import not_finite
+
+__all__ = ["server"]
+
+pytestmark = pytest.mark.slow
+
+UNIT = 8
+
+
+def health_lines(processes: Processes) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (processes.run_dir / "health.jsonl").read_text().splitlines()]
+
+
+def test_a_batch_that_training_fails_on_comes_again_and_every_event_counts_once(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    run = processes.start("run", *command, environment={"DIVERGE": f"{UNIT} 2"}, program=FAULTY_ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    assert processes.audit() == undisturbed.audit
+    assert processes.summary().events == undisturbed.summary.events
+    assert processes.summary()["steps"] == undisturbed.steps
+    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}
+    first, *_ = lines = health_lines(processes)
+    assert 1 <= len(lines) <= 2, "both steps may lie between two looks"
+    assert UNIT in {place["unit"] for place in first["batch"]}  # type: ignore[attr-defined]
+    assert not same(processes.checkpoint()["task"], undisturbed.checkpoint["task"]), "the rates are others"
+
+
+def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind_them(
+    processes: Processes, showers: Showers, server: Server
+) -> None:
+    names = [path.name for path in showers.write(server.folder)]
+    sizes = [(server.folder / name).stat().st_size for name in names]
+    options = settings(
+        *SMALL_STREAM,
+        "stream.block_files=1",
+        f"fetcher.disk_budget_gib={2.5 * max(sizes) / 2**30}",
+        "trainer.health.warning_loss=1e-9",  # no checkpoint is one to go back to
+        "trainer.log_every=1",
+    )
+    arguments = [*urls(server, names), *options]
+    run = processes.start("run", *arguments, environment={"DIVERGE": "13 1"}, program=FAULTY_ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    actions = [line["action"] for line in health_lines(processes) if line["verdict"] == "critical"]
+    assert actions == ["went back to step 0, learning rates times 0.5"]
+    assert server.gets.total() > len(names), "nothing had been evicted"
+    processes.summary().assert_read(showers.events)
+    assert len(processes.audit()) == len(set(processes.audit()))
+    assert bytes_under(processes.run_dir / "cache") == 0
+
+
+def test_a_run_that_diverges_whatever_is_done_ends_with_one_line_and_is_not_started_again(
+    processes: Processes, command: list[str]
+) -> None:
+    hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2")
+    for _ in range(2):  # and the same command says the same once more
+        exit_code, output = processes.run("run", *command, *hopeless)
+        assert exit_code == 2, processes.report()
+        last = output.splitlines()[-1]
+        assert "training diverged: step " in last
+        assert "Going back 2 time(s) did not help" in last
+        assert "health.jsonl" in last
+        assert "Traceback" not in output + processes.log("trainer")
+        assert processes.summary()["restarts"]["trainer"] == 0
+        assert processes.summary()["adds_up"]
+        processes.assert_nothing_is_left()
+    assert not_finite(processes.checkpoint()["task"]) == []
