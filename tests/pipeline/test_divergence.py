@@ -77,3 +77,15 @@ def test_a_run_that_diverges_whatever_is_done_ends_with_one_line_and_is_not_star
         assert processes.summary()["adds_up"]
         processes.assert_nothing_is_left()
     assert not_finite(processes.checkpoint()["task"]) == []
+
+
+def test_trainers_that_learn_together_go_back_together(processes: Processes, command: list[str]) -> None:
+    hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2", "stream.lanes=2", "stream.slots=4")
+    exit_code, output = processes.run("run", *command, *hopeless, "--trainers", "2")
+    assert exit_code == 2, processes.report()
+    assert "Going back 2 time(s) did not help" in output.splitlines()[-1]
+    actions = [str(line["action"]).split(",")[0] for line in health_lines(processes)]
+    assert len(actions) % 2 == 0
+    assert sorted(set(actions)) == ["stopped", *sorted({a for a in actions if a.startswith("went back to step ")})]
+    assert processes.checkpoint()["watch"]["rollbacks"] == 2
+    assert not_finite(processes.checkpoint()["task"]) == []
