@@ -70,6 +70,7 @@ PURE = (
     "services/trainer/noise.py",
     "services/trainer/pace.py",
     "services/trainer/position.py",
+    "services/trainer/rank_place.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
     "services/trainer/wgan/adaptive.py",

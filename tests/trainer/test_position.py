@@ -6,7 +6,7 @@ import pytest
 
 from common import messages as m
 from common.ragged import SlotMismatch
-from services.trainer.position import StreamPosition
+from services.trainer.position import Growth, StreamPosition
 
 
 def unit(
@@ -100,3 +100,81 @@ def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
     twice = once.after_unit(unit(9, tally=tally, layout=m.Layout(0, 0, 0)))
     assert twice.quarantined == (bad,)
     assert twice.counters.events_quarantined == 14
+
+
+# ------------------------------------------------------------------ several ranks
+
+LANE_UNITS = {0: unit(4), 1: unit(5, events=9)}
+
+
+def at_start() -> StreamPosition:
+    """Of two lanes, before units 4 and 5."""
+    start = StreamPosition.start(2)
+    cursors = [m.Cursor(2, 3, 4, 0), m.Cursor(2, 3, 5, 0)]
+    lanes = [lane.model_copy(update={"cursor": cursor}) for lane, cursor in zip(start.lanes, cursors, strict=True)]
+    return start.model_copy(update={"lanes": tuple(lanes)})
+
+
+def test_the_shares_of_two_ranks_lead_where_one_trainer_with_both_lanes_gets() -> None:
+    start = at_start()
+    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    first = start.after_microbatch(LANE_UNITS[0], 0, 4, 11)
+    second = start.after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    assert start.merged([first.since(start), second.since(start)]) == alone
+
+
+def test_merging_goes_on_step_by_step_though_a_rank_knows_its_own_lanes_only() -> None:
+    start = at_start()
+    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    alone = alone.after_unit(LANE_UNITS[1]).after_microbatch(LANE_UNITS[0], 1, 3, 9)
+    first, second = start, start
+    together = start
+    for after_first, after_second in (
+        (start.after_microbatch(LANE_UNITS[0], 0, 4, 11), start.after_microbatch(LANE_UNITS[1], 0, 9, 20)),
+        (
+            start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[0], 1, 3, 9),
+            start.after_microbatch(LANE_UNITS[1], 0, 9, 20).after_unit(LANE_UNITS[1]),
+        ),
+    ):
+        together = together.merged([after_first.since(first), after_second.since(second)])
+        first, second = after_first, after_second
+    assert together == alone
+    assert together.counters.adds_up()
+
+
+def test_what_is_quarantined_is_written_down_in_one_order_whichever_rank_met_it() -> None:
+    bad = [m.Quarantined(file, 0, 1, f"file {file}") for file in (3, 1)]
+    start = at_start()
+    growths = []
+    for number, reason in enumerate(bad):
+        tally = m.Tally(rows_read=LANE_UNITS[number].tally.rows_read + 1, quarantined=1, bad=(reason,))
+        done = unit(4 + number, events=LANE_UNITS[number].layout.events, tally=tally)
+        growths.append(start.after_unit(done).since(start))
+    for shares in (growths, growths[::-1]):
+        merged = start.merged(shares)
+        assert [one.file for one in merged.quarantined] == [1, 3]
+        assert merged.counters.events_quarantined == 2
+
+
+def test_the_source_is_that_of_the_rank_that_is_furthest() -> None:
+    start = at_start()
+    near, far = m.Source(1, "aa"), m.Source(2, "bb")
+    growths = [
+        start.after_microbatch(unit(4 + number, source=source), 0, 4, 11).since(start)
+        for number, source in enumerate((near, far))
+    ]
+    assert start.merged(growths).source == start.merged(growths[::-1]).source == far
+    assert start.merged(growths).merged([growths[0].model_copy(update={"source": near})]).source == far
+
+
+def test_a_lane_that_two_ranks_moved_is_an_error() -> None:
+    start = at_start()
+    growth = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).since(start)
+    with pytest.raises(ValueError, match="moved by two ranks"):
+        start.merged([growth, growth])
+
+
+def test_a_growth_survives_its_journey() -> None:
+    start = at_start()
+    growth = start.after_microbatch(LANE_UNITS[1], 0, 4, 11).since(start)
+    assert Growth.model_validate_json(growth.model_dump_json(exclude_defaults=True)) == growth
