@@ -8,9 +8,9 @@ milliseconds a step? Asked: less than 1.
 
 Table: ms a step, of each repeat: in the mean over all steps, of the median step without logging, and in the mean of the
 steps with it (every 10th, by default). The last line is JSON.
-Reading: the mean is what a step costs beside the model. Not in it: the validation block and its panel, what the feed does
-for a batch (benchmarks of the queue), checkpoints, and the calls into torch that queue the model's own work, which grow
-with the model.
+Reading: the mean is what a step costs beside the model. Not in it: the validation block and its panel, what the feed
+does for a batch (benchmarks of the queue), checkpoints, and the calls into torch that queue the model's own work, which
+grow with the model.
 """
 
 from __future__ import annotations
