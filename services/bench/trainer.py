@@ -14,6 +14,7 @@ import torch
 from services.bench.batches import batches_from_files, simulated_batches
 from services.config import load_config
 from services.summary import SUMMARY_FILE
+from services.trainer.ranks import Ranks
 from services.trainer.replay import Ceiling, measure, write_ceiling
 from services.trainer.service import TASKS, pick_device, set_up_torch
 
@@ -36,7 +37,7 @@ def bench_trainer(
     set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches
     batches = make(config, num_batches, device)
-    task = TASKS[config.trainer.model](config, device)
+    task = TASKS[config.trainer.model](config, device, Ranks.alone())
     ceiling = measure(task, batches, device, seconds=seconds, steps=steps)
     assert ceiling is not None  # nobody stops it
     if run_dir is not None:

@@ -35,6 +35,7 @@ OWN_CONTENTS = (
     "summary.json",
     "summary.part",
     "audit.jsonl",
+    "audit-rank*.jsonl",
     "ledger.sqlite*",
     "checkpoints",
     "outliers",
@@ -72,6 +73,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @ranges_option
 @run_dir_option
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
+@click.option("--trainers", type=int, help="Trainer processes that learn together, one a GPU.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
@@ -94,6 +96,7 @@ def run(
     ranges: str | None,
     run_dir: Path,
     decoders: str | None,
+    trainers: int | None,
     device: str | None,
     epochs: int | None,
     max_steps: int | None,
@@ -120,6 +123,7 @@ def run(
         "input": absolute(inputs) or None,
         "fetcher.ranges": ranges,
         "local.decoders": decoders,
+        "local.trainers": trainers,
         "trainer.device": device,
         "epochs": epochs,
         "trainer.max_steps": max_steps,
@@ -167,6 +171,15 @@ def _resolve(
     with tempfile.TemporaryDirectory() as nothing_stored:
         stored_in = Path(nothing_stored) if fresh or not run_dir.is_dir() else run_dir
         config = load_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+        if "lanes" not in config.stream.model_fields_set:  # not said, and not stored: as many as there are trainers
+            flags = flags | {"stream.lanes": config.local.trainers}
+            config = load_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+    if config.stream.lanes % config.local.trainers:
+        raise BadInputError(
+            f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"
+            f" takes the same number: use --set stream.lanes={config.local.trainers} (another order of the data: with"
+            " --fresh, or --new-plan to keep the weights), or other --trainers"
+        )
     if not config.input:
         forgotten = " (--fresh forgets those of the former run)" if fresh else ""
         raise BadInputError(
@@ -226,11 +239,12 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
     inputs = ", ".join(without_secrets(text) for text in config.input)
     how = "resumes from its newest checkpoint" if resumes else "new"
     decoders = "decoders as needed" if config.local.decoders == "auto" else f"{config.local.decoders} decoders"
+    trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"
     return "\n".join(
         [
             f"run directory  {run_dir} ({how})",
             f"inputs         {inputs}",
-            f"processes      fetcher, {decoders}, trainer; logs in {run_dir / 'logs'}",
+            f"processes      fetcher, {decoders}, {trainers}; logs in {run_dir / 'logs'}",
             f"TensorBoard    tensorboard --logdir {run_dir / 'tensorboard'}",
         ]
     )
@@ -242,11 +256,11 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
     from services.local.outputs_process import OutputsProcess, outputs_command
     from services.local.progress import Display
     from services.local.restart import RestartPolicy
-    from services.local.supervisor import LOGS_FOLDER, TRAINER, Processes, Supervisor, service_command
+    from services.local.supervisor import LOGS_FOLDER, TRAINER, Processes, Supervisor, service_command, service_of
 
     def command_for(name: str) -> list[str]:
         command = service_command(name, run_dir)
-        return [*command, "--new-plan"] if new_plan and name == TRAINER else command
+        return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
     with Display(run_dir, Console()) as display:
         outputs = OutputsProcess(

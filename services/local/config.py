@@ -8,6 +8,8 @@ from pydantic import Field, field_validator
 
 from common.config import ConfigBranch
 
+MAX_TRAINERS = 256
+
 
 class LocalConfig(ConfigBranch):
     """Read by services/local, which runs all services on one machine."""
@@ -17,6 +19,9 @@ class LocalConfig(ConfigBranch):
     max_decoders: int = Field(0, ge=0)
     """Most decoders that `auto` asks for, and never more than `stream.slots`. 0: the usable cores but one, divided by
     decoder.threads."""
+    trainers: int = Field(1, ge=1, le=MAX_TRAINERS)
+    """Trainer processes that learn together, each on a GPU of its own (or all on the CPU). `stream.lanes` must be a
+    multiple of their number."""
     restart_min_s: float = Field(5.0, ge=0)
     """Pause before a process that died is started again; it doubles with each death in a row."""
     restart_max_s: float = Field(300.0, ge=0)

@@ -27,6 +27,14 @@ from common.status import FetcherStatus, TrainerStatus, read_status
 from services.config import ENVIRONMENT_PREFIX
 from services.local.config import LocalConfig
 from services.local.restart import Ended, Restart, RestartPolicy, UserError
+from services.local.trainer_group import (
+    GROUP_END_S,
+    RANK_VARIABLES,
+    cause_of,
+    free_loopback_port,
+    rank_environment,
+    trainer_names,
+)
 from services.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 
 FETCHER = "fetcher"
@@ -37,7 +45,7 @@ FAREWELL_S = 10.0
 """How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
 CommandFor = Callable[[str], Sequence[str]]
-"""The command line of the process with this name: fetcher, trainer, decoder-0, decoder-1, …"""
+"""The command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, decoder-1, …"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def hold_run(run_dir: Path) -> Iterator[None]:
 
 
 class Supervisor:
-    """One session of a run: one fetcher, decoders, one trainer. Use from the main thread.
+    """One session of a run: one fetcher, decoders, one trainer or several as a group. Use from the main thread.
 
     There are ``local.decoders`` decoders, or with "auto" as many as the fetcher's status says are wanted.
 
@@ -122,8 +130,13 @@ class Supervisor:
         self._say = say
         self._tick_s = tick_s
         self._hurry_after_s = hurry_after_s
-        names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start)), TRAINER]
+        names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start))]
+        names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
+        self._port = 0
+        """Where the trainers meet, if they are several."""
+        self._group_ends_s = math.inf
+        """Patience with the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
         self._stop: _Stop | None = None
         self._interrupted_s: float | None = None
@@ -134,6 +147,10 @@ class Supervisor:
     @property
     def _decoders(self) -> tuple[_Child, ...]:
         return tuple(child for child in self._children.values() if service_of(child.name) == "decoder")
+
+    @property
+    def _trainers(self) -> tuple[_Child, ...]:
+        return tuple(child for child in self._children.values() if service_of(child.name) == TRAINER)
 
     def _make_child(self, name: str) -> _Child:
         policy = RestartPolicy(self._local.restart_min_s, self._local.restart_max_s)
@@ -167,7 +184,7 @@ class Supervisor:
 
     def _turn(self, received: socket.socket, next_look_s: float) -> None:
         """Sleep until something happens, and deal with it."""
-        due_s = [next_look_s, *(child.due_s for child in self._children.values())]
+        due_s = [next_look_s, self._group_ends_s, *(child.due_s for child in self._children.values())]
         if self._stop is not None:
             due_s.append(self._stop.patience_ends_s)
         for key, _ in self._selector.select(max(0.0, min(due_s) - time.monotonic())):
@@ -180,12 +197,21 @@ class Supervisor:
         for child in self._children.values():
             if now_s >= child.due_s:
                 self._restart(child)
+        if now_s >= self._group_ends_s:
+            self._group_ends_s = math.inf
+            for trainer in self._trainers:
+                trainer.kill()
         if self._stop is not None:
             self._stop.pursue(now_s)
 
     def _start(self, child: _Child) -> None:
         # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
-        child.start(self._command_for(child.name), _environment())
+        environment = _environment()
+        if self._local.trainers > 1 and service_of(child.name) == TRAINER:
+            if child.name == TRAINER:  # it is the first of them to start
+                self._port = free_loopback_port()
+            environment |= rank_environment(child.name, self._local.trainers, self._port)
+        child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
@@ -226,14 +252,20 @@ class Supervisor:
     def _on_exit(self, child: _Child) -> None:
         self._selector.unregister(child.pidfd)
         exit_code = child.reap()
+        if service_of(child.name) == TRAINER:
+            last = self._end_of_group(exit_code)
+            if last is None:
+                return
+            child, exit_code = last, last.exit_code
         if self._stop is not None:
-            if child.name == TRAINER:
+            if service_of(child.name) == TRAINER:
                 self._judge_stopped_trainer(child, exit_code)
             return
         now_s = time.monotonic()
-        verdict = child.policy.ended(exit_code, now_s)
+        policy = self._children[TRAINER].policy if service_of(child.name) == TRAINER else child.policy
+        verdict = policy.ended(exit_code, now_s)
         match verdict:
-            case Ended() if child.name == TRAINER:
+            case Ended() if service_of(child.name) == TRAINER:
                 self._on_trainer_ended()
             case Ended() if self._all_decoded():
                 pass
@@ -247,10 +279,25 @@ class Supervisor:
             case Restart():
                 self._schedule(child, verdict, exit_code, now_s)
 
+    def _end_of_group(self, exit_code: int) -> _Child | None:
+        """A trainer ended: whose end it was that ended all; None while others are alive."""
+        trainers = self._trainers
+        if any(child.alive for child in trainers):
+            patience_s = GROUP_END_S if exit_code else self._local.stop_timeout_s
+            self._group_ends_s = min(self._group_ends_s, time.monotonic() + patience_s)
+            return None
+        self._group_ends_s = math.inf
+        return self._children[cause_of({child.name: child.exit_code for child in trainers})]
+
     def _schedule(self, child: _Child, restart: Restart, exit_code: int, now_s: float) -> None:
-        child.due_s = now_s + restart.after_s
+        together = self._trainers if service_of(child.name) == TRAINER else (child,)
+        for one in together:
+            one.due_s = now_s + restart.after_s
+            if one in self._trainers[1:]:
+                one.policy.returns()  # a restart of all is one restart, counted with the first
+        who = "all trainers start" if len(together) > 1 else "it starts"
         self._say(
-            f"{child.name} {_how_it_ended(exit_code)}; it starts again in {restart.after_s:g} s (its log: {child.log})"
+            f"{child.name} {_how_it_ended(exit_code)}; {who} again in {restart.after_s:g} s (its log: {child.log})"
         )
 
     def _all_decoded(self) -> bool:
@@ -291,12 +338,12 @@ class Supervisor:
         if exit_code == 0 and self._trainer_state() == "finished":
             self._exit_status, self._exit_code = "finished", 0
         elif exit_code == USER_ERROR_EXIT_CODE:
-            self._fail(USER_ERROR_EXIT_CODE, f"trainer: {trainer.last_error()}")
+            self._fail(USER_ERROR_EXIT_CODE, f"{trainer.name}: {trainer.last_error()}")
         elif exit_code == -signal.SIGKILL:
-            self._say("the trainer was killed; the run goes on from its newest checkpoint")
+            self._say(f"{trainer.name} was killed; the run goes on from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = _how_it_ended(exit_code)
-            self._fail(FAILED_EXIT_CODE, f"trainer: {how} while it stopped; see {trainer.log}")
+            self._fail(FAILED_EXIT_CODE, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
         if number not in _STOP_SIGNALS:
@@ -321,7 +368,7 @@ class Supervisor:
             self._begin_stop(self._stop_trainer(), *self._stop_stream())
 
     def _stop_trainer(self) -> _Step:
-        return _Step((self._children[TRAINER],), signal.SIGTERM)
+        return _Step(self._trainers, signal.SIGTERM)
 
     def _stop_stream(self) -> tuple[_Step, _Step]:
         return _Step((self._children[FETCHER],), signal.SIGTERM), _Step(self._decoders, signal.SIGTERM)
@@ -399,6 +446,8 @@ class _Child:
         """When it is started again."""
         self.pid = 0
         """Of its newest start, also after its end."""
+        self.exit_code = 0
+        """Of its newest end."""
         self.retired = False
         """It left because fewer decoders are wanted."""
         self.pidfd = -1
@@ -449,10 +498,10 @@ class _Child:
         assert self._process is not None
         self.wait()
         self.kill()
-        exit_code = self._process.wait()
+        self.exit_code = self._process.wait()
         os.close(self.pidfd)
         self.pidfd, self._process = -1, None
-        return exit_code
+        return self.exit_code
 
     def last_error(self) -> str:
         """The text of the last line "Error: …" that it wrote since its last start."""
@@ -491,7 +540,11 @@ def _stop_signals() -> Iterator[socket.socket]:
 
 def _environment() -> dict[str, str]:
     """Of the services: what the environment configures is in the stored configuration already, below the flags."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
+    }
     return own | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 

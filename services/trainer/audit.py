@@ -13,8 +13,14 @@ import numpy as np
 
 from common.ragged import UnitArrays
 from services.trainer.copier import slice_microbatch
+from services.trainer.ranks import Ranks
 
 AUDIT_FILE = "audit.jsonl"
+
+
+def audit_file(rank: int) -> str:
+    """The name of a rank's audit: each writes of its own lanes."""
+    return AUDIT_FILE if rank == 0 else f"audit-rank{rank}.jsonl"
 
 
 def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int) -> str:
@@ -40,32 +46,37 @@ def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int)
 class Audit:
     """The file of a run. A resumed run continues it at the checkpoint: what was written behind it is cut off."""
 
-    def __init__(self, path: Path, size_bytes: int) -> None:
+    def __init__(self, path: Path, size_bytes: int, ranks: Ranks | None = None) -> None:
         """Raises OSError; ``size_bytes`` is what the checkpoint says the file had."""
+        self._ranks = ranks or Ranks.alone()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.truncate(descriptor, min(size_bytes, os.fstat(descriptor).st_size))
         os.lseek(descriptor, 0, os.SEEK_END)
         self._file = os.fdopen(descriptor, "w")
 
     @classmethod
-    def open(cls, run_dir: Path, size_bytes: int) -> Self:
-        """The audit of a run directory."""
-        return cls(run_dir / AUDIT_FILE, size_bytes)
+    def open(cls, run_dir: Path, sizes_bytes: Sequence[int], ranks: Ranks) -> Self:
+        """A rank's audit in a run directory. The first one cuts off what ranks wrote that are not there any more."""
+        if ranks.is_first:
+            for rank in range(ranks.size, len(sizes_bytes)):
+                cls(run_dir / audit_file(rank), sizes_bytes[rank]).close()
+        size_bytes = sizes_bytes[ranks.rank] if ranks.rank < len(sizes_bytes) else 0
+        return cls(run_dir / audit_file(ranks.rank), size_bytes, ranks)
 
     def write(self, lines: Sequence[str]) -> None:
         """The microbatches of a batch that has been trained."""
         self._file.writelines(line + "\n" for line in lines)
 
-    def commit(self) -> int:
-        """Put everything on disk, before the checkpoint that counts on it; the file's size in bytes."""
+    def commit(self) -> tuple[int, ...]:
+        """Put everything on disk, before the checkpoint that counts on it; the size of every rank's file in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return tuple(int(size) for size in self._ranks.gather(str(self._file.tell())))
 
-    def cut(self, size_bytes: int) -> None:
-        """Training goes on where the file had ``size_bytes``: what was written behind it is void."""
+    def cut(self, sizes_bytes: Sequence[int]) -> None:
+        """Training goes on where the files had these sizes: what was written behind them is void."""
         self._file.flush()
-        self._file.truncate(size_bytes)
+        self._file.truncate(sizes_bytes[self._ranks.rank])
         self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:

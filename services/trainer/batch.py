@@ -81,9 +81,16 @@ class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
     microbatches: tuple[Microbatch, ...]
+    """This rank's; none if its lanes are used up and those of others are not."""
     events_elsewhere: int = 0
     """Events of the same step that other ranks have."""
     particles_elsewhere: int = 0
+
+    def among(self, events: int, particles: int) -> Batch:
+        """This rank's share of a batch that has so many events and particles in all."""
+        return replace(
+            self, events_elsewhere=events - self.num_events, particles_elsewhere=particles - self.num_particles
+        )
 
     @property
     def num_events(self) -> int:

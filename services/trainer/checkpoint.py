@@ -115,6 +115,20 @@ class Checkpoints:
         return sorted((p for p in self._folder.iterdir() if re.fullmatch(r"step-\d{9,}\.pt", p.name)), reverse=True)
 
 
+class FollowedCheckpoints(Checkpoints):
+    """Of a rank that is not the first: that one writes for all, and tells when a checkpoint is on disk."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / CHECKPOINT_FOLDER
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
+        """Where the first rank writes it."""
+        return self._folder / f"step-{step:09d}.pt"
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -15,12 +16,15 @@ from services.options import config_options, profile_option, run_dir_option
 from services.trainer.device_environment import prepare
 from services.wait import wait_for_config
 
+RANK_LOST_EXIT_CODE = 1
+
 
 @click.command(
     epilog="""\b
 Examples:
   icestream trainer --run-dir runs/demo --device cuda
   icestream trainer --run-dir runs/demo --connect tcp://data-node:5570 --keys keys/for-trainer
+  torchrun --nproc-per-node 4 -m services.trainer --run-dir runs/demo
 """
 )
 @run_dir_option
@@ -49,7 +53,9 @@ def trainer(
     With --connect, the run directory is the trainer's own and needs a copy of the run's config.json (or -c with the
     same file).
     """
-    start_logging("trainer")
+    rank = os.environ.get("RANK", "")
+    start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is gone is told in one line, by us
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
     flags = {
@@ -66,11 +72,17 @@ def trainer(
         return
     prepare(os.environ, deterministic=config.trainer.deterministic)
     from services.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds
+    from services.trainer.ranks import RankLost
     from services.trainer.service import run_trainer
 
     started_s = time.monotonic()
-    status = run_trainer(run_dir, config, stop, accept_new_plan=new_plan)
-    if PARENT_VARIABLE in os.environ or status is None:
+    try:
+        status = run_trainer(run_dir, config, stop, accept_new_plan=new_plan)
+    except RankLost as lost:
+        logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
+        logging.shutdown()
+        os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
+    if PARENT_VARIABLE in os.environ or status is None or rank not in ("", "0"):
         return  # `icestream run` writes the summary: it knows the restarts
     finished = status.state == "finished"
     summary = build_summary(

@@ -17,7 +17,7 @@ class ValidationConfig(ConfigBranch):
     events: int = Field(8192, ge=0)
     """Events of the block. 0: no block, no panel."""
     every: int = Field(500, ge=1)
-    """Steps between two looks at it. One takes about as long as some tens of steps on a CPU."""
+    """Steps between two looks at it. One of 8192 events takes about a second on a CPU."""
     input: tuple[str, ...] = ()
     """Local files, directories or globs that are not among the run's inputs: the block is drawn from them. Empty: it
     is the first events of the run, which are trained on as well."""
@@ -61,6 +61,9 @@ class TrainerConfig(ConfigBranch):
     for the device, and when training's health is judged."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""
+    ranks_timeout_s: float = Field(1800.0, gt=0)
+    """How long trainers that learn together wait for each other before they give up: at the start, and at each step.
+    Longer than `transport.connect_timeout_s`, the time that one of them may wait for its fetcher."""
     profile_steps: int = Field(0, ge=0)
     """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
     replay_batches: int = Field(0, ge=0)
@@ -70,7 +73,8 @@ class TrainerConfig(ConfigBranch):
     replay_s: float = Field(5.0, gt=0)
     """How long they are replayed; at least three times each."""
     audit: bool = False
-    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes."""
+    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
+    trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
     deterministic: bool = False
     """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
     health: HealthConfig = HealthConfig()

@@ -1,8 +1,9 @@
 """The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
 
 Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
-its share of every lane of this rank that still has data, in the lanes' order. If the fetcher dies, the feed waits for
-it to come back and attaches at the first microbatches that have not been trained.
+its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
+(agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that have
+not been trained.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from common.errors import BadInputError
 from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from services.trainer.agreement import Agreement, Share
 from services.trainer.ahead import ReadAhead
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
@@ -44,7 +46,7 @@ class _BeginPlan(Exception):
 
 @dataclass(frozen=True)
 class FedBatch:
-    """A batch on the device, and where the stream is once it has been trained."""
+    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
 
     batch: Batch
     position: StreamPosition
@@ -67,6 +69,7 @@ class Feed:
         stopped: Callable[[], bool],
         rank: int = 0,
         ranks: int = 1,
+        agreement: Agreement | None = None,
         accept_new_plan: bool = False,
     ) -> None:
         self._accept_new_plan = accept_new_plan
@@ -80,6 +83,9 @@ class Feed:
         self._units_in_advance = units_in_advance(stream, prefetch_units)
         self._audit = audit
         self._stopped = stopped
+        self._agreement = agreement or Agreement.alone(stopped)
+        self._agreement.on_commit = lambda: self.on_commit_request()
+        self._agreement.on_committed = self._send_committed
         self.position = self._taken = StreamPosition.start(stream.lanes)
         """Where the stream is after all batches that were trained."""
         self.ended = False
@@ -90,8 +96,14 @@ class Feed:
         """Called again and again while there is no unit."""
         self.waits = BatchWaits()
         """Who waited for whom between feed and steps."""
+        self._ready_s = 0.0
         self._connected = self._attached = False
         self._connect()
+
+    @property
+    def stopped(self) -> bool:
+        """True once this process, or the ranks together, stop before the next step."""
+        return self._agreement.stopped
 
     @property
     def plan_hash(self) -> str:
@@ -101,11 +113,11 @@ class Feed:
     def batches(self, position: StreamPosition) -> Generator[FedBatch]:
         """Batches from ``position`` on, until the plan ends or the process is asked to stop."""
         self.position = position
-        while True:
+        while self._connected:
             try:
                 self._attach()
                 yield from self._batches_of_connection()
-                return
+                break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
@@ -117,15 +129,21 @@ class Feed:
                 try:
                     self._connect()
                 except StopRequested:
-                    return
+                    break
                 self.waits.waited(time.monotonic() - started_s)
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
+        if not self.ended:
+            self._agreement.leave()
 
     def committed(self, position: StreamPosition) -> None:
-        """A checkpoint with this position is on disk: files behind it may be evicted."""
-        if self._attached:
-            self._transport.send(m.Committed(position.cursors))
+        """A checkpoint with this position is on disk: files behind it may be evicted.
+
+        Of several ranks the first one says so; the others tell their fetcher once they have heard of it.
+        """
+        if self._agreement.is_first:
+            self._send_committed(position.cursors)
+            self._agreement.committed(position.cursors)
 
     def finished(self, position: StreamPosition) -> None:
         """The run is over: no more units are needed after ``position``."""
@@ -146,6 +164,10 @@ class Feed:
     def close(self) -> None:
         """Let go of the arena and the sockets."""
         self._disconnect()
+
+    def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
+        if self._attached:
+            self._transport.send(m.Committed(cursors))
 
     # -------------------------------------------------------------- connection
 
@@ -188,19 +210,32 @@ class Feed:
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
-        self._taken = self.position
+        former = self._taken = self.position
         # Where no slot may be held, a unit is asked for only when its lane waits for it: see lane.py.
         most = 0 if holds_no_slot(self._stream) else self._copier.batches_ahead
         ahead = ReadAhead(self._assembled(), most, wait=self._receive, poll=self._receive_if_there)
-        for fed, mark in ahead:
-            self._copier.hand_over(mark)
+        assembled = iter(ahead)
+        while True:
+            mine, mark = next(assembled, (None, None))
+            if mine is None and not ahead.ended:
+                return  # asked to stop
+            if mine is None:  # other ranks may have data still; units without events may stand behind our last batch
+                mine = FedBatch(Batch(()), self._taken, ())
+            share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
+            self._ready_s = time.monotonic()
+            step = self._agreement.ready(self.position, former, mine.position, share, self._while_others_wait)
+            if step is None:
+                return  # the ranks stop: what has been taken is not trained
+            former = mine.position
+            if not step.microbatches:
+                self.ended, self.position = True, step.position
+                return
+            if mark is not None:
+                self._copier.hand_over(mark)
             self.waits.given(time.monotonic())
-            yield fed
+            yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
             self.waits.taken(time.monotonic())
-            self.position = fed.position  # the loop came back for the next batch: this one is trained
-        if ahead.ended:
-            self.ended = True
-            self.position = self._taken  # units without events may stand behind the last batch
+            self.position = step.position  # the loop came back for the next batch: this one is trained
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
@@ -234,12 +269,12 @@ class Feed:
         They end when there are no more, or if asked to stop.
         """
         while True:
-            while not lane.arrived and not lane.ended and not self._stopped():
+            while not lane.arrived and not lane.ended and not self._stops():
                 if holds_no_slot(self._stream) and not lane.asked:
                     lane.asked = True
                     self._transport.send(m.Want(lane.number, 1))
                 yield None
-            if not lane.arrived or self._stopped():
+            if not lane.arrived or self._stops():
                 return
             unit, arrays = lane.arrived.popleft()
             at = self._taken.lane_of(unit).cursor
@@ -260,6 +295,17 @@ class Feed:
             self._taken = self._taken.after_unit(unit)
             if taken is not None:
                 yield taken
+
+    def _stops(self) -> bool:
+        return self._stopped() or self._agreement.stopped
+
+    def _while_others_wait(self) -> None:
+        """This rank is ready, another one is late: take what is at hand, without waiting."""
+        now_s = time.monotonic()
+        self.waits.waited(now_s - self._ready_s)
+        self._ready_s = now_s
+        self._receive_if_there()
+        self.on_wait()
 
     def _receive(self) -> None:
         """Wait a short time for a message, and take it."""
@@ -282,7 +328,7 @@ class Feed:
             case m.End(number):
                 self._lane(number).ended = True
             case m.CommitRequest():
-                self.on_commit_request()
+                self._agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
                 raise _BeginPlan
             case m.Refuse(reason, other_inventory=True):
@@ -304,6 +350,8 @@ class Feed:
             message = self._transport.receive(_POLL_S)
             self.waits.waited(time.monotonic() - started_s)
             self.on_wait()
+            if message is None:
+                self._agreement.waiting()
         return message
 
     def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:

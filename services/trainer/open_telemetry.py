@@ -19,9 +19,17 @@ from services.trainer.validation import ValidationBlock
 
 
 def open_telemetry(
-    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str
+    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str, *, rank: int = 0
 ) -> Telemetry:
-    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets."""
+    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets.
+
+    A ``rank`` that is not the first has its status file, and nothing else.
+    """
+    if rank:
+        device, max_steps = str(state.device), config.trainer.max_steps
+        return Telemetry(
+            run_dir, step=state.step, device=device, max_steps=max_steps, epochs=config.epochs, sinks=[], rank=rank
+        )
     settings = hyperparameters(config_json)
     block = _block(run_dir, config, state.device) if config.trainer.validation.events else None
     sinks: list[Sink] = []

@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +21,21 @@ class LanePosition(BaseModel):
     cursor: Cursor
     open_unit_events: int = 0
     """Events trained of the unit that the cursor stands in."""
+
+
+class Growth(BaseModel):
+    """What one rank's share of a batch adds to the position: all that the other ranks have to know of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lanes: dict[int, LanePosition] = {}
+    """Those that moved, by number."""
+    epoch: int = 0
+    counters: Counters = Counters()
+    """What is added."""
+    quarantined: tuple[Quarantined, ...] = ()
+    skipped_units: tuple[int, ...] = ()
+    source: Source = Source()
 
 
 class StreamPosition(BaseModel):
@@ -50,6 +66,46 @@ class StreamPosition(BaseModel):
     def cursors(self) -> tuple[Cursor, ...]:
         """Of every lane, in order."""
         return tuple(lane.cursor for lane in self.lanes)
+
+    def since(self, before: StreamPosition) -> Growth:
+        """What was added to ``before``."""
+        moved = zip(self.lanes, before.lanes, strict=True)
+        counters = {name: value - getattr(before.counters, name) for name, value in self.counters}
+        return Growth(
+            lanes={number: lane for number, (lane, former) in enumerate(moved) if lane != former},
+            epoch=self.epoch,
+            counters=Counters(**counters),
+            quarantined=self.quarantined[len(before.quarantined) :],
+            skipped_units=self.skipped_units[len(before.skipped_units) :],
+            source=self.source,
+        )
+
+    def merged(self, growths: Sequence[Growth]) -> StreamPosition:
+        """After the shares of all ranks, in their order. Each lane is moved by one rank; ValueError if by two."""
+        lanes = dict(enumerate(self.lanes))
+        moved: set[int] = set()
+        for growth in growths:
+            if moved & growth.lanes.keys() or not growth.lanes.keys() <= lanes.keys():
+                raise ValueError(f"lanes {sorted(growth.lanes)} were moved by two ranks, or are none of {len(lanes)}")
+            moved |= growth.lanes.keys()
+            lanes |= growth.lanes
+        counters = {
+            name: value + sum(getattr(growth.counters, name) for growth in growths) for name, value in self.counters
+        }
+        # Which rank told first is chance: what two runs write down must not depend on it.
+        bad = sorted(
+            (one for growth in growths for one in growth.quarantined), key=lambda one: (one.file, one.row_group)
+        )
+        seen = [(self.epoch, self.source), *((growth.epoch, growth.source) for growth in growths)]
+        epoch, source = max(seen, key=lambda one: (one[0], one[1].ranges))
+        return StreamPosition(
+            lanes=tuple(lanes[number] for number in range(len(lanes))),
+            epoch=epoch,
+            counters=Counters(**counters),
+            quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
+            skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),
+            source=source,
+        )
 
     def lane_of(self, unit: DeliveredUnit) -> LanePosition:
         """The lane that the unit belongs to."""

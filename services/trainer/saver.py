@@ -108,7 +108,7 @@ class Saver:
         return isinstance(self._writing.future.exception(), NotFinite)
 
     def _snapshot(self, health: Health) -> Snapshot:
-        self._state.audit_bytes = self._audit.commit() if self._audit else 0
+        self._state.audit_bytes = self._audit.commit() if self._audit else ()
         content = self._state.checkpoint(self._config_json)
         return self._snapshots.take(content | {"health": health.label})
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,19 +14,24 @@ from common.errors import BadInputError
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
+from common.schema import Workload
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config import Config
+from services.trainer.agreement import Agreement
 from services.trainer.audit import Audit
 from services.trainer.changed_settings import changed_settings
-from services.trainer.checkpoint import Checkpoints
+from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
 from services.trainer.device_environment import be_deterministic
 from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
 from services.trainer.gauges import Gauges
 from services.trainer.health import update_limits
+from services.trainer.lane import lanes_of_rank
 from services.trainer.loop import train
 from services.trainer.open_telemetry import open_telemetry
+from services.trainer.rank_place import device_of, place_from
+from services.trainer.ranks import Ranks
 from services.trainer.state import Task, TrainState
 from services.trainer.wgan.panel import WganPanel
 from services.trainer.wgan.task import WganTask
@@ -33,12 +39,14 @@ from services.trainer.wgan.task import WganTask
 logger = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 60.0
+_STOP = b"\0stop"
 
-TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
-    "wgan": lambda config, device: WganTask(
+TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
+    "wgan": lambda config, device, ranks: WganTask(
         config.trainer.wgan,
         device,
         config.seed,
+        sum_over_ranks=ranks.sum_,
         limits=update_limits(config.trainer.health),
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
@@ -49,16 +57,23 @@ TASKS: dict[str, Callable[[Config, torch.device], Task]] = {
 def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
     """Train to the end, or until asked to stop; the final status, None if stopped before anything began.
 
-    Raises BadInputError for a user's mistake.
+    As one of the ranks that the environment tells of, if it does. Raises BadInputError for a user's mistake, RankLost
+    if another rank is gone.
     """
-    device = pick_device(config.trainer.device)
+    place = place_from(os.environ)
+    name = config.trainer.device
+    device = pick_device(device_of(name, place, torch.cuda.device_count()) if place else name)
     set_up_torch(config)
-    checkpoints = None
+    ranks, checkpoints = Ranks.alone(), None
     try:
-        checkpoints = Checkpoints(
-            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
-        )
-        return _resume(run_dir, config, stop, device, checkpoints, accept_new_plan=accept_new_plan)
+        if place is not None:
+            lanes_of_rank(config.stream, place.rank, place.size)  # refused before anybody waits
+            timeout_s = config.trainer.ranks_timeout_s
+            ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
+        checkpoints, latest = _restore(run_dir, config, stop, ranks)
+        status = _resume(run_dir, config, stop, device, ranks, checkpoints, latest, accept_new_plan=accept_new_plan)
+        ranks.close()  # in good order; a rank that fails is seen to be gone
+        return status
     except StopRequested:
         return None
     finally:
@@ -66,28 +81,81 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
             checkpoints.close()
 
 
+def _restore(
+    run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks
+) -> tuple[Checkpoints, tuple[Path, dict[str, Any]] | None]:
+    """The first rank holds the folder and reads the newest checkpoint; all others get it from there.
+
+    Raises StopRequested on all ranks if the first one was asked to stop.
+    """
+    if not ranks.is_first:
+        word = ranks.broadcast(None)
+        if word == _STOP:
+            raise StopRequested
+        checkpoint = ranks.broadcast_state(None)
+        return FollowedCheckpoints(run_dir), (Path(word.decode()), checkpoint) if checkpoint is not None else None
+    try:
+        checkpoints = Checkpoints(
+            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
+        )
+    except StopRequested:
+        ranks.broadcast(_STOP)
+        raise
+    latest = checkpoints.latest()
+    ranks.broadcast(latest[0].name.encode() if latest is not None else b"new")
+    ranks.broadcast_state(latest[1] if latest is not None else None)
+    return checkpoints, latest
+
+
+def _connect(
+    run_dir: Path,
+    config: Config,
+    workload: Workload,
+    stop: StopFlag,
+    device: torch.device,
+    ranks: Ranks,
+    *,
+    accept: bool,
+) -> Feed:
+    """The feed of this rank. Raises StopRequested on all ranks if one was asked to stop while it waited."""
+    feed = None
+    try:
+        feed = Feed(
+            run_dir,
+            workload,
+            config.stream,
+            config.transport,
+            device=device,
+            prefetch_units=config.trainer.prefetch_units,
+            audit=config.trainer.audit,
+            stopped=lambda: bool(stop),
+            rank=ranks.rank,
+            ranks=ranks.size,
+            agreement=Agreement(ranks, lambda: bool(stop)),
+            accept_new_plan=accept,
+        )
+    except StopRequested:
+        ranks.gather("stop")
+        raise
+    if "stop" in ranks.gather("connected"):
+        feed.close()
+        raise StopRequested
+    return feed
+
+
 def _resume(
     run_dir: Path,
     config: Config,
     stop: StopFlag,
     device: torch.device,
+    ranks: Ranks,
     checkpoints: Checkpoints,
+    latest: tuple[Path, dict[str, Any]] | None,
     *,
     accept_new_plan: bool,
 ) -> TrainerStatus:
-    latest = checkpoints.latest()
     workload = config.stored_workload()
-    feed = Feed(
-        run_dir,
-        workload,
-        config.stream,
-        config.transport,
-        device=device,
-        prefetch_units=config.trainer.prefetch_units,
-        audit=config.trainer.audit,
-        stopped=lambda: bool(stop),
-        accept_new_plan=accept_new_plan,
-    )
+    feed = _connect(run_dir, config, workload, stop, device, ranks, accept=accept_new_plan)
     try:
         if feed.plan_hash != plan_hash(workload, config.stream, config.seed):
             remedy = "leave out its own --set, -c and environment, and start it again"
@@ -95,7 +163,7 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device),
+            TASKS[config.trainer.model](config, device, ranks),
             device,
             feed.plan_hash,
             lanes=config.stream.lanes,
@@ -111,7 +179,7 @@ def _resume(
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
         for warning in config.trainer.wgan.warnings():
             logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints, stop)
+        return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
     finally:
         feed.close()
 
@@ -136,13 +204,13 @@ def pick_device(name: str) -> torch.device:
 
 
 def _train(
-    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, stop: StopFlag
+    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
 ) -> TrainerStatus:
-    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config))
-    audit = Audit.open(run_dir, state.audit_bytes) if config.trainer.audit else None
+    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config), rank=ranks.rank)
+    audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
-    gauges = Gauges(run_dir, config.trainer, state.device)
+    gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
@@ -154,12 +222,13 @@ def _train(
             audit,
             config.trainer,
             _shown(config),
-            lambda: bool(stop),
+            lambda: feed.stopped,
             gauges.stepped,
         )
         status = telemetry.status(end, state, feed.waits, force=True)
         status = gauges.close(state, status, stopped=lambda: bool(stop))
-        write_status(run_dir, "trainer", status)
+        if ranks.is_first:
+            write_status(run_dir, "trainer", status)
     finally:
         telemetry.close()
         if audit is not None:

@@ -58,7 +58,8 @@ class TrainState:
         self.seconds = 0.0
         """Training time over all restarts."""
         self.position = StreamPosition.start(lanes)
-        self.audit_bytes = 0
+        self.audit_bytes: tuple[int, ...] = ()
+        """Of each rank's file."""
         self.w_gap = WindowedMean(W_GAP_WINDOW, device)
         self.watch = HealthWatch(health or HealthConfig())
 
@@ -69,7 +70,7 @@ class TrainState:
             "step": self.step,
             "seconds": self.seconds,
             "position": self.position.model_dump_json(),
-            "audit_bytes": self.audit_bytes,
+            "audit_bytes": list(self.audit_bytes),
             "w_gap": self.w_gap.state_dict(),
             "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
@@ -93,7 +94,7 @@ class TrainState:
             raise BadInputError(
                 f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
             ) from None
-        self.audit_bytes = checkpoint["audit_bytes"]
+        self.audit_bytes = _sizes(checkpoint["audit_bytes"])
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
@@ -112,3 +113,8 @@ class TrainState:
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:
             torch.cuda.set_rng_state(checkpoint["rng_cuda"], self.device)
+
+
+def _sizes(stored: Any) -> tuple[int, ...]:
+    """Checkpoints of one trainer used to hold one number."""
+    return (stored,) if isinstance(stored, int) else tuple(stored)

@@ -43,7 +43,7 @@ class ValidationBlock:
 
     def add(self, batch: Batch) -> None:
         """Take what is missing from a batch of the run: until there is enough, or the first epoch is over."""
-        if self.batch is not None:
+        if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
             return
         for part in batch.microbatches:
             if self._epoch is None:

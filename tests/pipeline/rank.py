@@ -45,7 +45,7 @@ def main() -> None:
         for fed in feed.batches(position):
             audit.write(fed.audit_lines)
             part = place.with_suffix(".new")
-            part.write_text(f"{audit.commit()}\n{fed.position.model_dump_json()}")
+            part.write_text(f"{audit.commit()[0]}\n{fed.position.model_dump_json()}")
             part.replace(place)
             feed.committed(fed.position)
         if feed.ended:

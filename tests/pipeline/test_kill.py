@@ -62,7 +62,7 @@ def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_check
 ) -> None:
     seldom = settings("trainer.checkpoint_every=50")
     run = processes.start_and_reach(50, [*command, *seldom], before=undisturbed.steps)
-    committed_bytes = processes.checkpoint()["audit_bytes"]
+    committed_bytes = processes.checkpoint()["audit_bytes"][0]
     audit = processes.run_dir / "audit.jsonl"
     processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
     processes.kill_all()

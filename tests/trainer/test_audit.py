@@ -12,6 +12,7 @@ from common.messages import Layout
 from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
 from common.schema import MUONS
 from services.trainer.audit import AUDIT_FILE, Audit, audit_line
+from services.trainer.ranks import Ranks
 
 LAYOUT = Layout(events=4, particles=6, microbatches=2)
 
@@ -44,14 +45,36 @@ def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(array
 
 
 def test_a_resumed_run_continues_the_file_where_its_checkpoint_was(tmp_path: Path) -> None:
-    audit = Audit.open(tmp_path, 0)
+    audit = Audit.open(tmp_path, (), Ranks.alone())
     audit.write(["one", "two"])
     committed = audit.commit()
     audit.write(["trained, but lost with the process"])
     audit.close()
-    audit = Audit.open(tmp_path, committed)
+    audit = Audit.open(tmp_path, committed, Ranks.alone())
     audit.write(["three"])
     audit.commit()
     audit.close()
     assert (tmp_path / AUDIT_FILE).read_text() == "one\ntwo\nthree\n"
     assert (tmp_path / AUDIT_FILE).stat().st_mode & 0o077 == 0
+
+
+class Rank(Ranks):
+    """One of two, without the other."""
+
+    def gather(self, text: str) -> list[str]:
+        return [text, "7"] if self.is_first else ["9", text]
+
+
+def test_each_rank_continues_its_own_file_and_tells_the_size_of_all(tmp_path: Path) -> None:
+    other = Audit.open(tmp_path, (), Rank(1, 2))
+    other.write(["of lane 1"])
+    assert other.commit() == (9, 10)
+    other.close()
+    assert (tmp_path / "audit-rank1.jsonl").read_text() == "of lane 1\n"
+    assert not (tmp_path / AUDIT_FILE).exists()
+
+
+def test_with_fewer_ranks_than_before_the_first_cuts_the_files_of_those_that_left(tmp_path: Path) -> None:
+    (tmp_path / "audit-rank1.jsonl").write_text("kept\nlost\n")
+    Audit.open(tmp_path, (0, 5), Ranks.alone()).close()
+    assert (tmp_path / "audit-rank1.jsonl").read_text() == "kept\n"

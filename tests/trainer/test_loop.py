@@ -27,6 +27,7 @@ from services.trainer.feed import Feed
 from services.trainer.health_config import HealthConfig
 from services.trainer.health_log import HEALTH_FILE
 from services.trainer.loop import train
+from services.trainer.ranks import Ranks
 from services.trainer.state import TrainState
 from services.trainer.telemetry import Telemetry
 
@@ -106,7 +107,7 @@ class Run:
         if latest is not None:
             self.state.restore(latest[1], accept_new_plan=False)
         telemetry = Telemetry(self.run_dir, step=self.state.step, device="cpu", max_steps=0, epochs=1)
-        audit = Audit.open(self.run_dir, self.state.audit_bytes)
+        audit = Audit.open(self.run_dir, self.state.audit_bytes, Ranks.alone())
         try:
             return train(self.run_dir, self.state, feed, checkpoints, telemetry, audit, config, "{}", self.stopped)
         finally:

@@ -86,6 +86,23 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
     assert not (tmp_path / "validation.pt").exists()
 
 
+def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
+    config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
+    task = WganTask(config.trainer.wgan, CPU, seed=1)
+    state = TrainState(task, CPU, "plan")
+    telemetry = open_telemetry(tmp_path, config, state, WganPanel(task, 0), config.model_dump_json(), rank=2)
+    metrics = task.step(toy_batch(30))
+    state.step = 1
+    assert telemetry.scalars(state, metrics, BatchWaits()).keys() == metrics.keys()
+    telemetry.evaluate(state, toy_batch(30))
+    telemetry.checkpointed(tmp_path / "checkpoints" / "step-1.pt", 1)
+    telemetry.rolled_back(0)
+    telemetry.close()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [
+        "status/trainer-2.json"
+    ]
+
+
 def test_a_bad_validation_file_ends_the_start_with_its_name(tmp_path: Path) -> None:
     config = make_config(validation={"input": [str(tmp_path / "none.parquet")]})
     with pytest.raises(BadInputError, match=r"none\.parquet: no such file"):

@@ -63,6 +63,7 @@ def contents(batch: Batch | None) -> tuple[list[float], list[int], list[float]]:
 def test_it_is_the_first_events_of_the_run_and_the_same_after_a_restart(tmp_path: Path) -> None:
     block = make_block(tmp_path)
     block.add(Batch((make_part([1, 0], 0), make_part([2], 2))))
+    block.add(Batch(()))
     assert block.batch is None
     assert not (tmp_path / VALIDATION_FILE).exists()
     block.add(Batch((make_part([], 3), make_part([0, 3], 3))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +12,9 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
 from services.trainer.health import UpdateLimits
+from services.trainer.ranks import SumOverRanks
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.count_head import MeanCountHead, MixtureCountHead
-
-SumOverRanks = Callable[[Sequence[Tensor]], None]
-"""Adds tensors up over all ranks, in place."""
-
-
-def one_rank(tensors: Sequence[Tensor]) -> None:
-    """The sum over a single rank."""
 
 
 class Learned(NamedTuple):

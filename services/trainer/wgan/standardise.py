@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan.config import NetworkConfig
 
 NUM_CONDITIONS = 5
@@ -52,19 +53,24 @@ class Standardise(nn.Module):
         self.has_features = False
         self.register_load_state_dict_post_hook(_copy_flags_to_host)
 
-    def fit_conditions(self, primary_E4: Tensor) -> None:
-        """Sets mean and spread of the conditions from primaries (E, 4), E >= 1. RuntimeError if set."""
+    def fit_conditions(self, primary_E4: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
+        """Sets mean and spread of the conditions from primaries (E, 4). RuntimeError if set.
+
+        ``total``: events of all ranks, at least 1; 0: there is one rank. A rank may have none.
+        """
         if self.has_conditions:
             raise RuntimeError("conditions are already fitted: a refit would change what the weights mean")
-        _fit(_raw_conditions(primary_E4), self.condition_mean_C, self.condition_spread_C)
+        mean_and_spread = self.condition_mean_C, self.condition_spread_C
+        _fit(_raw_conditions(primary_E4), total or len(primary_E4), sum_over_ranks, *mean_and_spread)
         self.conditions_fitted.fill_(True)
         self.has_conditions = True
 
-    def fit_features(self, muons_P3: Tensor) -> None:
-        """Sets mean and spread of the features from muons (P, 3), P >= 1. RuntimeError if set."""
+    def fit_features(self, muons_P3: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
+        """Sets mean and spread of the features from muons (P, 3), in the same way. RuntimeError if set."""
         if self.has_features:
             raise RuntimeError("features are already fitted: a refit would change what the weights mean")
-        _fit(self._raw_features(muons_P3), self.feature_mean_F, self.feature_spread_F)
+        mean_and_spread = self.feature_mean_F, self.feature_spread_F
+        _fit(self._raw_features(muons_P3), total or len(muons_P3), sum_over_ranks, *mean_and_spread)
         self.features_fitted.fill_(True)
         self.has_features = True
 
@@ -108,11 +114,19 @@ def _raw_conditions(primary_E4: Tensor) -> Tensor:
     return torch.stack([lg_energy_E, lg_energy_E - lg_mass_E, zenith_E.cos(), lg_mass_E, lg_depth_E], 1)
 
 
-def _fit(raw: Tensor, mean: Tensor, spread: Tensor) -> None:
-    """Overwrites ``mean`` and ``spread`` with the columns' own. float64: a constant has spread 0."""
+def _fit(raw: Tensor, total: int, sum_over_ranks: SumOverRanks, mean: Tensor, spread: Tensor) -> None:
+    """Overwrites ``mean`` and ``spread`` with the columns' own, over the ``total`` rows of all ranks.
+
+    In float64: a constant has spread 0.
+    """
     wide = raw.double()
-    deviation = wide.std(0, correction=0)
-    mean.copy_(wide.mean(0))
+    wide_mean = wide.sum(0)
+    sum_over_ranks([wide_mean])
+    wide_mean /= total
+    deviation = (wide - wide_mean).square().sum(0)
+    sum_over_ranks([deviation])
+    deviation = (deviation / total).sqrt()
+    mean.copy_(wide_mean)
     spread.copy_(torch.where(deviation < MIN_SPREAD, 1.0, deviation))
 
 

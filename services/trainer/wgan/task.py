@@ -15,16 +15,15 @@ from torch.nn.utils import parametrize
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
 from services.trainer.noise import Noise
+from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan import adaptive
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.networks import Bundles, Draw, Events, Networks
 from services.trainer.wgan.optimiser import (
     GuardedOptimiser,
     Learned,
-    SumOverRanks,
     Updated,
     make_optimiser,
-    one_rank,
 )
 from services.trainer.wgan.schedule import learning_rate_factor
 
@@ -232,16 +231,20 @@ class WganTask:
     def observe(self, batch: Batch) -> bool:
         """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
 
-        Conditions need an event, features two particles. Called by ``step``. Several ranks must call it first
-        and agree on one of them, or each would train on features of its own.
+        Conditions need an event, features two particles. Called by ``step``. Several ranks fit it together, to the
+        batch of all: each would else train on features of its own.
         """
-        standardise, parts = self.networks.standardise, batch.microbatches
+        standardise, parts, ranks = self.networks.standardise, batch.microbatches, self._sum_over_ranks
         fitted = False
-        if not standardise.has_conditions and batch.num_events > 0:
-            standardise.fit_conditions(torch.cat([part.event_columns["primary"] for part in parts]))
+        if not standardise.has_conditions and batch.total_events > 0:
+            none = torch.empty((0, 4), device=self.device)
+            primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
+            standardise.fit_conditions(primary_E4, batch.total_events, ranks)
             fitted = True
-        if not standardise.has_features and batch.num_particles >= MIN_PARTICLES_TO_FIT:
-            standardise.fit_features(torch.cat([part.particle_columns["muons"] for part in parts]))
+        if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
+            none = torch.empty((0, 3), device=self.device)
+            muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
+            standardise.fit_features(muons_P3, batch.total_particles, ranks)
             fitted = True
         return fitted
 

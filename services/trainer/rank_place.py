@@ -1,0 +1,88 @@
+"""A process's place among the ranks, from the environment that torchrun (or `icestream run --trainers`) gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from common.errors import BadInputError
+from common.messages import MAX_LANES
+
+_HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """One of ``size`` ranks; torchrun's names are in the comments."""
+
+    rank: int
+    """RANK"""
+    size: int
+    """WORLD_SIZE, 2 or more"""
+    local_rank: int
+    """LOCAL_RANK: number on this machine, and of its GPU"""
+    local_size: int
+    """LOCAL_WORLD_SIZE: ranks on this machine"""
+    address: str
+    """MASTER_ADDR: where rank 0 is found"""
+    port: int
+    """MASTER_PORT"""
+    attempt: str = "0"
+    """TORCHELASTIC_RESTART_COUNT: torchrun's store outlives the ranks that it starts again"""
+    agent_keeps_store: bool = False
+    """TORCHELASTIC_USE_AGENT_STORE: torchrun itself listens there"""
+
+    @property
+    def is_local(self) -> bool:
+        """True if all ranks are on this machine and meet at a loopback address."""
+        return self.address == "localhost" or self.address.startswith("127.") or self.address == "::1"
+
+
+def place_from(environment: Mapping[str, str]) -> RankPlace | None:
+    """The place; None for a trainer that is alone. Raises BadInputError if a part of it is missing or wrong."""
+    if "RANK" not in environment and "WORLD_SIZE" not in environment:
+        return None
+    rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    if size == 1 and rank == 0:
+        return None
+    if rank >= size:
+        raise BadInputError(f"RANK = {rank} must be below WORLD_SIZE = {size}: {_HOW}")
+    if size > MAX_LANES:
+        raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_LANES} trainers")
+    local_rank = _number(environment, "LOCAL_RANK")
+    address = environment.get("MASTER_ADDR", "")
+    if not address:
+        raise BadInputError(f"RANK = {rank} of {size}, but MASTER_ADDR is not set: {_HOW}")
+    return RankPlace(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        local_size=_number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else local_rank + 1,
+        address=address,
+        port=_number(environment, "MASTER_PORT"),
+        attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        agent_keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True",
+    )
+
+
+def device_of(name: str, place: RankPlace, num_gpus: int) -> str:
+    """The device of a rank, where ``trainer.device`` is ``name``. Raises BadInputError if there are too few GPUs."""
+    if name.startswith("cuda:"):
+        raise BadInputError(
+            f"trainer.device = {name!r} is one GPU for {place.size} ranks: use --device cuda, each rank takes its own"
+        )
+    if name == "cpu" or (name == "auto" and num_gpus == 0):
+        return "cpu"
+    if place.local_size > num_gpus or place.local_rank >= num_gpus:
+        raise BadInputError(
+            f"{place.local_size} ranks on this machine, but torch sees {num_gpus} GPUs: each rank takes one; start "
+            "fewer, or use --device cpu"
+        )
+    return f"cuda:{place.local_rank}"
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not (text.isascii() and text.isdecimal()):
+        raise BadInputError(f"{name} = {text!r} in the environment: expected a number; {_HOW}")
+    return int(text)
