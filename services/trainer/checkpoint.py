@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_FOLDER = "checkpoints"
 BEST = "best.pt"
-FORMAT = 1
+FORMAT = 2
 
 
 class Checkpoints:

@@ -107,3 +107,19 @@ def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undistu
     length = min(len(processes.audit()), len(undisturbed.audit))
     assert length > 40
     assert processes.audit()[:length] == undisturbed.audit[:length]
+
+
+def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undisturbed_run_bit_for_bit(
+    processes: Processes, command: list[str], undisturbed: Undisturbed
+) -> None:
+    exact = [*command, *settings("trainer.deterministic=true")]
+    kills = 10
+    run = processes.start("run", *exact)
+    for _ in range(kills):
+        step = processes.checkpoint_step()
+        processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
+        pids = processes.wait_in(run, lambda: processes.pids("trainer"), "a trainer")
+        kill(pids[0])
+    assert processes.finish(run) == 0, processes.report()
+    assert processes.summary()["restarts"]["trainer"] == kills
+    undisturbed.assert_same(processes)
