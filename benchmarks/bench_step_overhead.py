@@ -8,8 +8,9 @@ milliseconds a step? Asked: less than 1.
 
 Table: ms a step, of each repeat: in the mean over all steps, of the median step without logging, and in the mean of the
 steps with it (every 10th, by default). The last line is JSON.
-Reading: the mean is what a step costs beside the model. Not in it: what the feed does for a batch (benchmarks of the
-queue), checkpoints, and the calls into torch that queue the model's own work, which grow with the model.
+Reading: the mean is what a step costs beside the model. Not in it: the validation block and its panel, what the feed
+does for a batch (benchmarks of the queue), checkpoints, and the calls into torch that queue the model's own work, which
+grow with the model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,16 @@ import torch
 from torch import Tensor
 
 from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
+from services.config import Config
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.checkpoint import Checkpoints
-from services.trainer.config import TrainerConfig
+from services.trainer.config import TrainerConfig, ValidationConfig
 from services.trainer.feed import FedBatch
 from services.trainer.gauges import Gauges
 from services.trainer.loop import train
+from services.trainer.open_telemetry import open_telemetry
 from services.trainer.position import StreamPosition
 from services.trainer.state import TrainState
-from services.trainer.telemetry import Telemetry
 from services.trainer.waits import BatchWaits
 
 CPU = torch.device("cpu")
@@ -51,7 +53,7 @@ class NothingToDo:
     """A task whose step is free."""
 
     def __init__(self) -> None:
-        self._metrics = {name: torch.tensor(0.5) for name in METRICS}
+        self._metrics = {name: torch.tensor(0.0 if name == "skipped_updates" else 0.5) for name in METRICS}
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         return dict(self._metrics)
@@ -61,6 +63,22 @@ class NothingToDo:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise NotImplementedError
+
+    def scale_learning_rates(self, factor: float) -> None:
+        raise NotImplementedError
+
+    def observed(self, metrics: Mapping[str, float]) -> None:
+        pass
+
+
+class NothingToSee:
+    """An evaluator with three learning rates to tell."""
+
+    def settings(self) -> dict[str, float]:
+        return {f"train/lr_{name}": 1e-4 for name in ("count", "generator", "critic")}
+
+    def evaluate(self, block: Batch) -> None:
+        return None
 
 
 class ReadyFeed:
@@ -96,24 +114,25 @@ class ReadyFeed:
 
 def one_run(steps: int) -> tuple[float, float, float]:
     """(mean of all, median without logging, mean of those with it), in ms a step."""
-    config = TrainerConfig(checkpoint_every=10**9, device="cpu")
+    trainer = TrainerConfig(checkpoint_every=10**9, device="cpu", validation=ValidationConfig(events=0))
+    config = Config(trainer=trainer)
     feed = ReadyFeed(steps)
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
         run_dir = Path(folder)
         write_status(run_dir, "fetcher", a_fetcher())
         state = TrainState(NothingToDo(), CPU, "ab" * 16)
-        telemetry = Telemetry(run_dir, step=0, device="cpu", max_steps=0, epochs=1)
+        telemetry = open_telemetry(run_dir, config, state, NothingToSee(), "{}")
         checkpoints = Checkpoints(run_dir, 1, wait_s=1.0, stopped=lambda: False)
-        gauges = Gauges(run_dir, config, CPU)
+        after_step = Gauges(run_dir, trainer, CPU).stepped
         try:
-            train(state, feed, checkpoints, telemetry, None, config, "{}", lambda: False, gauges.stepped)  # type: ignore[arg-type]
+            train(run_dir, state, feed, checkpoints, telemetry, None, trainer, "{}", lambda: False, after_step)  # type: ignore[arg-type]
         finally:
             telemetry.close()
             checkpoints.close()
     # The first step opens the TensorBoard file, and belongs to the start.
     ms = [1e3 * (after - before) for before, after in zip(feed.asked_s[1:], feed.asked_s[2:], strict=False)]
-    logged = [one for step, one in enumerate(ms, 2) if step % config.log_every == 0]
-    plain = [one for step, one in enumerate(ms, 2) if step % config.log_every]
+    logged = [one for step, one in enumerate(ms, 2) if step % trainer.log_every == 0]
+    plain = [one for step, one in enumerate(ms, 2) if step % trainer.log_every]
     return statistics.mean(ms), statistics.median(plain), statistics.mean(logged)
 
 

@@ -85,6 +85,7 @@ _TRAINER_MODULES = (
     *("loop", "feed", "state", "copier", "position", "batch", "audit"),
     *("ahead", "gauges", "pace", "profile", "replay"),
     *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
+    *("telemetry", "validation", "evaluator", "sinks"),
 )
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
@@ -92,7 +93,6 @@ KNOWS_NO_MODEL = (
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
     *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
-    *(f"services/trainer/{name}.py" for name in ("loop", "feed", "state", "copier", "position", "batch", "audit")),
     *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
 )
 

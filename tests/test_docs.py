@@ -6,6 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
+from services.config import known_keys
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -80,3 +82,12 @@ def test_every_dependency_is_justified_and_pinned() -> None:
     for name in names:
         assert name in justified, f"docs/dependencies.md says nothing of {name}"
         assert f"{name.lower()}==" in pinned, f"constraints.txt doesn't pin {name}"
+
+
+def test_every_key_that_the_page_on_migrating_names_exists() -> None:
+    page = (ROOT / "docs/migrating.md").read_text()
+    branches = "|".join(sorted({key.partition(".")[0] for key in known_keys() if "." in key}))
+    named = set(re.findall(rf"`((?:{branches})\.[a-z_.]+)", page))
+
+    assert len(named) > 40
+    assert named <= {*known_keys(), "trainer.wgan.adaptive"}

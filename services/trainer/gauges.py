@@ -54,7 +54,7 @@ class Gauges:
     def close(self, state: TrainState, status: TrainerStatus, *, stopped: Callable[[], bool]) -> TrainerStatus:
         """The final status with what was measured. The last checkpoint must be written: the replay trains on."""
         if self._profile is not None:
-            self._profile.close(state.step)
+            self._profile.close()
         return status.model_copy(
             update={
                 "session_events_per_s": self._pace.events_per_s,

@@ -45,12 +45,12 @@ class StepProfile:
         if self._profile is None and self._seen == WARM_UP_STEPS:
             self._begin(step + 1)
         elif self._profile is not None and self._seen == WARM_UP_STEPS + self._num_steps:
-            self._end(step)
+            self._end()
 
-    def close(self, step: int) -> None:
-        """The last step was ``step``: what was recorded until then is written."""
+    def close(self) -> None:
+        """There are no more steps: what was recorded is written."""
         if self._profile is not None:
-            self._end(step)
+            self._end()
         elif not self.done:
             logger.warning(
                 "nothing was profiled: this session made %d steps, and the first %d only warm up",
@@ -68,21 +68,25 @@ class StepProfile:
         self._profile = profile(activities=activities, experimental_config=all_threads)
         self._profile.start()
 
-    def _end(self, last: int) -> None:
+    def _end(self) -> None:
         assert self._profile is not None
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._profile.stop()
         recorded, self._profile, self.done = self._profile, None, True
-        if last < self._first:
-            logger.warning("nothing was profiled: the last step was the one before")
+        num_steps = self._seen - WARM_UP_STEPS
+        if num_steps == 0:
+            logger.warning(
+                "nothing was profiled: the first %d steps only warm up, and there were no others", self._seen
+            )
             return
+        last = self._first + num_steps - 1  # counted: a roll-back would turn the run's own number back
         self._folder.mkdir(exist_ok=True)
         name = f"steps-{self._first:08d}-{last:08d}"
         trace = self._folder / f"{name}{TRACE_SUFFIX}"
         recorded.export_chrome_trace(str(trace))
         key = f"self_{self._device.type}_time_total"
         table = recorded.key_averages().table(sort_by=key, row_limit=ROWS, max_name_column_width=60)
-        text = f"Profile of {last - self._first + 1} steps ({self._first} to {last}) on {self._device}\n{table}"
+        text = f"Profile of {num_steps} steps ({self._first} to {last}) on {self._device}\n{table}"
         (self._folder / f"{name}{TABLE_SUFFIX}").write_text(text)
         logger.info("%strace for https://ui.perfetto.dev: %s", text, trace)

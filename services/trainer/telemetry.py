@@ -36,7 +36,10 @@ _IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
 
 
 class Telemetry:
-    """For one trainer process. A step at which nothing is due costs a look at the clock."""
+    """For one trainer process. A step at which nothing is due costs a look at the clock.
+
+    A rank that is not the first has a status file of its own, and tells nothing else.
+    """
 
     def __init__(
         self,
@@ -46,17 +49,17 @@ class Telemetry:
         device: str,
         max_steps: int,
         epochs: int,
+        rank: int = 0,
         sinks: Sequence[Sink] | None = None,
         evaluator: Evaluator | None = None,
         block: ValidationBlock | None = None,
         evaluate_every: int = 1,
         sources: Sequence[Callable[[], dict[str, float]]] = (),
         closes: Sequence[Callable[[], None]] = (),
-        rank: int = 0,
     ) -> None:
         """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, asked at log steps.
 
-        ``closes``: called at the end. A ``rank`` that is not the first has a status file of its own.
+        ``closes``: called at the end.
         """
         self._run_dir = run_dir
         self._name = f"trainer-{rank}" if rank else "trainer"
@@ -80,6 +83,8 @@ class Telemetry:
         """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
+        if not self._sinks:
+            return self._metrics
         told = {f"train/{name}": value for name, value in self._metrics.items()}
         if self._evaluator is not None:
             told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +16,7 @@ from common.errors import BadInputError
 from common.ragged import UnitArrays
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.config import ValidationConfig
-from services.trainer.copier import slice_microbatch
+from services.trainer.copier import copy_to_host
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class ValidationBlock:
 
     def add(self, batch: Batch) -> None:
         """Take what is missing from a batch of the run: until there is enough, or the first epoch is over."""
-        if self.batch is not None:
+        if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
             return
         for part in batch.microbatches:
             if self._epoch is None:
@@ -60,13 +59,7 @@ class ValidationBlock:
     def fill(self, arrays: UnitArrays) -> None:
         """Take events that were read from files, at least one."""
         for index in range(len(arrays.microbatch_bounds) - 1):
-            offsets, particles, events = slice_microbatch(arrays, index)
-            part = _microbatch(
-                torch.from_numpy(offsets - offsets[0]),
-                {name: torch.from_numpy(np.array(column)) for name, column in events.items()},
-                {name: torch.from_numpy(np.array(column)) for name, column in particles.items()},
-            )
-            self._parts.append(self._on_device(part))
+            self._parts.append(self._on_device(copy_to_host(arrays, 0, 0, index)))
         self._complete()
 
     @property
@@ -115,32 +108,14 @@ class ValidationBlock:
 
 
 def _first_events(part: Microbatch, most: int) -> Microbatch:
-    """The first ``most`` events of a microbatch."""
+    """The first ``most`` events of a microbatch, in memory of their own where it has more."""
     if part.num_events <= most:
         return part
-    first = part.part(0, most)
-    return replace(  # a view would keep all of the batch
-        first,
-        offsets_E1=first.offsets_E1.clone(),
-        event_columns={name: column.clone() for name, column in first.event_columns.items()},
-        particle_columns={name: column.clone() for name, column in first.particle_columns.items()},
-    )
-
-
-def _microbatch(
-    offsets_E1: Tensor, event_columns: Mapping[str, Tensor], particle_columns: Mapping[str, Tensor]
-) -> Microbatch:
-    """From tensors on the host."""
-    return Microbatch(
-        epoch=0,
-        unit=0,
-        index=0,
-        offsets_E1=offsets_E1,
-        host_offsets_E1=offsets_E1.numpy(),
-        event_columns=dict(event_columns),
-        particle_columns=dict(particle_columns),
-        num_events=len(offsets_E1) - 1,
-        num_particles=int(offsets_E1[-1]),
+    views = part.part(0, most)
+    return replace(
+        views,
+        event_columns={name: column.clone() for name, column in views.event_columns.items()},
+        particle_columns={name: column.clone() for name, column in views.particle_columns.items()},
     )
 
 
@@ -154,7 +129,19 @@ def _as_saved(part: Microbatch) -> dict[str, Any]:
 
 
 def _of_saved(saved: Mapping[str, Any]) -> Microbatch:
-    return _microbatch(saved["offsets"], saved["event_columns"], saved["particle_columns"])
+    """On the host."""
+    offsets_E1 = saved["offsets"]
+    return Microbatch(
+        epoch=0,
+        unit=0,
+        index=0,
+        offsets_E1=offsets_E1,
+        host_offsets_E1=offsets_E1.numpy(),
+        event_columns=dict(saved["event_columns"]),
+        particle_columns=dict(saved["particle_columns"]),
+        num_events=len(offsets_E1) - 1,
+        num_particles=int(offsets_E1[-1]),
+    )
 
 
 def _to(columns: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

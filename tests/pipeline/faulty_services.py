@@ -29,6 +29,9 @@ PACE_VARIABLE = "PACE"
 DIVERGE_VARIABLE = "DIVERGE"
 """Unit and number of times that a step with data of it finds no number, and leaves its updates out: "8 1"."""
 
+DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
+"""Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
+
 Told = str | None
 
 
@@ -170,6 +173,24 @@ def diverge(unit: int, times: int) -> None:
     wrap("services.trainer.wgan.task:WganTask.step", wrapper)
 
 
+def diverge_together(at_step: int) -> None:
+    """Have one step of this trainer tell that it left an update out. It is made: the others take part in it."""
+    import torch
+
+    step = 0
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(task: Any, batch: Any) -> Any:
+            nonlocal step
+            step += 1
+            metrics = function(task, batch)
+            return metrics | {"skipped_updates": torch.ones(())} if step == at_step else metrics
+
+        return wrapped
+
+    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+
+
 def train_at_once() -> None:
     """Have every step of this trainer end at once, with constant metrics."""
     import torch
@@ -210,4 +231,6 @@ if __name__ == "__main__":
     if DIVERGE_VARIABLE in os.environ and verb == "trainer":
         unit, times = os.environ[DIVERGE_VARIABLE].split()
         diverge(int(unit), int(times))
+    if DIVERGE_TOGETHER_VARIABLE in os.environ and verb == "trainer":
+        diverge_together(int(os.environ[DIVERGE_TOGETHER_VARIABLE]))
     main()

@@ -10,6 +10,7 @@ import pytest
 import torch
 from muon_files import make_events, write_events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_tensorboard_sink import wait_for_next_second
 from test_wgan_task import SMALL, toy_batch
 
 from common.errors import BadInputError
@@ -52,6 +53,7 @@ def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_res
     run_steps(tmp_path, config, 5)
     assert steps(tmp_path, "panel/score") == [4]
     block = (tmp_path / "validation.pt").read_bytes()
+    wait_for_next_second()
     run_steps(tmp_path, config, 8, first=5)  # the checkpoint was of step 4
     assert steps(tmp_path, "panel/score") == [4, 6, 8]
     assert steps(tmp_path, "train/held_out_w_gap") == [4, 6, 8]
@@ -71,6 +73,7 @@ def test_the_block_may_come_from_files_of_its_own(tmp_path: Path) -> None:
     run_steps(tmp_path, config, 2)
     assert steps(tmp_path, "panel/score") == [1, 2]
     path.unlink()  # it is not needed any more
+    wait_for_next_second()
     run_steps(tmp_path, config, 4, first=3)
     assert steps(tmp_path, "panel/score") == [1, 2, 3, 4]
 
@@ -81,6 +84,23 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
     assert not [name for name in events.Tags()["scalars"] if name.startswith("panel/")]
     assert steps(tmp_path, "train/w_gap") == [1, 2]
     assert not (tmp_path / "validation.pt").exists()
+
+
+def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
+    config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
+    task = WganTask(config.trainer.wgan, CPU, seed=1)
+    state = TrainState(task, CPU, "plan")
+    telemetry = open_telemetry(tmp_path, config, state, WganPanel(task, 0), config.model_dump_json(), rank=2)
+    metrics = task.step(toy_batch(30))
+    state.step = 1
+    assert telemetry.scalars(state, metrics, BatchWaits()).keys() == metrics.keys()
+    telemetry.evaluate(state, toy_batch(30))
+    telemetry.checkpointed(tmp_path / "checkpoints" / "step-1.pt", 1)
+    telemetry.rolled_back(0)
+    telemetry.close()
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()] == [
+        "status/trainer-2.json"
+    ]
 
 
 def test_a_bad_validation_file_ends_the_start_with_its_name(tmp_path: Path) -> None:

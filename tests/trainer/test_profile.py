@@ -41,7 +41,7 @@ def test_the_steps_after_the_first_few_are_profiled_and_no_others(tmp_path: Path
     profile = StepProfile(tmp_path, 3, CPU)
     train(profile, 101, 100 + WARM_UP_STEPS + 20)
     assert profile.done
-    profile.close(130)
+    profile.close()
 
     first = 101 + WARM_UP_STEPS
     name = f"steps-{first:08d}-{first + 2:08d}"
@@ -58,7 +58,7 @@ def test_the_steps_after_the_first_few_are_profiled_and_no_others(tmp_path: Path
 def test_a_run_that_ends_early_writes_what_was_recorded(tmp_path: Path) -> None:
     profile = StepProfile(tmp_path, 50, CPU)
     train(profile, 1, WARM_UP_STEPS + 2)
-    profile.close(WARM_UP_STEPS + 2)
+    profile.close()
     assert len(names(tmp_path)) == 2
     assert "Profile of 2 steps" in next((tmp_path / "profile").glob("*.txt")).read_text()
 
@@ -68,7 +68,7 @@ def test_a_run_that_ends_before_says_so(tmp_path: Path, steps: int, caplog: pyte
     profile = StepProfile(tmp_path, 5, CPU)
     with caplog.at_level(logging.WARNING):
         train(profile, 1, steps)
-        profile.close(steps)
+        profile.close()
     assert "nothing was profiled" in caplog.text
     assert not (tmp_path / "profile").exists()
 

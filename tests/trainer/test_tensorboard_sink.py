@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,13 @@ from services.trainer.sinks import Histogram
 from services.trainer.tensorboard_sink import TensorBoardSink, run_folder
 
 NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)
+
+
+def wait_for_next_second() -> None:
+    """TensorBoard reads the files of a folder in the order of their names: second, process, number as a text."""
+    now_s = int(time.time())
+    while int(time.time()) == now_s:
+        time.sleep(0.01)
 
 
 def read(run_dir: Path) -> EventAccumulator:
@@ -56,6 +64,7 @@ def test_a_restart_goes_on_in_the_same_folder_and_hides_what_is_trained_again(tm
     for step in (10, 20, 30):
         first.scalars({"a": float(step)}, step)
     first.close()  # the newest checkpoint is of step 15
+    wait_for_next_second()
     second = TensorBoardSink(tmp_path, 15)
     second.scalars({"a": 21.0}, 20)
     second.close()
@@ -68,6 +77,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_in_the_sa
     for step in (1, 2, 3):
         first.scalars({"a": 1.0}, step)
     first.close()
+    wait_for_next_second()
     second = TensorBoardSink(tmp_path, 0)
     second.scalars({"a": 2.0}, 1)
     second.close()
@@ -78,6 +88,7 @@ def test_after_a_roll_back_the_void_steps_are_hidden(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path, 0)
     for step in (10, 20, 30):
         sink.scalars({"a": 1.0}, step)
+    wait_for_next_second()
     sink.go_back(20)
     sink.scalars({"a": 2.0}, 30)
     sink.close()

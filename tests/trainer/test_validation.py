@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 def make_part(counts: list[int], first: int, epoch: int = 0) -> Microbatch:
     """Event i, counted from ``first``, and its particles hold the number i."""
     counts_E = torch.tensor(counts, dtype=torch.int64)
+    offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     numbers_E1 = torch.arange(first, first + len(counts), dtype=torch.float32).unsqueeze(1)
     offsets_E1 = torch.cat([torch.zeros(1, dtype=torch.int64), counts_E.cumsum(0)])
     part = Microbatch(
@@ -62,6 +63,7 @@ def contents(batch: Batch | None) -> tuple[list[float], list[int], list[float]]:
 def test_it_is_the_first_events_of_the_run_and_the_same_after_a_restart(tmp_path: Path) -> None:
     block = make_block(tmp_path)
     block.add(Batch((make_part([1, 0], 0), make_part([2], 2))))
+    block.add(Batch(()))
     assert block.batch is None
     assert not (tmp_path / VALIDATION_FILE).exists()
     block.add(Batch((make_part([], 3), make_part([0, 3], 3))))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from test_wgan_task import make_microbatch, make_task, split, toy_batch
+from test_wgan_task import SMALL, make_microbatch, make_task, split, toy_batch
 from torch import Tensor
 
 from services.physics.metrics import W1_FEATURES
@@ -93,20 +94,21 @@ def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     assert wrong.scalars["panel/score"] > 2 * perfect
 
 
-def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch) -> None:
+@pytest.mark.parametrize("spectral_norm", [False, True])
+def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch, spectral_norm: bool) -> None:
+    network = SMALL.model_copy(update={"spectral_norm": spectral_norm, "layer_norm": not spectral_norm})
     weights = []
     for with_panel in (False, True):
         torch.manual_seed(11)
-        task = make_task(critic_steps=2)
+        task = make_task(critic_steps=2, network=network, penalty_weight=0.0 if spectral_norm else 1.0)
         panel = WganPanel(task, seed=3)
         for seed in range(4):
             task.step(toy_batch(32, seed))
             if with_panel:
                 assert panel.evaluate(block) is not None
-        weights.append([parameter.clone() for parameter in task.networks.generator.parameters()])
+        modules = task.networks.modules().values()
+        weights.append([tensor.clone() for module in modules for tensor in module.state_dict().values()])
         weights[-1].append(torch.rand(3))
-        weights[-1].extend(parameter.clone() for parameter in task.networks.critic.parameters())
-        weights[-1].extend(parameter.clone() for parameter in task.networks.count_head.parameters())
     for one, other in zip(*weights, strict=True):
         assert torch.equal(one, other)
 
@@ -178,15 +180,8 @@ def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.Mo
 
 
 def test_settings_are_what_may_change_while_training() -> None:
-    task = make_task(
-        schedule="cosine",
-        schedule_steps=100,
-        generator_lr=1e-4,
-        critic_lr=2e-4,
-        count_lr=1e-3,
-        critic_steps=7,
-        penalty_weight=2.5,
-    )
+    task = make_task(schedule="cosine", schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4, count_lr=1e-3)
+    task._adaptive = replace(task._adaptive, critic_steps=7, penalty_weight=2.5)
     task.steps = 100
     task.step(toy_batch())
     assert WganPanel(task, 0).settings() == {

@@ -51,7 +51,7 @@ class WganPanel:
             return None
         if self._real is None or self._real.block is not block:
             self._real = _Real(block)
-        with _own_noise(self._task.device, self._seed):
+        with _own_noise(self._task.device, self._seed), _frozen(self._task):
             held_out = self._task.held_out(block)
             generated = self._generate(self._real)
         told = torch.stack(list(held_out.values())).tolist()
@@ -156,6 +156,19 @@ def _showers(block: Batch) -> npt.NDArray[np.int64]:
     ids_E2 = np.concatenate([part.event_columns["primary_id"].cpu().numpy() for part in block.microbatches])
     shower_E: npt.NDArray[np.int64] = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return shower_E
+
+
+@contextlib.contextmanager
+def _frozen(task: WganTask) -> Iterator[None]:
+    """Spectral normalisation moves its vectors on at each use, but in the mode for evaluation."""
+    critic = task.networks.critic
+    was_training = critic.training
+    if task.config.network.spectral_norm:  # else nothing differs, and compiled code would be compiled again
+        critic.eval()
+    try:
+        yield
+    finally:
+        critic.train(was_training)
 
 
 @contextlib.contextmanager
