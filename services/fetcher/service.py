@@ -115,6 +115,7 @@ class FetcherService:
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
         self._commit_asked = False
+        self._committed_by: set[str] = set()
         self._commit_answered = False
         self._files_planned = 0
         self._events_planned = 0
@@ -207,8 +208,11 @@ class FetcherService:
         """What the service itself has to do with a message."""
         match message:
             case m.Committed() if self._commit_asked and not self._dispatcher.num(State.DELIVERED):
-                # It is the answer, and no checkpoint that was due anyway, if nothing was left to train.
-                self._commit_answered, self._commit_asked = True, False
+                # It is the answer, and no checkpoint that was due anyway, if nothing was left to train. Of several
+                # trainers the last one's: until then no lane's files can go.
+                self._committed_by.add(peer)
+                if self._committed_by >= set(self._dispatcher.trainers):
+                    self._commit_answered, self._commit_asked = True, False
             case m.Want():
                 self._commit_answered = False  # it got further
             case m.Attach(plan_hash=plan, bad_files=bad_files):
@@ -326,6 +330,7 @@ class FetcherService:
                 "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
             )
         if not self._commit_asked:
+            self._committed_by.clear()
             for trainer in self._dispatcher.trainers:
                 self._commit_asked = True
                 self._transport.send(trainer, m.CommitRequest())

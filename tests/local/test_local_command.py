@@ -196,3 +196,26 @@ def test_fresh_deletes_nothing_under_a_run_that_is_active(tmp_path: Path) -> Non
 )
 def test_an_input_is_shown_without_its_secrets(given: str, shown: str) -> None:
     assert without_secrets(given) == shown
+
+
+def stored_lanes(run_dir: Path) -> int:
+    lanes: int = json.loads((run_dir / "config.json").read_text())["stream"]["lanes"]
+    return lanes
+
+
+def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Path) -> None:
+    result = icestream_run(tmp_path / "a", "-i", "demo", "--trainers", "2")
+    assert stored_lanes(tmp_path / "a") == 2
+    assert "2 trainers" in result.output
+    icestream_run(tmp_path / "b", "-i", "demo", "--trainers", "2", "--set", "stream.lanes=4")
+    assert stored_lanes(tmp_path / "b") == 4
+    icestream_run(tmp_path / "b", "--trainers", "4")
+    assert stored_lanes(tmp_path / "b") == 4
+
+
+def test_lanes_that_trainers_can_not_share_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"local\.trainers = 2, but stream\.lanes = 3"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=3")
+    assert icestream_run(tmp_path, "-i", "demo").exit_code == 0
+    with pytest.raises(BadInputError, match=r"stream\.lanes = 1"):  # stored: another number is another plan
+        icestream_run(tmp_path, "--trainers", "2")

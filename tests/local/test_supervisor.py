@@ -20,6 +20,7 @@ import pytest
 
 from common.errors import BadInputError
 from common.status import FetcherStatus, write_status
+from services.local import supervisor as supervisor_module
 from services.local.config import LocalConfig
 from services.local.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
 
@@ -70,6 +71,9 @@ elif behaviour == "refuses":
 elif behaviour == "shows its environment":
     print({key: value for key, value in os.environ.items() if "ICESTREAM" in key}, flush=True)
     sys.exit(2)
+elif behaviour == "shows its rank":
+    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")))
+    tell("port-" + os.environ["MASTER_PORT"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -172,10 +176,18 @@ class Stage:
         write_status(self.run_dir, "fetcher", status)
 
     def run(
-        self, decoders: int | Literal["auto"] = 2, stop_timeout_s: float = PATIENCE_S, restart_s: float = 0
+        self,
+        decoders: int | Literal["auto"] = 2,
+        stop_timeout_s: float = PATIENCE_S,
+        restart_s: float = 0,
+        trainers: int = 1,
     ) -> Outcome:
         local = LocalConfig(
-            decoders=decoders, restart_min_s=restart_s, restart_max_s=restart_s, stop_timeout_s=stop_timeout_s
+            decoders=decoders,
+            trainers=trainers,
+            restart_min_s=restart_s,
+            restart_max_s=restart_s,
+            stop_timeout_s=stop_timeout_s,
         )
         supervisor = Supervisor(
             self.run_dir,
@@ -417,6 +429,83 @@ def test_a_fetcher_that_has_finished_is_started_again_only_with_the_trainer(stag
     ]
     stage.run()
     assert stage.story().count(("fetcher", "started")) == 2
+
+
+# ------------------------------------------------------------------ --trainers
+
+TRAINERS = ("trainer", "trainer-1")
+GROUP = (*EVERYONE, "trainer-1")
+
+
+def kill_pid(stage: Stage, name: str) -> Callable[[], None]:
+    return lambda: os.kill(stage.processes.pids[name], signal.SIGKILL)
+
+
+def test_several_trainers_get_torchruns_environment(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "7")  # of whoever started `icestream run`
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    stage.behaviours = dict.fromkeys(TRAINERS, "shows its rank")
+    ports: list[str] = []
+
+    def told(story: Story) -> bool:
+        ports[:] = [what for _, what in story if what.startswith("port-")]
+        return len(ports) == 2
+
+    stage.script = [(started(*EVERYONE), lambda: None), (told, CTRL_C)]
+    stage.run(trainers=2)
+    assert ("trainer", "0_2_0_127.0.0.1") in stage.story()
+    assert ("trainer-1", "1_2_1_127.0.0.1") in stage.story()
+    assert len(set(ports)) == 1
+
+
+@pytest.mark.parametrize("victim", TRAINERS)
+def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
+    stage: Stage, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
+    stage.script = [
+        (started(*GROUP), kill_pid(stage, victim)),
+        (
+            lambda story: all(started_times(name, 2)(story) for name in TRAINERS),
+            CTRL_C,
+        ),
+    ]
+    outcome = stage.run(trainers=2)
+    assert outcome.restarts == {"fetcher": 0, "decoder": 0, "trainer": 1}
+    assert sum("all trainers start again" in line for line in stage.said) == 1
+
+
+def test_a_mistake_of_the_user_is_told_once_whichever_trainer_ends_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)
+    stage.behaviours = {"trainer": "waits", "trainer-1": "refuses"}
+    outcome = stage.run(trainers=2)
+    assert (outcome.exit_code, outcome.error) == (2, "trainer-1: no such file: demo")
+    assert stage.story().count(("trainer", "started")) == 1
+
+
+def test_the_run_is_finished_when_all_trainers_are(stage: Stage) -> None:
+    stage.behaviours = dict.fromkeys(TRAINERS, "finishes")
+    outcome = stage.run(trainers=2, stop_timeout_s=0.5)
+    assert (outcome.exit_status, outcome.exit_code) == ("finished", 0)
+    assert outcome.restarts["trainer"] == 0
+
+
+def test_a_trainer_that_dies_while_the_others_have_finished_starts_all_again(stage: Stage) -> None:
+    stage.behaviours = {"trainer": "crashes, then finishes", "trainer-1": "finishes"}
+    outcome = stage.run(trainers=2, stop_timeout_s=0.5)
+    assert (outcome.exit_code, outcome.restarts["trainer"]) == (0, 1)
+    assert stage.story().count(("trainer-1", "started")) == 2
+
+
+def test_ctrl_c_stops_all_trainers_before_the_fetcher(stage: Stage) -> None:
+    stage.script = [(started(*GROUP), CTRL_C)]
+    outcome = stage.run(trainers=2)
+    stops = [name for name, what in stage.story() if what == "SIGTERM"]
+    assert sorted(stops[:2]) == ["trainer", "trainer-1"]
+    assert stops[2] == "fetcher"
+    assert outcome.exit_code == 130
 
 
 # ------------------------------------------------------------------ --decoders auto

@@ -12,8 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from runs import PACKAGE_ROOT, Process, Processes, kill, settings
+from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
+from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_remote_input import Server, server, urls
+
+__all__ = ["server"]
 
 pytestmark = pytest.mark.slow
 
@@ -177,6 +181,33 @@ def test_two_ranks_get_by_with_one_slot(processes: Processes, together: list[str
     """With fewer slots than lanes a rank waits for its one unit while the other one is ready."""
     processes.train(*together, *settings("stream.slots=1"))
     assert_same(processes, of_one)
+
+
+def test_a_disk_that_is_full_of_used_files_gets_a_checkpoint_from_all_ranks(
+    processes: Processes, showers: Showers, server: Server
+) -> None:
+    names = [path.name for path in showers.write(server.folder)]
+    sizes = [(server.folder / name).stat().st_size for name in names]
+    options = settings(
+        *(*SMALL_STREAM, "stream.lanes=2", "stream.slots=4", "stream.block_files=1"),
+        f"fetcher.disk_budget_gib={2.5 * max(sizes) / 2**30}",
+        "trainer.checkpoint_every=1000000",  # only those that the fetcher asks for
+    )
+    processes.train(*urls(server, names), *options, "--trainers", "2")
+    processes.summary().assert_read(showers.events)
+
+
+def test_ranks_go_back_together_when_training_diverges_and_end_with_one_line(
+    processes: Processes, together: list[str]
+) -> None:
+    hopeless = settings("trainer.wgan.critic_lr=1e30", "trainer.health.rollbacks=2")
+    exit_code, output = processes.run("run", *together, *hopeless)
+    assert exit_code == 2, processes.report()
+    assert "Going back 2 time(s) did not help" in output.splitlines()[-1]
+    assert output.count("Error:") == 1
+    for name in ("trainer", "trainer-1"):
+        assert processes.log(name).count("It goes back to step") == 2
+    assert processes.summary()["adds_up"]
 
 
 def test_a_mistake_of_the_user_is_told_once(processes: Processes, together: list[str]) -> None:

@@ -1,0 +1,41 @@
+"""Trainers that start and end together: what is decided about them."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from services.local.trainer_group import cause_of, free_loopback_port, rank_environment, trainer_names
+
+
+def test_the_first_trainer_has_the_name_of_a_single_one() -> None:
+    assert trainer_names(1) == ["trainer"]
+    assert trainer_names(3) == ["trainer", "trainer-1", "trainer-2"]
+
+
+def test_each_gets_its_rank() -> None:
+    assert rank_environment("trainer", 2, 5)["RANK"] == "0"
+    last = rank_environment("trainer-1", 2, 5)
+    assert (last["RANK"], last["LOCAL_RANK"], last["WORLD_SIZE"], last["MASTER_PORT"]) == ("1", "1", "2", "5")
+
+
+@pytest.mark.parametrize(
+    ("exit_codes", "cause"),
+    [
+        ((0, 0, 0), "trainer"),
+        ((1, 1, 2), "trainer-2"),
+        ((1, -9, 1), "trainer-1"),
+        ((-9, 2, 1), "trainer-1"),
+        ((0, 1, 0), "trainer-1"),
+        ((-15, -11, 1), "trainer-1"),
+        ((0, -15, 1), "trainer-1"),
+    ],
+)
+def test_whose_end_was_the_cause(exit_codes: tuple[int, ...], cause: str) -> None:
+    assert cause_of(dict(zip(trainer_names(3), exit_codes, strict=True))) == cause
+
+
+def test_the_port_is_free() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_loopback_port()))
