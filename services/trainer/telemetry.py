@@ -56,11 +56,10 @@ class Telemetry:
         evaluate_every: int = 1,
         sources: Sequence[Callable[[], dict[str, float]]] = (),
         closes: Sequence[Callable[[], None]] = (),
-        rank: int = 0,
     ) -> None:
         """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, asked at log steps.
 
-        ``closes``: called at the end. A ``rank`` that is not the first has a status file of its own.
+        ``closes``: called at the end.
         """
         self._run_dir = run_dir
         self._name = f"trainer-{rank}" if rank else "trainer"
