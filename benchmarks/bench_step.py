@@ -1,16 +1,16 @@
 """How fast is the model's step, against the plain one?
 
-Question: one step (5 critic updates with gradient penalty, generator, count head) on 8,192 events of 4 muons on a CPU, or
-on 128,000 events on a GPU: the step as it ships, and the plain one of `reference_step.py`, with the same weights, batch
-and noise. Asked: 2 times as fast on 2 CPU cores, 8 times on one GPU.
+Question: one step (5 critic updates with gradient penalty, generator, count head) on 8,192 events of 4 muons on a CPU,
+or on 128,000 events on a GPU: the step as it ships, and the plain one of `reference_step.py`, with the same weights,
+batch and noise. Asked: 2 times as fast on 2 CPU cores, 8 times on one GPU.
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_step [--events 8192] [--repeats 7] [--threads 2] [--device cpu] [--compile]
 
 Table: seconds a step, median, and the ratio of each pair; the two take turns. The plain step has `--threads` threads
-inside of each operation, the shipped one works off as many parts of the batch at once. Then the part of the machine's own
-rate of such matrix products that the step's products reach (measured here, in float32); on a GPU also its memory.
+inside of each operation, the shipped one works off as many parts of the batch at once. Then the part of the machine's
+own rate of such matrix products that the step's products reach (measured here, in float32); on a GPU also its memory.
 
 Reading: beside other work the plain step's threads wait for each other at every operation, and the ratio is far too
 large (8 instead of 2): quote it from a quiet machine only.

@@ -82,7 +82,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(checkpoints: Checkpoints, tmp
 
 def test_a_checkpoint_that_would_run_code_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "checkpoints" / "step-000000005.pt"
-    torch.save({"format": 1, "bomb": Bomb()}, path)
+    torch.save({"format": 2, "bomb": Bomb()}, path)
     with pytest.raises(BadInputError, match="can't be read"):
         checkpoints.latest()
 
@@ -121,7 +121,7 @@ def test_damage_anywhere_in_a_checkpoint_is_bad_input_or_harmless(checkpoints: C
 @pytest.mark.parametrize("state", [{"format": 99}, [1, 2]])
 def test_a_checkpoint_of_another_format_is_told(checkpoints: Checkpoints, state: object) -> None:
     torch.save(state, checkpoints.save(3, {}))
-    with pytest.raises(BadInputError, match="not a checkpoint of format 1"):
+    with pytest.raises(BadInputError, match="not a checkpoint of format 2"):
         checkpoints.latest()
 
 
@@ -133,7 +133,7 @@ def test_the_checkpoint_with_the_lowest_score_stays_beside_the_newest(tmp_path: 
         checkpoints.close()
     assert files(tmp_path) == ["best.pt", "step-000000007.pt", "step-000000008.pt"]
     best = tmp_path / "checkpoints" / "best.pt"
-    assert torch.load(best, weights_only=True) == {"format": 1, "step": 2, "score": 1.0}
+    assert torch.load(best, weights_only=True) == {"format": 2, "step": 2, "score": 1.0}
 
 
 def test_a_score_that_is_no_number_is_never_the_best(checkpoints: Checkpoints, tmp_path: Path) -> None:
