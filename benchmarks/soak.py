@@ -9,7 +9,7 @@ Command, from the repository's root:
 
 A run of `icestream run` on simulated files, without end (`epochs=0`), with outliers in the stream, panel, checkpoints
 and TensorBoard as usual; looked at every 5 s in /proc, ended by Ctrl-C. Exit code 1 if something grew. The kill and
-resume half of the question is `tests/pipeline/test_ten_kills.py`.
+resume half of the question is a test in `tests/pipeline/test_kill.py`.
 
 Table: a line a process: memory at the end of the warm-up and at the end, slope (least squares over the time after the
 warm-up, and over its last half, where the allocator's pools are full), descriptors and threads at both ends.

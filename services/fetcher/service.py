@@ -60,6 +60,12 @@ _POLL_S = 0.2
 _STATUS_S = 0.5
 _LINGER_S = 5.0
 _LOOK_AHEAD_BLOCKS = 10_000
+_REQUEST_S = 1.0
+"""Pause between two requests for a checkpoint that frees disk space."""
+_REQUEST_AT_WORK_S = 10.0
+"""The same while the trainer has data: each checkpoint costs it something."""
+_USELESS_ANSWERS = 3
+"""So many in a row at the same place, and a checkpoint is no help."""
 """Blocks in which files are looked for that a former fetcher left on disk."""
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
@@ -115,8 +121,10 @@ class FetcherService:
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
         self._commit_asked = False
-        self._committed_by: set[str] = set()
-        self._commit_answered = False
+        self._committed_by: dict[str, tuple[m.Cursor, ...]] = {}
+        self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
+        self._useless_answers = 0
+        self._next_request_s = 0.0
         self._files_planned = 0
         self._events_planned = 0
         self._ended = False
@@ -207,22 +215,28 @@ class FetcherService:
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""
         match message:
-            case m.Committed() if self._commit_asked and not self._dispatcher.num(State.DELIVERED):
-                # It is the answer, and no checkpoint that was due anyway, if nothing was left to train. Of several
-                # trainers the last one's: until then no lane's files can go.
-                self._committed_by.add(peer)
-                if self._committed_by >= set(self._dispatcher.trainers):
-                    self._commit_answered, self._commit_asked = True, False
+            case m.Committed(cursors) if self._commit_asked:
+                self._committed_by[peer] = cursors
+                if self._committed_by.keys() >= set(self._dispatcher.trainers):  # no lane's files can go before
+                    self._judge_answer()
             case m.Want():
-                self._commit_answered = False  # it got further
+                self._useless_answers = 0  # it got further
             case m.Attach(plan_hash=plan, bad_files=bad_files):
-                self._commit_asked = self._commit_answered = False
+                self._commit_asked, self._useless_answers = False, 0
                 if plan == self._hash:
                     self._remember_bad(bad_files)
                 for former in self._dispatcher.trainers:
                     # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
                     if former != peer and not self._transport.is_connected(former):
                         self._act(self._dispatcher.lose(former))
+
+    def _judge_answer(self) -> None:
+        """All trainers have committed since they were asked. One answer may be of a checkpoint that was due anyway, or
+        of a time when data was still to be trained: several in a row at the same place say that nothing moves."""
+        answer = tuple(sorted(self._committed_by.items()))
+        moved = answer != self._last_answer or self._dispatcher.units_ahead > 0
+        self._useless_answers = 0 if moved else self._useless_answers + 1
+        self._last_answer, self._commit_asked = answer, False
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
@@ -324,12 +338,15 @@ class FetcherService:
 
         Raises BadInputError if the trainer's newest checkpoint did not help.
         """
-        if self._commit_answered:
+        if self._useless_answers >= _USELESS_ANSWERS:
             raise BadInputError(
                 f"fetcher.disk_budget_gib = {self._config.fetcher.disk_budget_gib:g} is too small: a batch needs "
                 "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
             )
-        if not self._commit_asked:
+        now_s = time.monotonic()
+        if not self._commit_asked and now_s >= self._next_request_s:
+            at_work = self._dispatcher.num(State.DELIVERED) > 0
+            self._next_request_s = now_s + (_REQUEST_AT_WORK_S if at_work else _REQUEST_S)
             self._committed_by.clear()
             for trainer in self._dispatcher.trainers:
                 self._commit_asked = True

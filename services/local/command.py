@@ -46,6 +46,7 @@ OWN_CONTENTS = (
     "profile",
     "ceiling.json",
     "ceiling.part",
+    "health.jsonl",
     "validation.pt",
     "validation.part",
     "wandb",

@@ -57,7 +57,7 @@ class TrainerConfig(ConfigBranch):
     keep_checkpoints: int = Field(3, ge=1)
     """Newest checkpoints kept; the best one, `best.pt`, stays beside them."""
     log_every: int = Field(10, ge=1)
-    """Steps between scalars on TensorBoard; besides checkpoints, the only times when the host waits
+    """Steps between scalars on TensorBoard; besides checkpoints and the panel, the only times when the host waits
     for the device, and when training's health is judged."""
     prefetch_units: int = Field(2, ge=1)
     """Units asked for ahead of the one in use."""

@@ -145,6 +145,10 @@ class Feed:
             self._send_committed(position.cursors)
             self._agreement.committed(position.cursors)
 
+    def want_commit(self) -> None:
+        """Have on_commit_request called: by all ranks, between the same two steps."""
+        self._agreement.want_commit()
+
     def finished(self, position: StreamPosition) -> None:
         """The run is over: no more units are needed after ``position``."""
         if not self._attached:  # there was nothing to do at all; the dispatcher listens to its trainer only

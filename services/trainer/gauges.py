@@ -49,7 +49,7 @@ class Gauges:
         if self._profile is not None and not self._profile.done:
             self._profile.stepped(step)
             self._pace = Pace()  # it doesn't run at its own pace while it is profiled
-        self._pace.stepped(time.monotonic(), batch.num_events)
+        self._pace.stepped(time.monotonic(), batch.total_events)
 
     def close(self, state: TrainState, status: TrainerStatus, *, stopped: Callable[[], bool]) -> TrainerStatus:
         """The final status with what was measured. The last checkpoint must be written: the replay trains on."""

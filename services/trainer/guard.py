@@ -32,6 +32,7 @@ class Guard:
         self.log = log
         self.health = Health.HEALTHY
         """Of the steps up to the last look()."""
+        self._worst = Health.HEALTHY
         self.reason = ""
         """Of what was wrong the last time."""
         self._recent = RecentSteps(num_lanes)
@@ -46,6 +47,7 @@ class Guard:
         if not judged:
             return
         before, self.health = self.health, max(verdict.health for _, verdict in judged)
+        self._worst = max(self._worst, self.health)
         faults = tuple((taken, verdict) for taken, verdict in judged if verdict.health is self.health)
         first, verdict = faults[0]
         if self.health is not Health.HEALTHY:
@@ -56,10 +58,15 @@ class Guard:
             logger.warning("training: %s", self.reason)
             self.log.write(first, verdict, "none")
 
+    def take_worst(self) -> Health:
+        """Of all steps since the last call: what a checkpoint rests on."""
+        worst, self._worst = self._worst, Health.HEALTHY
+        return worst
+
     def begin_again(self) -> None:
         """Training went back."""
         self._recent.forget()
-        self.health = Health.HEALTHY
+        self.health = self._worst = Health.HEALTHY
 
     def scalars(self) -> dict[str, float]:
         """For TensorBoard."""

@@ -53,12 +53,14 @@ def train(
         guard.look()  # what is saved was judged: training can go back to it
         state.seconds = time.monotonic() - started_s
         try:
-            saver.commit(guard.health, telemetry.newest_score())
+            saver.commit(guard.take_worst(), telemetry.newest_score())
         except NotFinite as error:
             raise Unhealthy(str(error)) from None
 
     def wait() -> None:
         saver.poll()
+        if saver.failed:
+            feed.want_commit()  # the next commit tells, on every rank; without data none would come
         telemetry.waiting(state, feed.waits)
 
     def enough() -> bool:

@@ -47,11 +47,13 @@ def roll_back(unhealthy: Unhealthy, state: TrainState, saver: Saver, guard: Guar
     watch.rollbacks = counted
     watch.rolled_back(state.step)
     state.task.scale_learning_rates(factor)
-    if audit is not None:
-        audit.cut(state.audit_bytes)
     guard.begin_again()
     saver.forget()
-    saver.commit(Health.HEALTHY)
+    # On disk first: a restart from a later checkpoint would miss the lines that are cut off.
+    saver.commit(Health.HEALTHY, audit_bytes=state.audit_bytes)
+    saver.settle()
+    if audit is not None:
+        audit.cut(state.audit_bytes)
 
 
 def _write(guard: Guard, unhealthy: Unhealthy, action: str) -> None:

@@ -56,10 +56,11 @@ class Saver:
         self.good = self._snapshot(Health.HEALTHY)
         """Where training goes back to: the start of this process, then the newest healthy checkpoint on disk."""
 
-    def commit(self, health: Health, score: float | None = None) -> None:
+    def commit(self, health: Health, score: float | None = None, *, audit_bytes: tuple[int, ...] | None = None) -> None:
         """Begin to save what training is at, after it was judged as ``health``. Waits for the checkpoint before.
 
         Raises NotFinite or OSError if that one could not be written. What is on disk already is told once more.
+        ``audit_bytes``: where the audit will be cut; else it is put on disk as it is.
         """
         began_s = time.monotonic()
         state = self._state
@@ -67,7 +68,7 @@ class Saver:
         if self._saved is not None and (self._saved.step, self._saved.position) == (state.step, state.position):
             self._on_saved(self._saved)
             return
-        snapshot = self._snapshot(health)
+        snapshot = self._snapshot(health, audit_bytes)
         stall_s = time.monotonic() - began_s
         future = self._thread.submit(self._write, snapshot, state.step, score)
         self._writing = _Writing(snapshot, health, state.step, state.position, stall_s, future)
@@ -75,8 +76,14 @@ class Saver:
     def poll(self) -> None:
         """Tell if a checkpoint has got to the disk. Raises OSError if it could not be written."""
         # Weights that are not finite are told at the next commit: on every rank at the same step.
-        if self._writing is not None and self._writing.future.done() and not self._failed_quietly():
+        if self._writing is not None and self._writing.future.done() and not self.failed:
             self.settle()
+
+    @property
+    def failed(self) -> bool:
+        """Weights were not finite; the next commit() raises."""
+        writing = self._writing
+        return writing is not None and writing.future.done() and isinstance(writing.future.exception(), NotFinite)
 
     def settle(self) -> None:
         """Wait until nothing is being written, and tell. Raises NotFinite or OSError."""
@@ -103,12 +110,10 @@ class Saver:
             self.good = writing.snapshot
         return True
 
-    def _failed_quietly(self) -> bool:
-        assert self._writing is not None
-        return isinstance(self._writing.future.exception(), NotFinite)
-
-    def _snapshot(self, health: Health) -> Snapshot:
-        self._state.audit_bytes = self._audit.commit() if self._audit else ()
+    def _snapshot(self, health: Health, audit_bytes: tuple[int, ...] | None = None) -> Snapshot:
+        if audit_bytes is None:
+            audit_bytes = self._audit.commit() if self._audit else ()
+        self._state.audit_bytes = audit_bytes
         content = self._state.checkpoint(self._config_json)
         return self._snapshots.take(content | {"health": health.label})
 

@@ -94,7 +94,7 @@ class TrainState:
             raise BadInputError(
                 f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
             ) from None
-        self.audit_bytes = _sizes(checkpoint["audit_bytes"])
+        self.audit_bytes = tuple(checkpoint["audit_bytes"])
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
@@ -108,13 +108,7 @@ class TrainState:
                 "settings, or use --fresh"
             ) from None
         self.w_gap.load_state_dict(checkpoint["w_gap"])
-        if "watch" in checkpoint:
-            self.watch.load_state_dict(checkpoint["watch"])
+        self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:
             torch.cuda.set_rng_state(checkpoint["rng_cuda"], self.device)
-
-
-def _sizes(stored: Any) -> tuple[int, ...]:
-    """Checkpoints of one trainer used to hold one number."""
-    return (stored,) if isinstance(stored, int) else tuple(stored)

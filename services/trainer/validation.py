@@ -67,7 +67,7 @@ class ValidationBlock:
         return sum(part.num_events for part in self._parts)
 
     def _complete(self) -> None:
-        self.batch = Batch(tuple(self._parts))
+        self.batch = Batch(tuple(replace(part, lane=0) for part in self._parts))  # as it is after a restart
         self._parts = []
         self._save(self.batch)
         logger.info("validation block: %d events, %d particles", self.batch.num_events, self.batch.num_particles)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from services.trainer.segments import (
     Segments,
+    segment_argmax,
     segment_max,
     segment_mean,
     segment_sum,
@@ -86,3 +89,17 @@ def test_no_particles_at_all_give_zeros_for_each_event() -> None:
     for operation in (segment_sum, segment_mean, segment_max):
         assert torch.equal(operation(nothing, segments), torch.zeros(3, 2))
     assert sort_within_events(nothing[:, 0], segments).shape == (0,)
+
+
+def test_the_place_of_an_empty_events_maximum_is_a_place_on_every_device(
+    segments: Segments, values_PD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bag = torch._embedding_bag
+
+    def as_on_cuda(*arguments: Any, **settings: Any) -> tuple[Tensor, ...]:
+        *others, index = bag(*arguments, **settings)
+        return (*others, torch.where(segments.counts_E.unsqueeze(1) > 0, index, -1))
+
+    monkeypatch.setattr(torch, "_embedding_bag", as_on_cuda)
+
+    assert segment_argmax(values_PD, segments).min() == 0

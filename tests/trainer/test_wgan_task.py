@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
 from services.trainer.segments import Segments
 from services.trainer.wgan import losses
-from services.trainer.wgan.config import NetworkConfig, WganConfig
+from services.trainer.wgan.config import AdaptiveConfig, NetworkConfig, WganConfig
 from services.trainer.wgan.networks import Draw, Events, Networks
 from services.trainer.wgan.schedule import learning_rate_factor
 from services.trainer.wgan.task import WganTask
@@ -516,6 +516,46 @@ def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_sta
     resumed.load_state_dict(saved(task))
     assert resumed.critic_steps == 6
     assert resumed.step(toy_batch(seed=10)) == task.step(toy_batch(seed=10))
+
+
+def test_the_adaptive_critic_may_be_turned_off_between_a_measurement_and_its_check() -> None:
+    task = make_task(adaptive={"enabled": True, "every": 1})
+    task.step(toy_batch())
+    resumed = make_task()
+    resumed.load_state_dict(saved(task))
+
+    metrics = {name: float(value) for name, value in resumed.step(toy_batch(seed=1)).items()}
+    resumed.observed(metrics)
+
+    assert resumed.critic_steps == 5
+
+
+def test_a_rank_without_muons_takes_the_gap_of_the_others_and_nothing_else() -> None:
+    def sum_with_others(tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.add_(1.0)
+
+    config = WganConfig(network=SMALL, adaptive=AdaptiveConfig(enabled=True, every=1))
+    task = WganTask(config, CPU, seed=1, sum_over_ranks=sum_with_others)
+    task.observe(toy_batch())
+
+    metrics = task.step(Batch((), events_elsewhere=3, particles_elsewhere=9))
+
+    assert metrics["held_out_gap"] == 1
+    assert metrics["skipped_updates"] == 0
+
+
+def test_sgd_whose_first_update_is_left_out_goes_on_from_no_momentum() -> None:
+    task = make_task(optimiser="sgd", generator_lr=0.01, critic_lr=0.01, momentum=0.5)
+    (bad,) = toy_batch(seed=1).microbatches
+    task.observe(toy_batch())
+    bad.particle_columns["muons"][0, 0] = float("nan")
+
+    assert task.step(Batch((bad,)))["skipped_updates"] == 5
+
+    momenta = [state["momentum_buffer"] for state in saved(task)["optimisers"]["critic"]["state"].values()]
+    assert momenta
+    assert not any(momentum.any() for momentum in momenta)
 
 
 def test_learning_rates_warm_up_from_near_zero_and_then_follow_the_cosine() -> None:

@@ -80,7 +80,7 @@ class AdaptiveConfig(_Branch):
     """Let `critic_steps` and `penalty_weight` move. Off: they stay as configured."""
 
     every: int = Field(default=200, ge=1)
-    """Steps between checks."""
+    """Steps between checks. What is found is acted on at the next log step: not less than `trainer.log_every`."""
 
     weak_gap: float = Field(default=0.25, gt=0, lt=1)
     """A gap below this part of the running median of the gaps says that the critic is too weak: one step more."""
@@ -109,7 +109,7 @@ class SamplingConfig(_Branch):
     """Bounds on what is generated, so that a rare extreme costs one wrong event and not the memory."""
 
     max_count: int = Field(default=100_000, ge=1)
-    """Most muons in a generated event. Events cut down to it are counted."""
+    """Most muons in a generated event. Events are cut down to it."""
 
     max_deviation: float = Field(default=10.0, gt=0)
     """Bound on a generated feature, in standard deviations of the training data from their mean."""
@@ -183,7 +183,7 @@ class WganConfig(_Branch):
 
     compile: bool = False
     """Compile generator and critic with `torch.compile`: a minute or more at the start (a C++ compiler is needed on
-    the CPU), then faster steps."""
+    the CPU). On the CPU steps were not faster; on a GPU nothing was measured yet."""
 
     chunk_particles: int = Field(default=0, ge=0)
     """Particles that go through the networks at once: a microbatch is worked off in chunks of whole events, which gives

@@ -82,16 +82,16 @@ class _LayerNormPullback(torch.autograd.Function):
         (s_RD,) = gradients
         u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD = ctx.saved_tensors
         js_RD = _pull(s_RD, row_RD, mean_R1, inverse_R1, None)
-        v_RD = u_RD * weight_D
-        sum_s_R1, sum_v_R1 = s_RD.sum(1, keepdim=True), v_RD.sum(1, keepdim=True)
-        # x̂ = (row - mean) / σ is never made: what is multiplied by it is corrected for the mean.
-        scale_R1 = inverse_R1 / -row_RD.shape[1]
-        of_row_R1 = (s_RD * r_RD).sum(1, keepdim=True) * scale_R1 * inverse_R1
-        of_r_R1 = ((row_RD * s_RD).sum(1, keepdim=True) - mean_R1 * sum_s_R1) * scale_R1 * inverse_R1
-        of_js_R1 = (v_RD.mul_(row_RD).sum(1, keepdim=True) - mean_R1 * sum_v_R1) * scale_R1 * inverse_R1
-        row_gradient_RD = (row_RD - mean_R1).mul_(of_row_R1)
-        row_gradient_RD.addcmul_(r_RD, of_r_R1).addcmul_(js_RD, of_js_R1)
-        weight_gradient_D = (u_RD * js_RD).sum(0)
+        # Each pass over the rows is dear: row products are shared, and summed by matrix-vector products.
+        centred_RD = row_RD - mean_R1
+        products_RD = u_RD * js_RD
+        weight_gradient_D = products_RD.sum(0)
+        scale_R = (inverse_R1 * inverse_R1 / -row_RD.shape[1]).squeeze(1)
+        of_row_R = (products_RD @ weight_D) * scale_R  # s·r = J(γ u)·s = γ u·J s
+        of_r_R = torch.mul(centred_RD, s_RD, out=products_RD).sum(1) * scale_R
+        of_js_R = (torch.mul(centred_RD, u_RD, out=products_RD) @ weight_D) * scale_R
+        row_gradient_RD = centred_RD.mul_(of_row_R.unsqueeze(1))
+        row_gradient_RD.addcmul_(r_RD, of_r_R.unsqueeze(1)).addcmul_(js_RD, of_js_R.unsqueeze(1))
         return js_RD.mul_(weight_D), row_gradient_RD, None, None, weight_gradient_D
 
 

@@ -50,7 +50,7 @@ class Generator(nn.Module):
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        muons_PD = spread(of_event_ED, segments) + F.linear(z_PZ, of_muon_DZ)
+        muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
         features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
         return features_PF.to(z_EZ.dtype)
 

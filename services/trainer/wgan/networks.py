@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from common.errors import BadInputError
 from services.trainer.batch import Microbatch
@@ -102,6 +103,12 @@ class Networks:
             "generator_average": self.generator_average,
             "critic": self.critic,
         }
+
+    def normalise(self) -> None:
+        """Compute the critic's weights, where they are normalised: once an update, on a rank without muons as well."""
+        for module in self.critic.modules():
+            if parametrize.is_parametrized(module, "weight"):
+                _ = module.weight
 
     def events(self, source: Microbatch, share: float, random: torch.Generator) -> Events:
         """What the networks see of ``source``."""

@@ -123,6 +123,10 @@ def make_optimiser(
         optimiser = Adam(network.parameters(), learning_rate, betas=config.betas, fused=True)
     else:
         optimiser = SGD(network.parameters(), learning_rate, momentum=config.momentum, fused=True)
+        if config.momentum > 0:
+            # torch makes them at the first update, and leaves them unset if that one is left out.
+            for parameter in network.parameters():
+                optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return GuardedOptimiser(
         network,
         optimiser,

@@ -137,8 +137,10 @@ class WganTask:
                 self._measure_gap(parts, num_present)
             for _ in range(self.critic_steps):
                 with parametrize.cached():
+                    self.networks.normalise()
                     parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
             with parametrize.cached():
+                self.networks.normalise()
                 parts = self._without_running_out(self._update_generator, parts, num_present, metrics)
         if batch.total_events > 0:
             self._update_count_head(parts, batch.total_events, metrics)
@@ -250,7 +252,7 @@ class WganTask:
 
     def observed(self, metrics: Mapping[str, float]) -> None:
         """The newest step's metrics have reached the host: the adaptive critic looks at them, if there is a new gap."""
-        if self.gap_measured_at == self.gap_checked_at:
+        if not self.config.adaptive.enabled or self.gap_measured_at == self.gap_checked_at:
             return
         self.gap_checked_at = self.gap_measured_at
         decision = adaptive.check(
@@ -267,12 +269,14 @@ class WganTask:
 
     def _measure_gap(self, parts: list[Events], num_present: Tensor) -> None:
         """w_gap of events that have not been trained on, over all ranks."""
-        gap = self._zero
+        gap = torch.zeros_like(self._zero)  # it is summed over the ranks in place
+        self.networks.critic.eval()  # spectral normalisation must not move: ranks have different numbers of parts
         with torch.no_grad():
             for part in parts:
                 if part.has_muons:
                     fake_PF = self.networks.fake(part, self.networks.draw(part))
                     gap = gap + self.networks.critic_loss(part, fake_PF)[1] / num_present
+        self.networks.critic.train()
         self._sum_over_ranks([gap])
         self._held_out_gap = gap
         self.gap_measured_at = self.steps
