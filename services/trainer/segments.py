@@ -104,7 +104,7 @@ def segment_argmax(values_PD: Tensor, segments: Segments) -> Tensor:
     with torch.no_grad():
         wide_PD = values_PD if values_PD.dtype == torch.float64 else values_PD.float()
         index_ED = torch._embedding_bag(wide_PD, particles_P, segments.starts_E, mode=_MAX)[3]
-    return index_ED.clamp_min(0)  # -1 for an empty event on CUDA
+    return index_ED.clamp_min_(0)  # -1 for an empty event on CUDA
 
 
 def pool(values_PD: Tensor, segments: Segments, pools: tuple[str, ...], argmax_ED: Tensor | None) -> Tensor:
