@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 from common.redacted_log import redact_everything
@@ -51,3 +52,20 @@ def start_logging(name: str) -> None:
         datefmt="%Y-%m-%d %H:%M:%S",
     )
     redact_everything()
+
+
+def tell_thread_errors() -> None:
+    """An OSError that ends a library's own thread (a full disk, TensorBoard's writer) is one line, not a traceback.
+
+    Whoever uses that thread gets an error of its own.
+    """
+    before = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if isinstance(arguments.exc_value, OSError):
+            name = arguments.thread.name if arguments.thread is not None else "a thread"
+            logging.getLogger(__name__).error("%s: %s", name, arguments.exc_value)
+        else:
+            before(arguments)
+
+    threading.excepthook = hook

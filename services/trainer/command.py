@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging
+from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
 from services.config import Config, load_config
 from services.options import config_options, profile_option, run_dir_option
 from services.trainer.device_environment import prepare
@@ -55,6 +55,7 @@ def trainer(
     """
     rank = os.environ.get("RANK", "")
     start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
+    tell_thread_errors()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is gone is told in one line, by us
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
