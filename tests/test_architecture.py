@@ -58,6 +58,8 @@ PURE = (
     "services/pelican/webdav.py",
     "services/physics/bundles.py",
     "services/physics/metrics.py",
+    "services/physics/report.py",
+    "services/physics/sample.py",
     "services/tensorboard/names.py",
     "services/trainer/ahead.py",
     "services/trainer/batch.py",

@@ -87,7 +87,7 @@ class Checkpoints:
         paths = self._all()
         if not paths:
             return None
-        return paths[0], _read(paths[0])
+        return paths[0], read_checkpoint(paths[0])
 
     def _score_of_best(self) -> float:
         """Infinite if there is none."""
@@ -96,7 +96,7 @@ class Checkpoints:
             best = self._folder / BEST
             if best.exists():
                 try:
-                    self._best_score = float(_read(best)["score"])
+                    self._best_score = float(read_checkpoint(best)["score"])
                 except BadInputError as error:
                     logger.warning("%s; the next checkpoint with a score takes its place", error)
         return self._best_score
@@ -129,7 +129,8 @@ class FollowedCheckpoints(Checkpoints):
         return self._folder / f"step-{step:09d}.pt"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What was saved, on the CPU. Raises BadInputError that names the file."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma
 
 from services.trainer.wgan.config import NetworkConfig
 from services.trainer.wgan.standardise import NUM_CONDITIONS
@@ -50,14 +49,20 @@ class MixtureCountHead(nn.Module):
         return count_nll(self(conditions_EC), counts_E)
 
     @torch.no_grad()
-    def sample(self, conditions_EC: Tensor) -> Tensor:
+    def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
         """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
         mixture: CountMixture = self(conditions_EC)
-        component_E1 = torch.multinomial(mixture.log_weights_EK.exp(), 1)
+        component_E1 = torch.multinomial(mixture.log_weights_EK.exp(), 1, generator=random)
         mean_E = mixture.log_means_EK.exp().gather(1, component_E1).squeeze(1)
         shape_E = mixture.log_shapes_EK.exp().gather(1, component_E1).squeeze(1)
-        rate_E = Gamma(shape_E, shape_E / mean_E, validate_args=False).sample()
-        return torch.poisson(rate_E).long()
+        rate_E = torch._standard_gamma(shape_E, generator=random) * (mean_E / shape_E)
+        return torch.poisson(rate_E, generator=random).long()
+
+    @torch.no_grad()
+    def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """P(N < n) and P(N <= n) for each event's n, in float64. (E, C), (E,) -> (E,), (E,)."""
+        mixture: CountMixture = self(conditions_EC)
+        return count_cdf(mixture, counts_E - 1), count_cdf(mixture, counts_E)
 
 
 class MeanCountHead(nn.Module):
@@ -80,10 +85,13 @@ class MeanCountHead(nn.Module):
         return loss
 
     @torch.no_grad()
-    def sample(self, conditions_EC: Tensor) -> Tensor:
+    def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
         """The nearest count, the same at each call. (E, C) -> (E,) int64."""
         log_counts_E: Tensor = self(conditions_EC)
         return log_counts_E.clamp(0, LOG_MEAN_RANGE[1]).expm1().round().long()
+
+    def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> None:
+        """None: it has no distribution."""
 
 
 CountHead = MixtureCountHead | MeanCountHead
@@ -111,6 +119,21 @@ def count_nll(mixture: CountMixture, counts_E: Tensor) -> Tensor:
         + counts_E1 * (log_means_EK - log_total_EK)
     )
     return -torch.logsumexp(log_weights_EK + log_p_EK, 1).sum().to(mixture.log_means_EK.dtype)
+
+
+def count_cdf(mixture: CountMixture, counts_E: Tensor) -> Tensor:
+    """P(N <= n) in float64, 0 for n < 0. (E, K), (E,) -> (E,).
+
+    Of a negative binomial it is the regularised incomplete beta function I_p(k, n + 1) with p = k / (k + μ).
+    """
+    from scipy.special import betainc
+
+    log_weights_EK, log_means_EK, log_shapes_EK = (values.double().cpu() for values in mixture)
+    counts_E1 = counts_E.double().cpu().unsqueeze(1)
+    chances_EK = torch.sigmoid(log_shapes_EK - log_means_EK)
+    cdf_EK = torch.from_numpy(betainc(log_shapes_EK.exp(), counts_E1.clamp_min(0) + 1, chances_EK))
+    cdf_E = (log_weights_EK.exp() * cdf_EK).sum(1)
+    return torch.where(counts_E1.squeeze(1) < 0, 0.0, cdf_E).to(counts_E.device)
 
 
 def _network(width: int) -> nn.Sequential:

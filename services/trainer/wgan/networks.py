@@ -188,7 +188,7 @@ class Networks:
         Waits for the device, and holds all events at once: split long lists. Draws from torch's global generator.
         RuntimeError before the first batch with muons.
         """
-        self.require_fit()
+        self.standardise.require_fit()
         sampling = self.config.sampling
         conditions_EC = self.standardise.conditions(primary_E4.to(self.device))
         drawn_E = self.count_head.sample(conditions_EC)
@@ -199,11 +199,6 @@ class Networks:
         bounded_PF = features_PF.clamp(-sampling.max_deviation, sampling.max_deviation)
         num_capped = int((drawn_E > sampling.max_count).sum())
         return Bundles(counts_E, self.standardise.muons(bounded_PF), num_capped)
-
-    def require_fit(self) -> None:
-        """RuntimeError if the standardisation is not fitted."""
-        if not (self.standardise.has_conditions and self.standardise.has_features):
-            raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()

@@ -74,6 +74,11 @@ class Standardise(nn.Module):
         self.features_fitted.fill_(True)
         self.has_features = True
 
+    def require_fit(self) -> None:
+        """RuntimeError if conditions or features are not fitted."""
+        if not (self.has_conditions and self.has_features):
+            raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
+
     def conditions(self, primary_E4: Tensor) -> Tensor:
         """Standardised conditions. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m] -> (E, C)."""
         return (_raw_conditions(primary_E4) - self.condition_mean_C) / self.condition_spread_C
@@ -82,17 +87,17 @@ class Standardise(nn.Module):
         """Standardised features, lg E first. (P, 3) = [energy_gev, x_m, y_m] -> (P, F)."""
         return (self._raw_features(muons_P3) - self.feature_mean_F) / self.feature_spread_F
 
-    def muons(self, features_PF: Tensor) -> Tensor:
+    def muons(self, features_PF: Tensor, random: torch.Generator | None = None) -> Tensor:
         """The inverse of ``features``. (P, F) -> (P, 3) = [energy_gev, x_m, y_m].
 
-        With symmetric azimuth, the angle is drawn flat from torch's global generator: energy and radius come
-        back as they were, x and y do not. Energies under ``MIN_ENERGY_GEV`` come back as that.
+        With symmetric azimuth, the angle is drawn flat, from ``random`` or torch's global generator: energy and radius
+        come back as they were, x and y do not. Energies under ``MIN_ENERGY_GEV`` come back as that.
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0])
         if self.symmetric:
             radius_P = (torch.pow(10.0, raw_PF[:, 1]) - self.radius_offset_m).clamp_min(0)
-            azimuth_P = torch.rand_like(radius_P) * (2 * math.pi)
+            azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
             x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
         else:
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)

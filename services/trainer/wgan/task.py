@@ -317,7 +317,7 @@ class WganTask:
 
         RuntimeError before the first batch with muons.
         """
-        self.networks.require_fit()
+        self.networks.standardise.require_fit()
         noise = Noise(0, self.device)
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self._zero

@@ -1,0 +1,1 @@
+"""Muon bundles from a trained checkpoint."""

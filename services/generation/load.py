@@ -1,0 +1,63 @@
+"""A trained model from a checkpoint, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from common.errors import BadInputError
+from services.config import Config
+from services.generation.generator import MuonGenerator
+from services.trainer.checkpoint import read_checkpoint
+from services.trainer.position import StreamPosition
+from services.trainer.wgan.sampler import WganSampler
+
+SAMPLERS: dict[str, Callable[[Config, dict[str, Any], torch.device], MuonGenerator]] = {
+    "wgan": lambda config, task_state, device: WganSampler.from_state(config.trainer.wgan, task_state, device),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A generator, and where it comes from."""
+
+    generator: MuonGenerator
+    config: Config
+    """Of the run that trained it."""
+    path: Path
+    step: int
+    events_trained: int
+
+
+def load_trained(checkpoint: Path, device: torch.device) -> Trained:
+    """From a checkpoint, or a run directory: there the best checkpoint, else the newest.
+
+    Raises BadInputError that names the file.
+    """
+    path = _checkpoint_of(checkpoint) if checkpoint.is_dir() else checkpoint
+    if not path.exists():
+        raise BadInputError(f"{path}: no such checkpoint")
+    state = read_checkpoint(path)
+    try:
+        config = Config.model_validate_json(state["config"])
+        generator = SAMPLERS[config.trainer.model](config, state["task"], device)
+    except (ValidationError, KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BadInputError(f"{path}: its model can't be built ({reason})") from None
+    position = StreamPosition.model_validate_json(state["position"])
+    return Trained(generator, config, path, state["step"], position.counters.events_trained)
+
+
+def _checkpoint_of(run_dir: Path) -> Path:
+    folder = run_dir if run_dir.name == "checkpoints" else run_dir / "checkpoints"
+    if (best := folder / "best.pt").exists():
+        return best
+    newest_first = sorted(folder.glob("step-*.pt"), reverse=True)
+    if not newest_first:
+        raise BadInputError(f"{run_dir}: no checkpoint in it; name a checkpoint file or the folder of a run")
+    return newest_first[0]

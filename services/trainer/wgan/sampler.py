@@ -1,0 +1,64 @@
+"""A trained WGAN as what it is for: counts and muons of given primaries. See services.generation.generator.
+
+E events, P particles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.trainer.segments import Segments
+from services.trainer.wgan.config import WganConfig
+from services.trainer.wgan.count_head import make_count_head
+from services.trainer.wgan.model import Generator
+from services.trainer.wgan.standardise import Standardise
+
+
+class WganSampler:
+    """Standardisation, count head and the generator whose weights are meant to be used; no critic."""
+
+    def __init__(self, config: WganConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.standardise = Standardise(config.network).to(device)
+        self.count_head = make_count_head(config.network).to(device)
+        self.generator = Generator(self.standardise.num_features, config.network).to(device)
+        for module in (self.standardise, self.count_head, self.generator):
+            module.requires_grad_(False).eval()
+
+    @classmethod
+    def from_state(cls, config: WganConfig, task_state: dict[str, Any], device: torch.device) -> WganSampler:
+        """From what WganTask.state_dict() gave.
+
+        KeyError or RuntimeError if the networks differ, or nothing was trained on yet.
+        """
+        sampler = cls(config, device)
+        networks = task_state["networks"]
+        sampler.standardise.load_state_dict(networks["standardise"])
+        sampler.count_head.load_state_dict(networks["count_head"])
+        weights = "generator_average" if config.generator_average_decay > 0 else "generator"
+        sampler.generator.load_state_dict(networks[weights])
+        sampler.standardise.require_fit()
+        return sampler
+
+    @torch.no_grad()
+    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator."""
+        return self.count_head.sample(self.standardise.conditions(primary_E4), random)
+
+    @torch.no_grad()
+    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+        """See MuonGenerator. Waits for the device once, to learn how many muons there are."""
+        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
+        noise = self.generator.noise(segments, random)
+        features_PF = self.generator(self.standardise.conditions(primary_E4), segments, noise)
+        most = self.config.sampling.max_deviation
+        return self.standardise.muons(features_PF.clamp(-most, most), random)
+
+    @torch.no_grad()
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor] | None:
+        """See MuonGenerator."""
+        return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)
