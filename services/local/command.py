@@ -17,6 +17,7 @@ from common.redact import without_secrets
 from services.options import (
     absolute,
     config_options,
+    generator_option,
     input_option,
     profile_option,
     ranges_option,
@@ -78,6 +79,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@generator_option
 @profile_option
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
@@ -101,6 +103,7 @@ def run(
     device: str | None,
     epochs: int | None,
     max_steps: int | None,
+    generator: str | None,
     profile_steps: int | None,
     seed: int | None,
     strict: bool | None,
@@ -128,6 +131,7 @@ def run(
         "trainer.device": device,
         "epochs": epochs,
         "trainer.max_steps": max_steps,
+        "trainer.model": generator,
         "trainer.profile_steps": profile_steps,
         "seed": seed,
         "fetcher.strict": strict,
