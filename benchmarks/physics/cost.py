@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from benchmarks.physics.spec import CORSIKA_FILE, Run
 
-STEP_S = {"wgan": 0.104, "flow": 0.104, "present": 0.065, "count head": 0.003}
+STEP_S = {"wgan": 0.104, "flow": 0.0135, "present": 0.048, "count head": 0.003}
 """Of a step of 256 `bench` events, which have 4.6 muons each."""
 _MUONS = {"bench": 4.6, "heavy": 9.7, CORSIKA_FILE: 5.5}
 """Muons of an event; of the 11 CORSIKA showers' 1,398 a step, as many as 256 events would have."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
-from services.config import Config
+from services.trainer.flow.config import FlowConfig
 from services.trainer.wgan.config import WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ _WGAN = ("services/trainer/wgan/", "services/trainer/segments.py", "services/tra
 _OF_MODEL = {
     "wgan": (f"{_HERE}/models.py", *_WGAN),
     "count head": (f"{_HERE}/models.py", *_WGAN),
-    "flow": (f"{_HERE}/models.py", *_WGAN, "services/trainer/flow/"),
+    "flow": (f"{_HERE}/models.py", *_WGAN, "services/trainer/flow/", "services/trainer/muons/"),
     "present": (f"{_HERE}/present_recipe.py", "services/trainer/segments.py"),
 }
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
@@ -63,7 +63,7 @@ def _resolved(run: Run) -> dict[str, Any]:
     if run.model == "present":
         return {}
     if run.model == "flow":
-        return Config.model_validate({"trainer": {"model": "flow", "flow": run.settings}}).trainer.flow.model_dump()
+        return FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
     return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
 
 

@@ -15,6 +15,9 @@ from benchmarks.physics.present_recipe import PresentRecipe
 from benchmarks.physics.spec import Run
 from services.generation.generator import MuonGenerator
 from services.trainer.batch import Batch
+from services.trainer.flow.config import FlowConfig
+from services.trainer.flow.sampler import FlowSampler
+from services.trainer.flow.task import FlowTask
 from services.trainer.segments import segment_sum
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import WganConfig
@@ -143,8 +146,40 @@ _CHANGES: dict[str, Callable[[WganTask], None]] = {
     "penalty per muon": _penalty_per_muon,
 }
 
+
+class Flow:
+    """The project's flow."""
+
+    def __init__(self, run: Run) -> None:
+        self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
+        self.task = FlowTask(self.config, CPU, seed=run.seed)
+
+    @property
+    def num_parameters(self) -> int:
+        """See Model."""
+        return self.task.num_parameters
+
+    def step(self, batch: Batch) -> object:
+        """See Model."""
+        return self.task.step(batch)
+
+    def sampler(self) -> FlowSampler:
+        """See Model."""
+        return FlowSampler.from_state(self.config, self.task.state_dict(), CPU)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Model."""
+        return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        for name, module in self.task.networks.modules().items():
+            module.load_state_dict(state[name])
+
+
 MODELS: dict[str, Callable[[Run], Model]] = {
     "wgan": Wgan,
     "count head": CountHeadAlone,
+    "flow": Flow,
     "present": lambda run: PresentRecipe(CPU, run.seed),
 }

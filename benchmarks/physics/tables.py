@@ -24,13 +24,16 @@ _NAMES = {
     "c2st_auc": "C2ST AUC",
     "log10_count_w1": "lg(1+N)",
     "nll_excess": "nats above truth",
-    "empty_share_difference": "P(N=0) - truth",
+    "count_mean_ratio": "mean N, generated / real",
+    "count_empty_difference": "P(N=0), generated - real",
+    "count_pit_ks": "PIT, KS",
+    "energy_radius_correlation_difference": "corr(lg E, lg r) - real",
     "train_cpu_s": "training, CPU s",
     "events_per_s": "events/s",
 }
 _DIGITS = {"radius_m_w1": 2, "train_cpu_s": 0, "events_per_s": 0}
 _NOT_COMPARED = ("train_cpu_s", "events_per_s")
-_BEST_IS_NEAR = {"c2st_auc": 0.5}
+_BEST_IS_NEAR = {"c2st_auc": 0.5, "count_mean_ratio": 1.0}
 
 
 def markdown(table: Table, results: Results) -> str:

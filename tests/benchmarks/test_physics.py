@@ -112,7 +112,9 @@ def test_a_run_comes_after_the_one_whose_weights_it_begins_with() -> None:
 
 def test_training_and_validation_share_no_primary() -> None:
     real, _ = validation(Source(), 1000)
-    trained = torch.cat([batch.microbatches[0].event_columns["primary"] for batch in islice(batches(Source(), 0, 250), 8)])
+    trained = torch.cat(
+        [batch.microbatches[0].event_columns["primary"] for batch in islice(batches(Source(), 0, 250), 8)]
+    )
     assert not set(real.primary_E4[:, 0].tolist()) & set(trained[:, 0].double().tolist())
 
 
@@ -233,8 +235,12 @@ def made_up(value: float, floor: float) -> dict:
 
 def test_a_table_has_medians_the_floor_and_the_best_in_bold() -> None:
     many = tuple(replace(TINY, name=f"a{seed}", seed=seed) for seed in range(3))
-    table = Table("t", "Title", "Why?", ("count_tv", "train_cpu_s"), (Row("a", many), Row("b", (replace(TINY, name="b"),))))
-    results = {f"a{index}": made_up(value, 0.01) for index, value in enumerate((0.5, 0.1, 0.2))} | {"b": made_up(0.3, 0.01)}
+    table = Table(
+        "t", "Title", "Why?", ("count_tv", "train_cpu_s"), (Row("a", many), Row("b", (replace(TINY, name="b"),)))
+    )
+    results = {f"a{index}": made_up(value, 0.01) for index, value in enumerate((0.5, 0.1, 0.2))} | {
+        "b": made_up(0.3, 0.01)
+    }
 
     assert markdown(table, results).splitlines()[4:] == [
         "|  | count TV | training, CPU s |",
@@ -283,5 +289,7 @@ def test_a_second_draw_of_rows_with_muons_takes_the_count_from_the_truncated_law
     source = Source(empties=False)
     real, second = validation(source, 20_000)
     assert second is not None
-    first, again = (truth.mean_nll(real.primary_E4, counts_E, source) for counts_E in (real.bundles.counts_E, second.counts_E))
+    first, again = (
+        truth.mean_nll(real.primary_E4, counts_E, source) for counts_E in (real.bundles.counts_E, second.counts_E)
+    )
     assert first == pytest.approx(again, abs=0.05)
