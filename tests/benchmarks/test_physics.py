@@ -14,14 +14,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.physics import cost, keys, runs, truth  # noqa: E402
-from benchmarks.physics.data import batches, redrawn, validation  # noqa: E402
-from benchmarks.physics.models import make_model  # noqa: E402
-from benchmarks.physics.one import complete  # noqa: E402
-from benchmarks.physics.present_recipe import PresentRecipe, conditions, features, segments_of  # noqa: E402
-from benchmarks.physics.report import BEGIN, END, read_results, write_page  # noqa: E402
-from benchmarks.physics.spec import Row, Run, Source, Table  # noqa: E402
-from benchmarks.physics.tables import markdown  # noqa: E402
+from benchmarks.physics import cost, keys, runs, truth
+from benchmarks.physics.data import batches, validation
+from benchmarks.physics.models import make_model
+from benchmarks.physics.one import complete
+from benchmarks.physics.present_recipe import PresentRecipe, conditions, features, segments_of
+from benchmarks.physics.report import BEGIN, END, read_results, write_page
+from benchmarks.physics.spec import Row, Run, Source, Table
+from benchmarks.physics.tables import markdown
 
 TINY = Run("tiny", "wgan", steps=3, batch_events=64, events=200, c2st=False)
 CPU = torch.device("cpu")
