@@ -114,15 +114,16 @@ LOGNORMAL = Table(
     ),
 )
 
-_no_empties = replace(_head, name="no-empties-plain", source=Source(empties=False))
+_no_empties = replace(_head, name="no-empties-plain", source=Source(empties=False), judged_by=Source())
 _TRUNCATED = {"network": {"zero_truncated_counts": True}}
 NO_EMPTIES = Table(
     "no-empties",
     "Hard case: files without empty events",
-    "Rows without muons are missing, as Muonitron leaves them out: is a zero-truncated likelihood needed (4,000 steps"
-    " of the head alone)?",
+    "The training rows without muons are missing, as Muonitron leaves them out. Is what is generated still right, empty"
+    " events included (4,000 steps of the head alone)? Judged by all rows.",
     _COUNTS,
     (
+        Row("all rows, plain likelihood", (replace(_no_empties, name="no-empties-all", source=Source()),)),
         Row("plain likelihood", (_no_empties,)),
         Row("zero-truncated", (replace(_no_empties, name="no-empties-truncated", settings=_TRUNCATED),)),
     ),
@@ -175,6 +176,7 @@ ABLATIONS = Table(
         Row("nothing standardised", _ablation("raw", {}, "raw numbers")),
         Row("x, y in place of r", _ablation("xy", {"network": {"azimuth": "learned"}})),
         Row("count head: mean square error", _ablation("mse", _MSE)),
+        Row("no energy score", _ablation("no-score", {"energy_score_weight": 0.0})),
         Row("penalty per muon, any pairs", _ablation("per-muon", {}, "penalty per muon")),
         Row("λ = 10", _ablation("lambda-10", {"penalty_weight": 10.0})),
         Row("λ = 0.1", _ablation("lambda-0.1", {"penalty_weight": 0.1})),
