@@ -12,6 +12,7 @@ import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -124,10 +125,10 @@ class Networks:
         loss: Tensor = (error_PF.square() * weight_P1).sum() / error_PF.shape[1]
         return loss
 
-    def total_weight(self, source: Microbatch) -> Tensor:
-        """Σ N ** muon_weight over the events with muons, () on the host."""
-        counts_E = torch.from_numpy(source.host_offsets_E1).diff()
-        return (counts_E[counts_E > 0].double() ** self.config.muon_weight).sum()
+    def total_weight(self, source: Microbatch) -> float:
+        """Σ N ** muon_weight over the events with muons."""
+        counts_E = np.diff(source.host_offsets_E1)
+        return float((counts_E[counts_E > 0].astype(np.float64) ** self.config.muon_weight).sum())
 
     def count_loss(self, source: Microbatch) -> Tensor:
         """Of the count head, a sum over events."""

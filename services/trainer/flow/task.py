@@ -177,10 +177,8 @@ class FlowTask:
 
     def _total_weight(self, batch: Batch) -> Tensor:
         """Of all ranks' events with muons, ()."""
-        own = sum(
-            (self.networks.total_weight(part) for part in batch.microbatches), torch.zeros((), dtype=torch.double)
-        )
-        total = own.float().to(self.device, non_blocking=True)
+        own = sum(self.networks.total_weight(part) for part in batch.microbatches)
+        total = torch.full((), own, device=self.device)
         self._sum_over_ranks([total])
         return total
 
@@ -198,7 +196,7 @@ class FlowTask:
         meant to be used. The same noise at each call. RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
-        total = sum(float(self.networks.total_weight(part)) for part in batch.microbatches)
+        total = sum(self.networks.total_weight(part) for part in batch.microbatches)
         m_loss = flow_loss = self._zero
         for part in self._parts(batch, Noise(0, self.device)):
             m_loss = m_loss + self.networks.count_loss(part) / batch.num_events
@@ -213,14 +211,18 @@ class FlowTask:
         Waits for the device, and holds all events at once: split long lists. Its seed is drawn from torch's global
         generator. RuntimeError before the first batch with muons.
         """
-        networks = self.networks
-        sampler = FlowSampler(self.config, networks.standardise, networks.count_head, self._used)
+        sampler = self.sampler()
         random = torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
         primary_E4 = primary_E4.to(self.device)
         drawn_E = sampler.draw_counts(primary_E4, random)
         counts_E = drawn_E.clamp_max(self.config.max_count)
         muons_P3 = sampler.draw_muons(primary_E4, counts_E, random)
         return Bundles(counts_E, muons_P3, int((drawn_E > self.config.max_count).sum()))
+
+    def sampler(self) -> FlowSampler:
+        """Of the weights as they are now. RuntimeError before the first batch with muons."""
+        networks = self.networks
+        return FlowSampler(self.config, networks.standardise, networks.count_head, self._used)
 
     @property
     def _used(self) -> VelocityField:
