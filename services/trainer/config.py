@@ -43,6 +43,9 @@ class TrainerConfig(ConfigBranch):
 
     model: Literal["wgan", "flow"] = "wgan"
     """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
+    start_from: str = ""
+    """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
+    learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)

@@ -138,6 +138,34 @@ def test_empty_events_change_nothing_for_the_flow() -> None:
     torch.testing.assert_close(without.networks.flow_loss(drawn), with_empty.networks.flow_loss(padded))
 
 
+def test_of_a_large_event_a_sample_is_trained_on_and_its_number_of_muons_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [*range(8)] * 4
+    whole, thin = make_task(), make_task(max_muons=5)
+    seen = []
+    flow_loss = thin.networks.flow_loss
+    monkeypatch.setattr(thin.networks, "flow_loss", lambda source: (seen.append(source), flow_loss(source))[1])
+
+    expected, found = (task.step(toy_batch(counts=counts)) for task in (whole, thin))
+
+    (source,) = seen
+    segments = thin.networks.events(source).segments
+    assert segments.counts_E.tolist() == [min(count, 5) for count in counts]
+    assert segments.sizes_E.tolist() == counts
+    assert found["m_loss"] == expected["m_loss"]
+    assert float(found["flow_loss"]) == pytest.approx(float(expected["flow_loss"]), rel=0.3)
+
+
+def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:
+    former, new = make_task(), make_task(seed=2)
+    former.step(toy_batch())
+    new.load_weights(saved(former))
+    assert not changed(weights(former.networks.velocity), new.networks.velocity)
+    assert new.is_fitted
+    assert new.steps == 0
+
+
 def test_a_batch_of_empty_events_trains_the_count_head_alone() -> None:
     task = make_task()
     task.step(toy_batch())

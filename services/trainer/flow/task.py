@@ -22,6 +22,7 @@ from services.trainer.noise import Noise
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan.optimiser import GuardedOptimiser, Learned
 from services.trainer.wgan.schedule import learning_rate_factor
+from services.trainer.wgan.thin import thinned
 
 logger = logging.getLogger(__name__)
 
@@ -169,10 +170,11 @@ class FlowTask:
         metrics["skipped_updates"] = metrics["skipped_updates"] + updated.skipped
 
     def _parts(self, batch: Batch, noise: Noise) -> Iterator[Microbatch]:
-        """The batch, with its noise, in chunks that stay in the cache."""
+        """The batch, thinned and with its noise, in chunks that stay in the cache."""
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
-                drawn = self.networks.with_noise(microbatch, noise.of(microbatch.lane))
+                random = noise.of(microbatch.lane)
+                drawn = self.networks.with_noise(thinned(microbatch, self.config.max_muons, random), random)
                 yield from drawn.chunks(self._chunk_particles) if self._chunk_particles else (drawn,)
 
     def _total_weight(self, batch: Batch) -> Tensor:
@@ -242,13 +244,17 @@ class FlowTask:
             "recipe": {name: getattr(self.config, name) for name in _RECIPE},
         }
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Networks and standardisation of ``state_dict()``. KeyError or RuntimeError, of torch, if they differ."""
+        for name, module in self.networks.modules().items():
+            module.load_state_dict(state["networks"][name])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from ``state_dict()``. KeyError or RuntimeError, of torch, if the networks differ.
 
         Another recipe goes on from this step, and is told.
         """
-        for name, module in self.networks.modules().items():
-            module.load_state_dict(state["networks"][name])
+        self.load_weights(state)
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])
         for name in _RECIPE:
