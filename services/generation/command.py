@@ -70,9 +70,7 @@ class _Total:
     metavar="NAME",
     help="Column with the numbers of muons (or with lists of so many). Without: `muons`, or `num_muons`.",
 )
-@click.option(
-    "--max-count", type=click.IntRange(min=0), help="Most muons of an event. Without: sampling.max_count of the run."
-)
+@click.option("--max-count", type=click.IntRange(min=0), help="Most muons of an event. Without: max_count of the run.")
 @click.option(
     "--depth-kind",
     type=click.Choice(["vertical", "slant"]),
@@ -122,7 +120,7 @@ def generate(
     trained = load_trained(checkpoint, device_named(device))
     config = with_source_of(config_without_run(toml, assignments, inputs), trained.config.source, depth_kind)
     depth = config.source.depth_kind
-    most = trained.config.trainer.wgan.sampling.max_count if max_count is None else max_count
+    most = trained.max_count if max_count is None else max_count
     rule = CountRule(kind, constant, most)
     writer = BundleWriter(
         out, rows_per_file=rows_per_file, force=force, provenance=_provenance(trained, counts, most, depth, seed)

@@ -18,7 +18,7 @@ from services.trainer.noise import noise_seed
 
 CHUNK_EVENTS = 8192
 """Rows that share a seed. Part of what "same seed, same bytes" means: another number gives other events."""
-MAX_MUONS = 1 << 20
+MAX_MUONS = 1 << 18
 """Most muons held at once, but for a single event that has more. It is part of the seed's meaning, too."""
 
 Counts = Literal["sampled", "column", "constant"]
