@@ -131,7 +131,9 @@ def count_cdf(mixture: CountMixture, counts_E: Tensor) -> Tensor:
     log_weights_EK, log_means_EK, log_shapes_EK = (values.double().cpu() for values in mixture)
     counts_E1 = counts_E.double().cpu().unsqueeze(1)
     chances_EK = torch.sigmoid(log_shapes_EK - log_means_EK)
-    cdf_EK = torch.from_numpy(betainc(log_shapes_EK.exp(), counts_E1.clamp_min(0) + 1, chances_EK))
+    # As arrays: scipy may answer tensors with a tensor.
+    arrays = (values.numpy() for values in (log_shapes_EK.exp(), counts_E1.clamp_min(0) + 1, chances_EK))
+    cdf_EK = torch.from_numpy(betainc(*arrays))
     cdf_E = (log_weights_EK.exp() * cdf_EK).sum(1)
     return torch.where(counts_E1.squeeze(1) < 0, 0.0, cdf_E).to(counts_E.device)
 
