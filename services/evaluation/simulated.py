@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from common.errors import BadInputError
 from services.physics.bundles import Bundles, Float64
 from services.physics.sample import Sample
-from services.simulator.config import SimulatorConfig
-from services.simulator.flux import Primaries, sample_primaries
+from services.simulator.config import GROUP_MASS, SimulatorConfig
+from services.simulator.flux import Primaries, h3a_flux, sample_primaries
 from services.simulator.muons import simulate
 from services.simulator.showers import simulate_showers
 from services.slow_progress import SlowProgress
@@ -106,3 +107,23 @@ def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.nd
     before = np.cumsum(counts) - counts
     found: np.ndarray = muons_P3[np.arange(counts.sum()) + np.repeat(starts[rows] - before, counts)]
     return found
+
+
+def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
+    """Weights that turn events of this spectrum into ones of the natural flux (H3a), of mean 1. (E, 4) -> (E,).
+
+    Flux at the primary's energy and mass over the density that it was drawn with.
+    """
+    if config.spectrum == "h3a":
+        return np.ones(len(primary_E4))
+    weight_E = np.zeros(len(primary_E4))
+    for group, mass in enumerate(GROUP_MASS):
+        of_group_E = np.isclose(primary_E4[:, 2], mass)
+        share = config.mass_fractions[group]
+        if of_group_E.any() and share > 0:
+            energy_gev = primary_E4[of_group_E, 0]
+            weight_E[of_group_E] = h3a_flux(energy_gev, group) / (share * energy_gev**-config.gamma)
+    if not weight_E.sum() > 0:
+        raise BadInputError("no event has the mass of one of the simulator's nuclei: they have no natural flux")
+    weight_E /= weight_E.mean()
+    return weight_E

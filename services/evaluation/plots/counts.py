@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from services.evaluation.plots.events import Events
-from services.evaluation.plots.panel import SERIES, Place, compare, figure, finish, frame_ratio, ratio_steps, steps
-from services.evaluation.plots.resample import bins_of
+from services.evaluation.plots.panel import SERIES, Place, compare, figure, finish, frame_ratio, line, points
+from services.evaluation.plots.resample import bins_of, ratio
 from services.physics.bundles import Bundles, Float64, Int64
 
 
@@ -36,15 +36,16 @@ def mean_and_spread(events: Events) -> Figure:
         ratios = []
         for color, (label, chosen) in zip(SERIES, events.masses, strict=False):
             real, generated = (_moment(events, side, chosen, edges, power) for side in events.sides)
-            steps(place.upper, edges, real, color=color, label=label)
-            steps(place.upper, edges, generated, color=color, label="", linestyle="--")
-            ratios.append(ratio_steps(place.lower, edges, real, generated, color=color))
+            points(place.upper, edges, real, color=color, label=label)
+            line(place.upper, edges, generated, color=color)
+            ratios.append(ratio(generated, real))
+            line(place.lower, edges, ratios[-1], color=color)
         frame_ratio(place.lower, ratios)
-    of_mean.upper.plot([], [], color="0.3", linestyle="-", label="real")
-    of_mean.upper.plot([], [], color="0.3", linestyle="--", label="generated")
+    of_mean.upper.plot([], [], color="0.3", linestyle="", marker="o", markersize=4, label="real")
+    of_mean.upper.plot([], [], color="0.3", linestyle="-", label="generated")
     of_mean.upper.legend(ncols=2)
-    finish(of_mean, x="lg(E₀ / GeV)", y="mean number of muons ⟨N⟩")
-    finish(of_spread, x="lg(E₀ / GeV)", y="standard deviation of N")
+    finish(of_mean, x="lg($E_0$ / GeV)", y="mean number of muons ⟨N⟩")
+    finish(of_spread, x="lg($E_0$ / GeV)", y="standard deviation of N")
     return drawn
 
 
@@ -62,7 +63,7 @@ def empty_by_depth(events: Events) -> Figure:
     )
     compare(place, edges, real, generated)
     place.upper.set_ylim(bottom=0)
-    finish(place, x="vertical depth / m", y="part of events without muons, P(N = 0)")
+    finish(place, x="vertical depth / m", y="P(N = 0)")
     return drawn
 
 

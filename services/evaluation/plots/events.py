@@ -52,10 +52,10 @@ class Events:
         log_energy_E = np.log10(self.sample.primary_E4[:, 0])
         edges = np.unique(np.quantile(log_energy_E, [0.0, 0.25, 0.5, 0.75, 1.0]))
         if len(edges) < 2:
-            return [(f"lg(E₀/GeV) = {log_energy_E[0]:.2f}", np.arange(len(log_energy_E)))]
+            return [(f"lg($E_0$/GeV) = {log_energy_E[0]:.2f}", np.arange(len(log_energy_E)))]
         index_E = np.clip(np.searchsorted(edges, log_energy_E, side="right") - 1, 0, len(edges) - 2)
         return [
-            (f"lg(E₀/GeV) {edges[i]:.2f} – {edges[i + 1]:.2f}", np.flatnonzero(index_E == i))
+            (f"lg($E_0$/GeV) {edges[i]:.2f} – {edges[i + 1]:.2f}", np.flatnonzero(index_E == i))
             for i in range(len(edges) - 1)
         ]
 

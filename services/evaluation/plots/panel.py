@@ -67,7 +67,7 @@ def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: s
     shown = np.where(value > 0, value, np.nan) if axes.get_yscale() == "log" else value
     axes.stairs(shown, edges, color=color, label=label, linewidth=1.5, linestyle=linestyle, baseline=None)
     if axes.get_yscale() == "log":
-        low = np.maximum(low, 1e-3 * value)
+        low = np.maximum(low, 0.4 * value)  # a band that reaches 0 must not stretch the axis
     hidden = ~np.isfinite(low) | ~np.isfinite(shown)
     axes.fill_between(
         edges,
@@ -78,6 +78,23 @@ def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: s
         alpha=0.25,
         linewidth=0,
     )
+
+
+def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str) -> None:
+    """Values in bins as markers with errors."""
+    value, low, high = band(draws_DX)
+    shown = np.where(value > 0, value, np.nan)
+    errors = np.array([np.minimum(shown - low, 0.6 * shown), high - shown])
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.errorbar(centres, shown, errors, fmt="o", color=color, markersize=4, linewidth=1.0, label=label)
+
+
+def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str) -> None:
+    """Values in bins as a line through their centres with a band."""
+    value, low, high = band(draws_DX)
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.plot(centres, np.where(value > 0, value, np.nan), color=color, linewidth=1.4)
+    axes.fill_between(centres, np.maximum(low, 0.4 * value), high, color=color, alpha=0.2, linewidth=0)
 
 
 def compare(

@@ -11,6 +11,8 @@ from services.evaluation.plots.panel import DPI
 from services.physics.bundles import RADIUS_OFFSET_M, Bundles, Float64
 
 _BINS = 40
+_DARKEST = 1e-3
+"""Density of the darkest colour, as a part of the largest."""
 _FEW = 5.0
 """Real muons in a cell below which its ratio is left out."""
 
@@ -24,7 +26,8 @@ def energy_and_radius(events: Events) -> Figure:
     drawn = Figure(figsize=(15.5, 4.8), dpi=DPI, layout="constrained")
     places = drawn.subplots(1, 3, sharex=True, sharey=True)
     positive = np.concatenate([values[values > 0] for values in (real, generated)])
-    norm = LogNorm(max(positive.min(initial=1.0), positive.max(initial=1.0) * 1e-4), positive.max(initial=1.0) * 1.01)
+    most = float(positive.max()) if len(positive) else 1.0
+    norm = LogNorm(most * _DARKEST, most)
     for axes, values, title in ((places[0], real, "real"), (places[1], generated, "generated")):
         mesh = axes.pcolormesh(x_edges, y_edges, np.where(values > 0, values, np.nan).T, norm=norm, cmap="viridis")
         axes.set_title(title)
