@@ -64,7 +64,7 @@ def decoherence(events: Events) -> Figure:
         for distance, owner, weight in pairs
     )
     compare(place, edges, real, generated)
-    finish(place, x="distance between two muons D / m", y="pairs per event, each event once / m⁻¹")
+    finish(place, x="distance between two muons D / m", y="pairs of muons per event / m⁻¹")
     return drawn
 
 
