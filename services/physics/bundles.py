@@ -16,61 +16,94 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 RADIUS_OFFSET_M = 0.1
-"""Of lg(r + offset): closer to the shower axis, distances are not told apart."""
+"""Of log10(r + offset): closer to the shower axis, distances are not told apart."""
 _MIN_ENERGY_GEV = 1e-9
+
+EVENT_FEATURES = ("count", "log10_count")
+"""One number an event."""
+MUON_FEATURES = ("log10_energy", "log10_radius", "radius_m", "x_m")
+"""One number a muon."""
+BUNDLE_FEATURES = ("log10_bundle_energy", "log10_leading_energy", "mean_radius_m", "weighted_radius_m")
+"""One number an event with muons."""
 
 
 @dataclass(frozen=True)
 class Bundles:
-    """Events with the energies and the distances to the shower axis of their muons."""
+    """Events with the energies of their muons, and their places relative to the shower axis."""
 
     counts_E: Int64
     energy_gev_P: Float64
-    radius_m_P: Float64
+    x_m_P: Float64
+    y_m_P: Float64
 
     @classmethod
     def of(cls, counts_E: npt.NDArray[np.integer], muons_P3: npt.NDArray[np.floating]) -> Bundles:
         """From counts and muons (P, 3) = [energy_gev, x_m, y_m]."""
         wide_P3 = muons_P3.astype(np.float64)
-        return cls(counts_E.astype(np.int64), wide_P3[:, 0], np.hypot(wide_P3[:, 1], wide_P3[:, 2]))
+        return cls(counts_E.astype(np.int64), *(np.ascontiguousarray(column_P) for column_P in wide_P3.T))
 
     def __len__(self) -> int:
         return len(self.counts_E)
 
     def only(self, chosen_E: Bool) -> Bundles:
         """Some of the events."""
-        chosen_P = np.repeat(chosen_E, self.counts_E)
-        return Bundles(self.counts_E[chosen_E], self.energy_gev_P[chosen_P], self.radius_m_P[chosen_P])
+        return self._muons(self.counts_E[chosen_E], np.repeat(chosen_E, self.counts_E))
 
     def finite(self) -> tuple[Bundles, int]:
         """Without muons whose energy or position is not finite, and how many these are."""
-        good_P = np.isfinite(self.energy_gev_P) & np.isfinite(self.radius_m_P)
+        good_P = np.isfinite(self.energy_gev_P) & np.isfinite(self.x_m_P) & np.isfinite(self.y_m_P)
         if good_P.all():
             return self, 0
         kept_before = np.concatenate([[0], np.cumsum(good_P)])
         offsets = np.concatenate([[0], np.cumsum(self.counts_E)])
-        kept = Bundles(np.diff(kept_before[offsets]), self.energy_gev_P[good_P], self.radius_m_P[good_P])
-        return kept, int((~good_P).sum())
+        return self._muons(np.diff(kept_before[offsets]), good_P), int((~good_P).sum())
+
+    @cached_property
+    def radius_m_P(self) -> Float64:
+        """Distance to the shower axis."""
+        radius_m_P: Float64 = np.hypot(self.x_m_P, self.y_m_P)
+        return radius_m_P
+
+    @cached_property
+    def event_P(self) -> Int64:
+        """The event of each muon."""
+        return np.repeat(np.arange(len(self)), self.counts_E)
+
+    @cached_property
+    def filled_F(self) -> Int64:
+        """The F events with muons."""
+        return np.flatnonzero(self.counts_E)
 
     @cached_property
     def features(self) -> dict[str, Float64]:
-        """By name; one number an event for ``count``, one a muon or one an event with muons for the others."""
+        """By name: EVENT_FEATURES, MUON_FEATURES and BUNDLE_FEATURES."""
         energy_P = np.maximum(self.energy_gev_P, _MIN_ENERGY_GEV)
-        sum_energy = self._per_event(np.add, energy_P)
+        sum_energy_F = self.per_event(energy_P)
         return {
             "count": self.counts_E.astype(np.float64),
-            "lg_e": np.log10(energy_P),
-            "lg_r": np.log10(self.radius_m_P + RADIUS_OFFSET_M),
-            "r": self.radius_m_P,
-            "lg_sum_e": np.log10(sum_energy),
-            "lg_e_max": np.log10(self._per_event(np.maximum, energy_P)),
-            "r_weighted": self._per_event(np.add, energy_P * self.radius_m_P) / sum_energy,
+            "log10_count": np.log10(1.0 + self.counts_E),
+            "log10_energy": np.log10(energy_P),
+            "log10_radius": np.log10(self.radius_m_P + RADIUS_OFFSET_M),
+            "radius_m": self.radius_m_P,
+            "x_m": self.x_m_P,
+            "log10_bundle_energy": np.log10(sum_energy_F),
+            "log10_leading_energy": np.log10(self.per_event(energy_P, np.maximum)),
+            "mean_radius_m": self.per_event(self.radius_m_P) / self.counts_E[self.filled_F],
+            "weighted_radius_m": self.per_event(energy_P * self.radius_m_P) / sum_energy_F,
         }
 
-    def _per_event(self, operation: np.ufunc, values_P: Float64) -> Float64:
-        """One number for each event with muons."""
-        first = (np.cumsum(self.counts_E) - self.counts_E)[self.counts_E > 0]
-        if not len(first):
+    def events_of(self, feature: str) -> Int64:
+        """Which event each value of the feature belongs to."""
+        if feature in EVENT_FEATURES:
+            return np.arange(len(self))
+        return self.event_P if feature in MUON_FEATURES else self.filled_F
+
+    def per_event(self, values_P: Float64, operation: np.ufunc = np.add) -> Float64:
+        """One number for each event with muons: by default the sum of its muons' values. (P,) -> (F,)."""
+        if not len(self.filled_F):
             return np.zeros(0)
-        reduced: Float64 = operation.reduceat(values_P, first)
-        return reduced
+        reduced_F: Float64 = operation.reduceat(values_P, (np.cumsum(self.counts_E) - self.counts_E)[self.filled_F])
+        return reduced_F
+
+    def _muons(self, counts_E: Int64, chosen_P: Bool) -> Bundles:
+        return Bundles(counts_E, self.energy_gev_P[chosen_P], self.x_m_P[chosen_P], self.y_m_P[chosen_P])

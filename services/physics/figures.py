@@ -11,12 +11,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 _LABELS = {
-    "lg_count": "lg(1 + muons of an event)",
-    "lg_e": "lg(E / GeV) of muons",
-    "lg_r": "lg(r / m + 0.1) of muons",
-    "lg_sum_e": "lg(sum of E / GeV) of events",
-    "lg_e_max": "lg(largest E / GeV) of events",
-    "r_weighted": "energy-weighted mean r / m of events",
+    "log10_count": "log10(1 + muons of an event)",
+    "log10_energy": "log10(E / GeV) of muons",
+    "log10_radius": "log10(r / m + 0.1) of muons",
+    "log10_bundle_energy": "log10(sum of E / GeV) of events",
+    "log10_leading_energy": "log10(largest E / GeV) of events",
+    "weighted_radius_m": "energy-weighted mean r / m of events",
 }
 _DPI = 60
 _COLUMNS = 3

@@ -1,4 +1,6 @@
-"""Distances between two sets of muon bundles, and what they are between real and real. Pure.
+"""The panel: a few distances between two sets of muon bundles, cheap enough to be told while training. Pure.
+
+All there is to tell of a trained model: services.physics.evaluate.
 
 W1 is the first Wasserstein distance of two one-dimensional distributions, in the unit of the feature; TV the total
 variation distance of two discrete ones, 0 to 1. Both are above 0 for two samples of the same distribution. That is the
@@ -14,7 +16,10 @@ from scipy.stats import wasserstein_distance
 
 from services.physics.bundles import Bool, Bundles, Float64, Int64
 
-W1_FEATURES = ("lg_e", "lg_r", "r", "lg_sum_e", "lg_e_max", "r_weighted")
+W1_FEATURES = (
+    *("log10_energy", "log10_radius", "radius_m"),
+    *("log10_bundle_energy", "log10_leading_energy", "weighted_radius_m"),
+)
 FLOOR_SPLITS = 8
 PANEL_SPLITS = 2
 
@@ -39,18 +44,6 @@ def distances(a: Bundles, b: Bundles) -> dict[str, float]:
     for name in W1_FEATURES:
         if len(a.features[name]) and len(b.features[name]):
             found[f"{name}_w1"] = w1(a.features[name], b.features[name])
-    return found
-
-
-def halves(showers_E: Int64, splits: int, seed: int = 0) -> list[Bool]:
-    """Ways to split events into two halves, as masks (E,). Events of one shower stay together: they are alike."""
-    names, shower_E = np.unique(showers_E, return_inverse=True)
-    found = []
-    for number in range(splits):
-        in_first = np.zeros(len(names), np.bool_)
-        order = np.random.default_rng([seed, number]).permutation(len(names))
-        in_first[order[: len(names) // 2]] = True
-        found.append(in_first[shower_E])
     return found
 
 

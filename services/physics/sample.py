@@ -5,9 +5,11 @@ E events, P muons; the muons of an event are neighbours, events in order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from services.physics.bundles import Bundles, Float64, Int64
+import numpy as np
+
+from services.physics.bundles import Bool, Bundles, Float64, Int64
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,17 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.shower_E)
+
+    @property
+    def weights_E(self) -> Float64:
+        """How much each event counts, as numbers."""
+        return np.ones(len(self)) if self.weight_E is None else self.weight_E.astype(np.float64)
+
+    def only(self, chosen_E: Bool) -> Sample:
+        """Some of the events."""
+        weight_E = None if self.weight_E is None else self.weight_E[chosen_E]
+        return Sample(self.primary_E4[chosen_E], self.shower_E[chosen_E], self.bundles.only(chosen_E), weight_E)
+
+    def with_bundles(self, bundles: Bundles) -> Sample:
+        """The same primaries with other muons."""
+        return replace(self, bundles=bundles)

@@ -7,8 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from services.physics.bundles import RADIUS_OFFSET_M, Bundles
-from services.physics.metrics import W1_FEATURES, count_tv, distances, floor, halves, panel, score, w1
+from services.physics.bundles import RADIUS_OFFSET_M, Bundles, Float64, Int64
+from services.physics.metrics import W1_FEATURES, count_tv, distances, floor, panel, score, w1
+from services.physics.splits import halves
+
+
+def on_x_axis(counts_E: Int64, energy_gev_P: Float64, radius_m_P: Float64) -> Bundles:
+    """Bundles whose muons have these radii."""
+    return Bundles(counts_E, energy_gev_P, radius_m_P, np.zeros(len(radius_m_P)))
 
 
 def make_bundles(num_events: int, seed: int) -> Bundles:
@@ -18,7 +24,7 @@ def make_bundles(num_events: int, seed: int) -> Bundles:
     counts_E = rng.poisson(10**lg_primary_E * rng.gamma(6.0, 1 / 6, num_events))
     lg_energy_P = 2 + np.repeat(lg_primary_E, counts_E) + 0.3 * rng.normal(size=counts_E.sum())
     radius_P = 10 ** (3 - 0.8 * lg_energy_P + 0.1 * rng.normal(size=len(lg_energy_P)))
-    return Bundles(counts_E, 10**lg_energy_P, radius_P)
+    return on_x_axis(counts_E, 10**lg_energy_P, radius_P)
 
 
 REAL = make_bundles(4_000, 1)
@@ -46,16 +52,21 @@ def test_features_of_a_bundle_by_hand() -> None:
     bundles = Bundles.of(np.array([2, 0, 1]), np.array([[10.0, 3.0, 4.0], [90.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     features = bundles.features
     assert features["count"].tolist() == [2, 0, 1]
-    assert features["lg_e"] == pytest.approx([1.0, math.log10(90), 0.0])
-    assert features["r"] == pytest.approx([5.0, 1.0, 0.0])
-    assert features["lg_r"] == pytest.approx(np.log10([5 + RADIUS_OFFSET_M, 1 + RADIUS_OFFSET_M, RADIUS_OFFSET_M]))
-    assert features["lg_sum_e"] == pytest.approx([2.0, 0.0])
-    assert features["lg_e_max"] == pytest.approx([math.log10(90), 0.0])
-    assert features["r_weighted"] == pytest.approx([(10 * 5 + 90 * 1) / 100, 0.0])
+    assert features["log10_count"] == pytest.approx(np.log10([3, 1, 2]))
+    assert features["x_m"].tolist() == [3, 0, 0]
+    assert features["mean_radius_m"] == pytest.approx([3.0, 0.0])
+    assert features["log10_energy"] == pytest.approx([1.0, math.log10(90), 0.0])
+    assert features["radius_m"] == pytest.approx([5.0, 1.0, 0.0])
+    assert features["log10_radius"] == pytest.approx(
+        np.log10([5 + RADIUS_OFFSET_M, 1 + RADIUS_OFFSET_M, RADIUS_OFFSET_M])
+    )
+    assert features["log10_bundle_energy"] == pytest.approx([2.0, 0.0])
+    assert features["log10_leading_energy"] == pytest.approx([math.log10(90), 0.0])
+    assert features["weighted_radius_m"] == pytest.approx([(10 * 5 + 90 * 1) / 100, 0.0])
 
 
 def test_some_of_the_events_keep_their_own_muons() -> None:
-    bundles = Bundles(np.array([2, 0, 1, 3]), np.arange(1.0, 7.0), np.arange(11.0, 17.0))
+    bundles = on_x_axis(np.array([2, 0, 1, 3]), np.arange(1.0, 7.0), np.arange(11.0, 17.0))
     some = bundles.only(np.array([False, True, True, True]))
     assert some.counts_E.tolist() == [0, 1, 3]
     assert some.energy_gev_P.tolist() == [3, 4, 5, 6]
@@ -63,7 +74,9 @@ def test_some_of_the_events_keep_their_own_muons() -> None:
 
 
 def test_muons_that_are_not_finite_are_counted_and_leave_their_event() -> None:
-    bundles = Bundles(np.array([2, 1, 2]), np.array([1.0, np.nan, 3.0, np.inf, 5.0]), np.array([1.0, 1, 1, 1, np.nan]))
+    bundles = on_x_axis(
+        np.array([2, 1, 2]), np.array([1.0, np.nan, 3.0, np.inf, 5.0]), np.array([1.0, 1, 1, 1, np.nan])
+    )
     finite, num_bad = bundles.finite()
     assert num_bad == 3
     assert finite.counts_E.tolist() == [1, 1, 0]
@@ -72,7 +85,7 @@ def test_muons_that_are_not_finite_are_counted_and_leave_their_event() -> None:
 
 
 def test_bundles_without_muons_have_no_distance_but_that_of_the_counts() -> None:
-    none = Bundles(np.zeros(5, np.int64), np.zeros(0), np.zeros(0))
+    none = on_x_axis(np.zeros(5, np.int64), np.zeros(0), np.zeros(0))
     assert distances(none, REAL) == {"count_tv": pytest.approx(1 - (REAL.counts_E == 0).mean())}
     assert distances(none.only(np.zeros(5, np.bool_)), REAL) == {}
 
@@ -100,27 +113,27 @@ def wrong(what: str) -> Bundles:
     good = make_bundles(4_000, 2)
     energy_P, radius_P = good.energy_gev_P, good.radius_m_P
     if what == "energies shuffled between events":
-        return Bundles(good.counts_E, rng.permutation(energy_P), radius_P)
+        return on_x_axis(good.counts_E, rng.permutation(energy_P), radius_P)
     if what == "radii shuffled between muons":
-        return Bundles(good.counts_E, energy_P, rng.permutation(radius_P))
+        return on_x_axis(good.counts_E, energy_P, rng.permutation(radius_P))
     if what == "energies too large":
-        return Bundles(good.counts_E, energy_P * 1.5, radius_P)
+        return on_x_axis(good.counts_E, energy_P * 1.5, radius_P)
     if what == "radii too large":
-        return Bundles(good.counts_E, energy_P, radius_P * 1.5)
+        return on_x_axis(good.counts_E, energy_P, radius_P * 1.5)
     assert what == "counts are their own mean"
     lg_primary_E = np.random.default_rng(0).uniform(0, 1, 4_000)
     counts_E = np.round(10**lg_primary_E).astype(np.int64)
     lg_energy_P = 2 + np.repeat(lg_primary_E, counts_E) + 0.3 * rng.normal(size=counts_E.sum())
-    return Bundles(counts_E, 10**lg_energy_P, 10 ** (3 - 0.8 * lg_energy_P + 0.1 * rng.normal(size=len(lg_energy_P))))
+    return on_x_axis(counts_E, 10**lg_energy_P, 10 ** (3 - 0.8 * lg_energy_P + 0.1 * rng.normal(size=len(lg_energy_P))))
 
 
 @pytest.mark.parametrize(
     ("what", "raised"),
     [
-        ("energies shuffled between events", {"lg_sum_e_w1", "lg_e_max_w1"}),
-        ("radii shuffled between muons", {"r_weighted_w1"}),
-        ("energies too large", {"lg_e_w1", "lg_sum_e_w1", "lg_e_max_w1"}),
-        ("radii too large", {"lg_r_w1", "r_w1"}),
+        ("energies shuffled between events", {"log10_bundle_energy_w1", "log10_leading_energy_w1"}),
+        ("radii shuffled between muons", {"weighted_radius_m_w1"}),
+        ("energies too large", {"log10_energy_w1", "log10_bundle_energy_w1", "log10_leading_energy_w1"}),
+        ("radii too large", {"log10_radius_w1", "radius_m_w1"}),
         ("counts are their own mean", {"count_tv"}),
     ],
 )
@@ -130,7 +143,7 @@ def test_what_is_wrong_with_a_generator_raises_the_distance_named_after_it(what:
         assert found[name] > 2.5 * FLOOR[name], (name, found[name] / FLOOR[name])
     assert score(found, FLOOR) > 1.3
     if "shuffled" in what:  # every muon is there: what is seen of them one by one is not worse
-        for name in {"count_tv", "lg_e_w1", "lg_r_w1", "r_w1"}:
+        for name in {"count_tv", "log10_energy_w1", "log10_radius_w1", "radius_m_w1"}:
             assert found[name] < 2 * FLOOR[name], name
 
 

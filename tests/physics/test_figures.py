@@ -21,7 +21,7 @@ def num_colours(pixels: npt.NDArray[np.uint8]) -> int:
 def test_a_picture_is_drawn_even_if_a_side_is_empty(
     real: npt.NDArray[np.int64], generated: npt.NDArray[np.int64]
 ) -> None:
-    pixels = comparison({"lg_e": (EDGES, real, generated), "lg_count": (EDGES, real, generated)}, "title")
+    pixels = comparison({"log10_energy": (EDGES, real, generated), "log10_count": (EDGES, real, generated)}, "title")
     assert pixels.dtype == np.uint8
     assert pixels.ndim == 3
     assert pixels.shape[2] == 3
@@ -29,6 +29,6 @@ def test_a_picture_is_drawn_even_if_a_side_is_empty(
 
 
 def test_what_differs_looks_different_and_what_does_not_does_not() -> None:
-    one = comparison({"lg_e": (EDGES, SOME, SOME)}, "title")
-    assert np.array_equal(one, comparison({"lg_e": (EDGES, SOME, SOME)}, "title"))
-    assert not np.array_equal(one, comparison({"lg_e": (EDGES, SOME, SOME[::-1])}, "title"))
+    one = comparison({"log10_energy": (EDGES, SOME, SOME)}, "title")
+    assert np.array_equal(one, comparison({"log10_energy": (EDGES, SOME, SOME)}, "title"))
+    assert not np.array_equal(one, comparison({"log10_energy": (EDGES, SOME, SOME[::-1])}, "title"))

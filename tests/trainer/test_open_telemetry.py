@@ -61,10 +61,10 @@ def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_res
     assert (tmp_path / "validation.pt").read_bytes() == block
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     events = EventAccumulator(str(run_folder(tmp_path))).Reload()
-    floors = [point.value for point in events.Scalars("panel/lg_e_w1_floor")]
+    floors = [point.value for point in events.Scalars("panel/log10_energy_w1_floor")]
     assert len(set(floors)) == 1, "the same events each time"
     assert events.Tags()["images"] == ["panel/distributions"]
-    assert "hist/generated/lg_sum_e" in events.Tags()["histograms"]
+    assert "hist/generated/log10_bundle_energy" in events.Tags()["histograms"]
 
 
 def test_the_block_may_come_from_files_of_its_own(tmp_path: Path) -> None:

@@ -45,13 +45,13 @@ def test_scalars_histograms_and_images_come_back(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path, 0)
     sink.scalars({"train/w_gap": 1.5, "panel/score": 3.0}, 7)
     sink.scalars({"train/w_gap": float("nan")}, 8)
-    sink.histograms({"hist/real/lg_e": Histogram(np.array([0.0, 1.0, 3.0]), np.array([5, 2]))}, 7)
+    sink.histograms({"hist/real/log10_energy": Histogram(np.array([0.0, 1.0, 3.0]), np.array([5, 2]))}, 7)
     sink.images({"panel/picture": np.full((4, 6, 3), 200, np.uint8)}, 7)
     sink.close()
     events = read(tmp_path)
     assert points(tmp_path, "panel/score") == [(7, 3.0)]
     assert [point.step for point in events.Scalars("train/w_gap")] == [7, 8]
-    (histogram,) = events.Histograms("hist/real/lg_e")
+    (histogram,) = events.Histograms("hist/real/log10_energy")
     value = histogram.histogram_value
     assert (list(value.bucket), list(value.bucket_limit)) == ([5, 2], [1, 3])
     assert (value.min, value.max, value.num, value.sum) == (0, 3, 7, 5 * 0.5 + 2 * 2.0)

@@ -68,7 +68,7 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
 def test_the_same_names_are_recorded_offline(tmp_path: Path) -> None:
     sink = WandbSink(tmp_path, OFFLINE, "2026-11-21T12-00-00", {"seed": 3, "trainer.wgan.critic_steps": 5})
     sink.scalars({"train/w_gap": 1.5, "panel/score": 3.0}, 10)
-    sink.histograms({"hist/real/lg_e": Histogram(np.array([0.0, 1.0, 3.0]), np.array([5, 2]))}, 10)
+    sink.histograms({"hist/real/log10_energy": Histogram(np.array([0.0, 1.0, 3.0]), np.array([5, 2]))}, 10)
     sink.images({"panel/distributions": np.full((4, 6, 3), 200, np.uint8)}, 10)
     sink.scalars({"train/w_gap": 1.25}, 20)
     sink.flush()
@@ -76,7 +76,7 @@ def test_the_same_names_are_recorded_offline(tmp_path: Path) -> None:
     rows = history(tmp_path)
     assert [(row["step"], row["train/w_gap"]) for row in rows if "train/w_gap" in row] == [(10, 1.5), (20, 1.25)]
     assert rows[0]["panel/score"] == 3.0
-    assert [row["hist/real/lg_e/values"] for row in rows if "hist/real/lg_e/values" in row] == [[5, 2]]
+    assert [row["hist/real/log10_energy/values"] for row in rows if "hist/real/log10_energy/values" in row] == [[5, 2]]
     assert [row["panel/distributions/width"] for row in rows if "panel/distributions/width" in row] == [6]
     (run,) = [record.run for record in records(tmp_path) if record.HasField("run")]
     assert (run.project, run.display_name, list(run.tags)) == ("muons", "2026-11-21T12-00-00", ["a", "b"])

@@ -19,7 +19,14 @@ from services.trainer.wgan.panel import FIGURE, WganPanel
 from services.trainer.wgan.task import Bundles, WganTask
 
 METRICS = ("count_tv", *(f"{name}_w1" for name in W1_FEATURES))
-HISTOGRAMS = ("lg_count", "lg_e", "lg_r", "lg_sum_e", "lg_e_max", "r_weighted")
+HISTOGRAMS = (
+    "log10_count",
+    "log10_energy",
+    "log10_radius",
+    "log10_bundle_energy",
+    "log10_leading_energy",
+    "weighted_radius_m",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +68,9 @@ def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: 
     for name in HISTOGRAMS:
         real, generated = found.histograms[f"hist/real/{name}"], found.histograms[f"hist/generated/{name}"]
         assert np.array_equal(real.edges, generated.edges)
-    assert found.histograms["hist/real/lg_count"].counts.sum() == 600
-    assert found.histograms["hist/generated/lg_count"].counts.sum() == 600
-    assert found.histograms["hist/real/lg_e"].counts.sum() == block.num_particles
+    assert found.histograms["hist/real/log10_count"].counts.sum() == 600
+    assert found.histograms["hist/generated/log10_count"].counts.sum() == 600
+    assert found.histograms["hist/real/log10_energy"].counts.sum() == block.num_particles
     assert found.images[FIGURE].dtype == np.uint8
     assert found.images[FIGURE].shape[2] == 3
     assert len(np.unique(found.images[FIGURE].reshape(-1, 3), axis=0)) > 10, "something is drawn"
@@ -90,7 +97,7 @@ def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     muons_P3 = muons_P3 * torch.tensor([3.0, 1.0, 1.0])
     first = 0
     wrong = evaluated(task, block)
-    assert wrong.scalars["panel/lg_e_w1"] == pytest.approx(math.log10(3), abs=0.15)
+    assert wrong.scalars["panel/log10_energy_w1"] == pytest.approx(math.log10(3), abs=0.15)
     assert wrong.scalars["panel/score"] > 2 * perfect
 
 
@@ -145,7 +152,7 @@ def test_a_block_without_muons_has_a_count_distance_only() -> None:
     assert {name for name in found.scalars if name.startswith("panel/")} == {
         *("panel/count_tv", "panel/count_tv_floor", "panel/score", "panel/muons_not_finite")
     }
-    assert set(found.histograms) == {"hist/real/lg_count", "hist/generated/lg_count"}
+    assert set(found.histograms) == {"hist/real/log10_count", "hist/generated/log10_count"}
 
 
 def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(

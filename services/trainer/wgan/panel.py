@@ -27,6 +27,10 @@ _EVENTS_AT_A_TIME = 256
 _MOST_TIMES_REAL = 32
 _MOST_AT_LEAST = 1 << 20
 _BINS = 60
+_SHOWN = (
+    *("log10_count", "log10_energy", "log10_radius"),
+    *("log10_bundle_energy", "log10_leading_energy", "weighted_radius_m"),
+)
 _BEYOND = 0.001
 """Part of the real values that the range of a histogram may leave out on each side, before it is widened."""
 
@@ -83,7 +87,7 @@ class _Real:
 
     def __init__(self, block: Batch) -> None:
         # Only now: a run that never gets here starts a second earlier without scipy and matplotlib.
-        from services.physics import figures, metrics
+        from services.physics import figures, metrics, splits
 
         self._figures, self._metrics = figures, metrics
         self.block = block
@@ -92,8 +96,8 @@ class _Real:
         muons_P3 = torch.cat([part.particle_columns["muons"] for part in block.microbatches]).cpu().numpy()
         self.bundles = Bundles.of(counts_E, muons_P3)
         showers_E = _showers(block)
-        self._panel_splits = metrics.halves(showers_E, metrics.PANEL_SPLITS)
-        self._floor = metrics.floor(self.bundles, metrics.halves(showers_E, metrics.FLOOR_SPLITS))
+        self._panel_splits = splits.halves(showers_E, metrics.PANEL_SPLITS)
+        self._floor = metrics.floor(self.bundles, splits.halves(showers_E, metrics.FLOOR_SPLITS))
 
     def compared_with(self, generated: Bundles, scalars: dict[str, float]) -> Evaluation:
         """The panel, with ``scalars`` in it."""
@@ -135,9 +139,7 @@ class _Real:
 
 def _shown(bundles: Bundles) -> dict[str, npt.NDArray[np.float64]]:
     """The features that are drawn, by name."""
-    features = bundles.features
-    rest = {name: values for name, values in features.items() if name not in ("count", "r")}
-    return {"lg_count": np.log10(1 + features["count"]), **rest}
+    return {name: bundles.features[name] for name in _SHOWN}
 
 
 def _histograms(bundles: Bundles, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:

@@ -1,0 +1,76 @@
+"""What each metric is called, its unit, what is best, and what it means, in the order in which they are told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+TARGETS = {"zero": 0.0, "one": 1.0, "half": 0.5}
+"""Where a metric that may be off to either side is best."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric, without its numbers."""
+
+    unit: str
+    better: str
+    """See Metric.better."""
+    meaning: str
+
+
+def _at_least(number: int) -> Definition:
+    return Definition("", "one", f"events with at least {number} muons: generated / real")
+
+
+_DEX = "dex"
+_BINS = {
+    "conditional": "mean over bins of primary energy and mass",
+    "conditional_zenith": "mean over bins of zenith",
+    "conditional_depth": "mean over bins of depth",
+}
+_FEATURES = {
+    "log10_energy": "log10 E of the muons",
+    "log10_radius": "log10(r + 0.1 m) of the muons",
+    "log10_count": "log10(1 + N) of the events",
+    "log10_bundle_energy": "log10 of a bundle's sum of E",
+}
+
+DEFINITIONS: Mapping[str, Definition] = {
+    "count_tv": Definition("", "lower", "total variation distance of the numbers of muons, 0 to 1"),
+    "log10_count_w1": Definition(_DEX, "lower", "W1 of log10(1 + N)"),
+    "count_empty_difference": Definition("", "zero", "part of events without muons: generated - real"),
+    "count_mean_ratio": Definition("", "one", "mean number of muons: generated / real"),
+    "count_fano_ratio": Definition("", "one", "variance / mean of the number of muons: generated / real"),
+    **{f"count_at_least_{number}_ratio": _at_least(number) for number in (2, 4, 10, 100)},
+    "count_pit_ks": Definition(
+        "", "lower", "are the model's count probabilities right? KS distance of the PIT from uniform"
+    ),
+    "log10_energy_w1": Definition(_DEX, "lower", "W1 of log10 E of all muons"),
+    "log10_radius_w1": Definition(_DEX, "lower", "W1 of log10(r + 0.1 m) of all muons"),
+    "radius_m_w1": Definition("m", "lower", "W1 of the muons' distance to the shower axis"),
+    "x_m_w1": Definition("m", "lower", "W1 of the muons' x"),
+    "log10_bundle_energy_w1": Definition(_DEX, "lower", "W1 of log10 of a bundle's sum of E"),
+    "log10_leading_energy_w1": Definition(_DEX, "lower", "W1 of log10 of a bundle's largest E"),
+    "mean_radius_m_w1": Definition("m", "lower", "W1 of a bundle's mean r"),
+    "weighted_radius_m_w1": Definition("m", "lower", "W1 of a bundle's energy-weighted mean r"),
+    "decoherence_m_w1": Definition("m", "lower", "W1 of the distances between two muons of an event"),
+    **{
+        f"{bins}_{feature}_w1": Definition(_DEX, "lower", f"W1 of {of}, {where}")
+        for bins, where in _BINS.items()
+        for feature, of in _FEATURES.items()
+    },
+    "mean_log10_radius_variance_difference": Definition(
+        "dex²", "zero", "variance of the mean log10 r of events with 20 muons or more: generated - real"
+    ),
+    "energy_radius_correlation_difference": Definition(
+        "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
+    ),
+    "energy_radius_correlation_within_events_difference": Definition(
+        "", "zero", "correlation of log10 E and log10 r inside events: generated - real"
+    ),
+    "fpd": Definition("σ²", "lower", "Fréchet distance of nine event features, extrapolated to infinite samples"),
+    "kpd": Definition("", "lower", "kernel distance (MMD², degree 4) of nine event features; may be below 0 by chance"),
+    "c2st_summary_auc": Definition("", "half", "AUC of a classifier that sees nine features of an event"),
+    "c2st_auc": Definition("", "half", "AUC of a classifier that sees every muon of an event (DeepSets)"),
+}

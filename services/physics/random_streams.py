@@ -1,0 +1,25 @@
+"""Random numbers of an evaluation: one seed, and a stream of its own for each purpose. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Purpose(IntEnum):
+    """What the numbers are for. Far from the small numbers with which ``splits.halves`` begins."""
+
+    EVENTS = 1001
+    BOOTSTRAPS = 1002
+    PAIRS_REAL = 1003
+    PAIRS_GENERATED = 1004
+    PARTS = 1005
+    SET_MUONS = 1006
+    TEST_HALVES = 1007
+    BATCHES = 1008
+
+
+def stream(seed: int, purpose: Purpose) -> np.random.Generator:
+    """The same numbers each time."""
+    return np.random.default_rng([seed, purpose])

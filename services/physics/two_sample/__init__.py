@@ -1,0 +1,1 @@
+"""Classifiers that try to tell generated from real events."""

@@ -1,0 +1,62 @@
+"""Simulated bundles for tests: real, real again for the same primaries, and spoilt in one way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from services.physics.bundles import Bundles, Float64
+from services.physics.sample import Sample
+from services.simulator.config import SimulatorConfig, preset
+from services.simulator.flux import Primaries, sample_primaries
+from services.simulator.multiplicity import expect
+from services.simulator.muons import simulate
+
+# Shallow, so that there are many muons in few events.
+CONFIG = preset("bench", depth_max_m=1_600.0)
+
+
+def real_sample(num_events: int, seed: int = 1, config: SimulatorConfig = CONFIG) -> Sample:
+    """Every event is a shower of its own."""
+    rng = np.random.default_rng(seed)
+    rows = simulate(sample_primaries(num_events, config, rng), config, rng)
+    return Sample(rows.primary_E4.astype(np.float64), np.arange(num_events), Bundles.of(rows.counts_E, rows.muons_P3))
+
+
+def drawn_again(real: Sample, seed: int, config: SimulatorConfig = CONFIG) -> Bundles:
+    """What a perfect generator gives for the same primaries."""
+    primaries = Primaries.from_columns(real.primary_E4, config)
+    rows = simulate(primaries, config, np.random.default_rng(seed))
+    return Bundles.of(rows.counts_E, rows.muons_P3)
+
+
+def mean_counts(real: Sample, config: SimulatorConfig = CONFIG) -> Float64:
+    """The true mean number of muons of each primary."""
+    return expect(Primaries.from_columns(real.primary_E4, config), config).mean_E
+
+
+def muons_swapped_between_events(bundles: Bundles, seed: int) -> Bundles:
+    """Every muon is there, somewhere."""
+    order = np.random.default_rng(seed).permutation(len(bundles.energy_gev_P))
+    return _reordered(bundles, order)
+
+
+def energies_swapped_between_muons(bundles: Bundles, seed: int) -> Bundles:
+    """Inside each event: what an event has is right, and E and r are independent in it."""
+    order = np.lexsort((np.random.default_rng(seed).random(len(bundles.event_P)), bundles.event_P))
+    return replace(bundles, energy_gev_P=bundles.energy_gev_P[order])
+
+
+def with_counts(bundles: Bundles, counts_E: np.ndarray) -> Bundles:
+    """As many muons of its own as each event shall have, the same ones again where there are too few."""
+    counts_E = np.where(bundles.counts_E > 0, counts_E, 0)
+    first_E = np.cumsum(bundles.counts_E) - bundles.counts_E
+    event_P = np.repeat(np.arange(len(counts_E)), counts_E)
+    place_P = np.arange(len(event_P)) - (np.cumsum(counts_E) - counts_E)[event_P]
+    order = first_E[event_P] + place_P % bundles.counts_E[event_P]
+    return replace(_reordered(bundles, order), counts_E=counts_E)
+
+
+def _reordered(bundles: Bundles, order: np.ndarray) -> Bundles:
+    return Bundles(bundles.counts_E, bundles.energy_gev_P[order], bundles.x_m_P[order], bundles.y_m_P[order])
