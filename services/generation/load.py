@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from common.errors import BadInputError
 from services.config import Config
 from services.generation.generator import MuonGenerator
-from services.trainer.checkpoint import read_checkpoint
+from services.trainer.checkpoint import find_checkpoint, read_checkpoint
 from services.trainer.position import StreamPosition
 from services.trainer.wgan.sampler import WganSampler
 
@@ -39,9 +39,7 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 
     Raises BadInputError that names the file.
     """
-    path = _checkpoint_of(checkpoint) if checkpoint.is_dir() else checkpoint
-    if not path.exists():
-        raise BadInputError(f"{path}: no such checkpoint")
+    path = find_checkpoint(checkpoint)
     state = read_checkpoint(path)
     try:
         config = Config.model_validate_json(state["config"])
@@ -51,13 +49,3 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
         raise BadInputError(f"{path}: its model can't be built ({reason})") from None
     position = StreamPosition.model_validate_json(state["position"])
     return Trained(generator, config, path, state["step"], position.counters.events_trained)
-
-
-def _checkpoint_of(run_dir: Path) -> Path:
-    folder = run_dir if run_dir.name == "checkpoints" else run_dir / "checkpoints"
-    if (best := folder / "best.pt").exists():
-        return best
-    newest_first = sorted(folder.glob("step-*.pt"), reverse=True)
-    if not newest_first:
-        raise BadInputError(f"{run_dir}: no checkpoint in it; name a checkpoint file or the folder of a run")
-    return newest_first[0]

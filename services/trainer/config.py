@@ -42,6 +42,9 @@ class TrainerConfig(ConfigBranch):
 
     model: Literal["wgan"] = "wgan"
     """Which model is trained."""
+    start_from: str = ""
+    """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
+    learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)

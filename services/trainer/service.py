@@ -21,7 +21,7 @@ from services.config import Config
 from services.trainer.agreement import Agreement
 from services.trainer.audit import Audit
 from services.trainer.changed_settings import changed_settings
-from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
+from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
 from services.trainer.device_environment import be_deterministic
 from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
@@ -177,11 +177,28 @@ def _resume(
                 logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
+            if config.trainer.start_from:
+                start_from(Path(config.trainer.start_from), state.task)
         for warning in config.trainer.wgan.warnings():
             logger.warning(warning)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
     finally:
         feed.close()
+
+
+def start_from(place: Path, task: Task) -> None:
+    """Weights of another run. Raises BadInputError that names its checkpoint."""
+    path = find_checkpoint(place)
+    checkpoint = read_checkpoint(path)
+    try:
+        task.load_weights(checkpoint["task"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BadInputError(
+            f"trainer.start_from = {path}: it fits no model of this configuration ({reason}); use the same"
+            " trainer.model and networks"
+        ) from None
+    logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
 
 def set_up_torch(config: Config) -> None:

@@ -41,6 +41,9 @@ class Task(Protocol):
         Raises KeyError, RuntimeError or ValueError if the networks differ.
         """
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Take over what was learned from another run's state_dict(), and nothing else. Raises as load_state_dict."""
+
     def scale_learning_rates(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on; part of state_dict()."""
 

@@ -132,7 +132,7 @@ class Critic(nn.Module):
 
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
     """ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
-    return segments.counts_E.to(dtype).log1p().unsqueeze(1) / 2
+    return segments.sizes_E.to(dtype).log1p().unsqueeze(1) / 2
 
 
 def _start_xavier(network: nn.Module, gain: float) -> None:
