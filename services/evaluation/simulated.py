@@ -26,9 +26,17 @@ _CENTIMETRES = 2
 
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
     """Independent events of the simulator."""
-    primaries = sample_primaries(events, config, np.random.default_rng([seed, 2]))
-    primary_E4 = primaries.columns(config).astype(np.float64)
-    return Sample(primary_E4, np.arange(events), drawn_again(primary_E4, np.arange(events), config, seed=seed))
+    rng = np.random.default_rng([seed, 2])
+    config = replace(config, depth_kind="vertical")
+    pieces = []
+    with SlowProgress("simulating: events", events) as progress:
+        for first in range(0, events, _EVENTS_AT_A_TIME):
+            pieces.append(simulate(sample_primaries(min(_EVENTS_AT_A_TIME, events - first), config, rng), config, rng))
+            progress.advance(len(pieces[-1]))
+    primary_E4 = np.concatenate([piece.primary_E4 for piece in pieces]).astype(np.float64)
+    counts_E = np.concatenate([piece.counts_E for piece in pieces])
+    bundles = Bundles.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    return Sample(primary_E4, np.arange(events), bundles)
 
 
 def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int) -> Bundles:
