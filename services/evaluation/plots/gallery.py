@@ -110,7 +110,6 @@ def pictures(events: Events, pit_E: Float64 | None, courses: Mapping[str, Course
 
 def as_png(figure: Figure) -> bytes:
     """The picture's bytes."""
-    FigureCanvasAgg(figure)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", facecolor="white")
+    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 from services.evaluation.plots.resample import band, ratio
@@ -34,6 +35,8 @@ STYLE: dict[Any, Any] = {
     "mathtext.default": "regular",
 }
 DPI = 110
+_UPPER_PART = 0.75
+_GAP_INCHES = 0.12
 _WELL_KNOWN = 0.5
 """Width of a ratio's band, as a part of it, up to which the axis must show it."""
 
@@ -47,17 +50,44 @@ class Place:
 
 
 def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5.2) -> tuple[Figure, list[Place]]:
-    """A figure with so many places, row by row."""
-    whole = Figure(figsize=(width * columns + 0.3, height * rows), dpi=DPI, layout="constrained")
-    whole.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # type: ignore[union-attr,call-arg]
-    parts = np.atleast_1d(np.asarray(whole.subfigures(rows, columns), dtype=object)).reshape(-1)
-    return whole, [_place(part) for part in parts]
+    """A figure with so many places, row by row; width and height of a place in inches."""
+    whole = Figure(figsize=(width * columns, height * rows), dpi=DPI)
+    places = []
+    for row, column in itertools.product(range(rows), range(columns)):
+        cell = Box(column * width, (rows - 1 - row) * height, width, height)
+        upper, lower = cell.inside().cut(_UPPER_PART)
+        first = whole.add_axes(upper.part_of(whole))
+        first.tick_params(labelbottom=False)
+        places.append(Place(first, whole.add_axes(lower.part_of(whole), sharex=first)))
+    return whole, places
 
 
-def _place(part: SubFigure) -> Place:
-    upper, lower = part.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [3, 1], "hspace": 0.02})
-    upper.tick_params(labelbottom=False)
-    return Place(upper, lower)
+@dataclass(frozen=True)
+class Box:
+    """A rectangle of a figure, in inches. Places are fixed: to have matplotlib find them takes longer than to draw."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+    def inside(self) -> Box:
+        """Without the room for labels."""
+        return Box(self.left + 0.85, self.bottom + 0.6, self.width - 1.0, self.height - 0.95)
+
+    def cut(self, upper_part: float) -> tuple[Box, Box]:
+        """One above the other, with a gap."""
+        upper = upper_part * (self.height - _GAP_INCHES)
+        lower = self.height - _GAP_INCHES - upper
+        return (
+            Box(self.left, self.bottom + lower + _GAP_INCHES, self.width, upper),
+            Box(self.left, self.bottom, self.width, lower),
+        )
+
+    def part_of(self, whole: Figure) -> tuple[float, float, float, float]:
+        """As parts of the figure."""
+        across, up = whole.get_size_inches()
+        return self.left / across, self.bottom / up, self.width / across, self.height / up
 
 
 def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str, linestyle: str = "-") -> None:

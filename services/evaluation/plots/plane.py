@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from services.evaluation.plots.events import Events
-from services.evaluation.plots.panel import DPI
+from services.evaluation.plots.panel import DPI, Box
 from services.physics.bundles import RADIUS_OFFSET_M, Bundles, Float64
 
 _BINS = 40
@@ -23,20 +23,21 @@ def energy_and_radius(events: Events) -> Figure:
     radius = np.concatenate([side.features["log10_radius"] for side in events.sides])
     x_edges, y_edges = _edges(energy), _edges(radius)
     real, generated = (_density(events, side, x_edges, y_edges) for side in events.sides)
-    drawn = Figure(figsize=(15.5, 4.8), dpi=DPI, layout="constrained")
-    places = drawn.subplots(1, 3, sharex=True, sharey=True)
+    drawn = Figure(figsize=(16.6, 4.9), dpi=DPI)
+    places = [drawn.add_axes(Box(left, 0.6, 4.3, 3.95).part_of(drawn)) for left in (0.9, 5.5, 11.2)]
+    bars = [drawn.add_axes(Box(left, 0.6, 0.2, 3.95).part_of(drawn)) for left in (9.95, 15.65)]
     positive = np.concatenate([values[values > 0] for values in (real, generated)])
     most = float(positive.max()) if len(positive) else 1.0
     norm = LogNorm(most * _DARKEST, most)
     for axes, values, title in ((places[0], real, "real"), (places[1], generated, "generated")):
         mesh = axes.pcolormesh(x_edges, y_edges, np.where(values > 0, values, np.nan).T, norm=norm, cmap="viridis")
         axes.set_title(title)
-    drawn.colorbar(mesh, ax=list(places[:2]), label="part of muons per cell")
+    drawn.colorbar(mesh, cax=bars[0], label="part of muons per cell")
     enough = real * len(events.sample.bundles.event_P) >= _FEW
     ratio = np.full(real.shape, np.nan)
     np.divide(generated, real, out=ratio, where=enough)
     mesh = places[2].pcolormesh(x_edges, y_edges, ratio.T, norm=LogNorm(0.5, 2.0), cmap="PuOr_r")
-    bar = drawn.colorbar(mesh, ax=places[2], label="generated / real", extend="both", ticks=[0.5, 0.7, 1.0, 1.4, 2.0])
+    bar = drawn.colorbar(mesh, cax=bars[1], label="generated / real", extend="both", ticks=[0.5, 0.7, 1.0, 1.4, 2.0])
     bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"])
     bar.ax.minorticks_off()
     places[2].set_title(f"ratio, where {_FEW:g} real muons or more are")

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from services.evaluation.plots.panel import DPI, GENERATED
+from services.evaluation.plots.panel import DPI, GENERATED, Box
 from services.physics.bundles import Float64
 from services.tensorboard.names import TENSORBOARD_FOLDER
 
 _COLUMNS = 4
+_WIDTH, _HEIGHT = 4.0, 3.4
 _NOT_DRAWN = ("_floor", "muons_not_finite")
 
 
@@ -52,9 +53,11 @@ def distances_by_step(courses: Mapping[str, Course]) -> Figure:
     """Each distance beside its floor."""
     shown = sorted(tag for tag in courses if not tag.endswith(_NOT_DRAWN))
     rows = -(-len(shown) // _COLUMNS)
-    drawn = Figure(figsize=(3.9 * _COLUMNS, 3.4 * rows), dpi=DPI, layout="constrained")
+    drawn = Figure(figsize=(_WIDTH * _COLUMNS, _HEIGHT * rows), dpi=DPI)
     for index, tag in enumerate(shown):
-        axes = drawn.add_subplot(rows, _COLUMNS, index + 1)
+        row, column = divmod(index, _COLUMNS)
+        box = Box(_WIDTH * column, _HEIGHT * (rows - 1 - row), _WIDTH, _HEIGHT)
+        axes = drawn.add_axes(box.inside().part_of(drawn))
         course = courses[tag]
         axes.plot(course.steps, course.values, color=GENERATED, marker="o", markersize=3.5, label="generated")
         if (floor := courses.get(f"{tag}_floor")) is not None:
