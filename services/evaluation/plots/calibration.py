@@ -14,8 +14,8 @@ _BINS = 20
 
 def reliability(events: Events, pit_E: Float64) -> Figure:
     """Histogram of the probability integral transform of the real counts, which is flat for a right model; its CDF."""
-    drawn = Figure(figsize=(12.4, 4.6), dpi=DPI)
-    left, right = (drawn.add_axes(Box(6.2 * place, 0.0, 6.2, 4.6).inside().part_of(drawn)) for place in range(2))
+    drawn = Figure(figsize=(13.0, 4.6), dpi=DPI)
+    left, right = (drawn.add_axes(Box(6.7 * place, 0.0, 6.2, 4.6).inside().part_of(drawn)) for place in range(2))
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     everyone = np.arange(len(pit_E))
     counts_DX = events.groups.histogram(pit_E, edges, everyone)

@@ -6,7 +6,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from services.evaluation.plots.events import Events
-from services.evaluation.plots.panel import SERIES, Place, compare, figure, finish, frame_ratio, line, points
+from services.evaluation.plots.panel import (
+    SERIES,
+    Place,
+    compare,
+    figure,
+    finish,
+    frame_ratio,
+    line,
+    points,
+    use_log_scale,
+)
 from services.evaluation.plots.resample import bins_of, ratio
 from services.physics.bundles import Bundles, Float64, Int64
 
@@ -32,10 +42,12 @@ def mean_and_spread(events: Events) -> Figure:
     drawn, (of_mean, of_spread) = figure(2, width=6.2)
     edges = events.energy_edges
     for place, power in ((of_mean, 1), (of_spread, 2)):
-        place.upper.set_yscale("log")
         ratios = []
-        for color, (label, chosen) in zip(SERIES, events.masses, strict=False):
-            real, generated = (_moment(events, side, chosen, edges, power) for side in events.sides)
+        of_masses = [
+            [_moment(events, side, chosen, edges, power) for side in events.sides] for _, chosen in events.masses
+        ]
+        use_log_scale(place.upper, [draws_DX for both in of_masses for draws_DX in both])
+        for color, (label, _), (real, generated) in zip(SERIES, events.masses, of_masses, strict=False):
             points(place.upper, edges, real, color=color, label=label)
             line(place.upper, edges, generated, color=color)
             ratios.append(ratio(generated, real))
@@ -77,9 +89,8 @@ def _counts(place: Place, events: Events, chosen: Int64, title: str) -> None:
         densities.append(events.groups.histogram(counts_C, edges, chosen) / of_all / np.diff(edges))
         empty.append(float((events.groups.sums(np.where(counts_C == 0, 0, -1), 1, chosen) / of_all)[0, 0]))
     place.upper.set_xscale("log")
-    place.upper.set_yscale("log")
     labels = [f"{name}, P(N = 0) = {part:.3f}" for name, part in zip(("real", "generated"), empty, strict=True)]
-    compare(place, edges, *densities, labels=labels)
+    compare(place, edges, *densities, labels=labels, log=True)
     finish(place, x="number of muons N", y="probability P(N)", title=title)
 
 

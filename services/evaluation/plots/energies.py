@@ -18,12 +18,11 @@ def spectrum(events: Events) -> Figure:
     values = [(side.energy_gev_P, side.event_P) for side in events.sides]
     edges = _decades(np.concatenate([energy for energy, _ in values]))
     place.upper.set_xscale("log")
-    place.upper.set_yscale("log")
     width = np.diff(np.log(edges))
     real, generated = (
         events.groups.histogram(energy, edges, owner) / events.groups.num_events / width for energy, owner in values
     )
-    compare(place, edges, real, generated)
+    compare(place, edges, real, generated, log=True)
     finish(place, x="muon energy at depth E / GeV", y="E dN/dE per event")
     return drawn
 
@@ -38,12 +37,11 @@ def bundle_energies(events: Events) -> Figure:
         values = [_of_events(side, name) for side in events.sides]
         edges = _decades(np.concatenate([energy for energy, _ in values]))
         place.upper.set_xscale("log")
-        place.upper.set_yscale("log")
         width = np.diff(np.log10(edges))
         real, generated = (
             events.groups.histogram(energy, edges, owner) / events.groups.num_events / width for energy, owner in values
         )
-        compare(place, edges, real, generated)
+        compare(place, edges, real, generated, log=True)
         finish(place, x=label, y="events per decade, part of all")
     return drawn
 

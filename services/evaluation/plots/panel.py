@@ -29,8 +29,6 @@ STYLE: dict[Any, Any] = {
     "ytick.direction": "in",
     "xtick.top": True,
     "ytick.right": True,
-    "xtick.minor.visible": True,
-    "ytick.minor.visible": True,
     "axes.formatter.use_mathtext": True,
     "mathtext.default": "regular",
 }
@@ -110,6 +108,12 @@ def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: s
     )
 
 
+def use_log_scale(axes: Axes, draws: Sequence[Float64]) -> None:
+    """Unless there is nothing that it could show."""
+    if any((draws_DX[0] > 0).any() for draws_DX in draws):
+        axes.set_yscale("log")
+
+
 def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str) -> None:
     """Values in bins as markers with errors."""
     value, low, high = band(draws_DX)
@@ -134,9 +138,12 @@ def compare(
     generated_DX: Float64,
     *,
     labels: Sequence[str] = ("real", "generated"),
-    colors: Sequence[str] = (REAL, GENERATED),
+    log: bool = False,
 ) -> None:
-    """Both distributions and generated / real below. The scales of the upper axes must be set before."""
+    """Both distributions and generated / real below."""
+    colors = (REAL, GENERATED)
+    if log:
+        use_log_scale(place.upper, [real_DX, generated_DX])
     steps(place.upper, edges, real_DX, color=colors[0], label=labels[0])
     steps(place.upper, edges, generated_DX, color=colors[1], label=labels[1], linestyle="--")
     frame_ratio(place.lower, [ratio_steps(place.lower, edges, real_DX, generated_DX, color=colors[1])])

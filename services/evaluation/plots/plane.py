@@ -41,6 +41,7 @@ def energy_and_radius(events: Events) -> Figure:
     bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"])
     bar.ax.minorticks_off()
     places[2].set_title(f"ratio, where {_FEW:g} real muons or more are")
+    places[1].tick_params(labelleft=False)
     for axes in places:
         axes.set_xlabel("lg(E / GeV)")
     places[0].set_ylabel(f"lg(r / m + {RADIUS_OFFSET_M:g})")

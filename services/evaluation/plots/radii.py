@@ -21,13 +21,11 @@ def radii(events: Events) -> Figure:
     drawn, (linear, density) = figure(2, width=6.2)
     both = np.concatenate([side.radius_m_P for side in events.sides])
     edges = np.linspace(0.0, _far(both), _BINS + 1)
-    linear.upper.set_yscale("log")
-    compare(linear, edges, *(_per_event(events, side, edges) / np.diff(edges) for side in events.sides))
+    compare(linear, edges, *(_per_event(events, side, edges) / np.diff(edges) for side in events.sides), log=True)
     finish(linear, x="distance to the axis r / m", y="dN/dr per event / m⁻¹")
     edges = np.geomspace(max(np.quantile(both, 0.001) if len(both) else 0.1, 1e-2), _far(both), _BINS + 1)
     density.upper.set_xscale("log")
-    density.upper.set_yscale("log")
-    compare(density, edges, *(_per_event(events, side, edges) / np.diff(edges**2) for side in events.sides))
+    compare(density, edges, *(_per_event(events, side, edges) / np.diff(edges**2) for side in events.sides), log=True)
     finish(density, x="distance to the axis r / m", y="dN/dr² per event / m⁻²")
     return drawn
 
@@ -44,9 +42,8 @@ def radius_and_energy(events: Events) -> Figure:
     radius = np.concatenate([side.radius_m_P for side in events.sides])
     edges = np.geomspace(*_inner(radius, (1.0, 10.0)), 21)
     of_energy.upper.set_xscale("log")
-    of_energy.upper.set_yscale("log")
     real, generated = (_mean(events, side, side.radius_m_P, side.energy_gev_P, edges) for side in events.sides)
-    compare(of_energy, edges, real, generated)
+    compare(of_energy, edges, real, generated, log=True)
     finish(of_energy, x="distance to the axis r / m", y="mean muon energy ⟨E⟩ / GeV")
     return drawn
 
@@ -56,14 +53,13 @@ def decoherence(events: Events) -> Figure:
     drawn, (place,) = figure(1, width=7.0)
     pairs = [_pair_distances(side, events.seed) for side in events.sides]
     edges = np.linspace(0.0, _far(np.concatenate([distance for distance, _, _ in pairs])), _BINS + 1)
-    place.upper.set_yscale("log")
     real, generated = (
         events.groups.sums(bins_of(distance, edges), len(edges) - 1, owner, weight)
         / events.groups.num_events
         / np.diff(edges)
         for distance, owner, weight in pairs
     )
-    compare(place, edges, real, generated)
+    compare(place, edges, real, generated, log=True)
     finish(place, x="distance between two muons D / m", y="pairs of muons per event / m⁻¹")
     return drawn
 

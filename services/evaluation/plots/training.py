@@ -62,6 +62,7 @@ def distances_by_step(courses: Mapping[str, Course]) -> Figure:
         axes.plot(course.steps, course.values, color=GENERATED, marker="o", markersize=3.5, label="generated")
         if (floor := courses.get(f"{tag}_floor")) is not None:
             axes.plot(floor.steps, floor.values, color="0.3", linestyle=":", label="real against real")
+        axes.margins(y=0.1)
         axes.set_ylim(bottom=0.0)
         axes.set_title(tag.removeprefix("panel/"))
         axes.set_xlabel("step")
