@@ -86,8 +86,8 @@ def _counts(place: Place, events: Events, chosen: Int64, title: str) -> None:
     densities, empty = [], []
     for side in events.sides:
         counts_C = side.counts_E[chosen].astype(np.float64)
-        densities.append(events.groups.histogram(counts_C, edges, chosen) / of_all / np.diff(edges))
-        empty.append(float((events.groups.sums(np.where(counts_C == 0, 0, -1), 1, chosen) / of_all)[0, 0]))
+        densities.append(ratio(events.groups.histogram(counts_C, edges, chosen), of_all) / np.diff(edges))
+        empty.append(float(ratio(events.groups.sums(np.where(counts_C == 0, 0, -1), 1, chosen), of_all)[0, 0]))
     place.upper.set_xscale("log")
     labels = [f"{name}, P(N = 0) = {part:.3f}" for name, part in zip(("real", "generated"), empty, strict=True)]
     compare(place, edges, *densities, labels=labels, log=True)
@@ -95,9 +95,9 @@ def _counts(place: Place, events: Events, chosen: Int64, title: str) -> None:
 
 
 def _edges(most: int) -> Float64:
-    """Between integers: one number a bin at first, then about 12 bins a decade."""
-    wide = np.unique(np.round(np.geomspace(1, most + 1, max(int(14 * np.log10(most + 1)), 2))))
-    return np.append(wide, most + 1 if wide[-1] < most + 1 else wide[-1] + 1)[: len(wide) + (wide[-1] < most + 1)] - 0.5
+    """Between integers: one number a bin at first, then up to 14 bins a decade."""
+    edges: Float64 = np.unique(np.round(np.geomspace(1, most + 1, max(int(14 * np.log10(most + 1)), 2)))) - 0.5
+    return edges
 
 
 def _moment(events: Events, side: Bundles, chosen: Int64, edges: Float64, power: int) -> Float64:
