@@ -70,6 +70,7 @@ PURE = (
     "services/physics/intra_event.py",
     "services/physics/kernel_distance.py",
     "services/physics/metrics.py",
+    "services/physics/prepare.py",
     "services/physics/random_streams.py",
     "services/physics/report.py",
     "services/physics/sample.py",
