@@ -90,8 +90,20 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     write_panel_scalars(run)
     limits = tmp_path / "limits.toml"
     limits.write_text("count_tv = 1e-6\nradius_m_w1 = 1e6\nc2st_auc = { max = 0.1 }\n")
-    files = simulate(tmp_path / "files")
-    arguments = ("evaluate", run, "-i", files, "--simulated", "bench", "--events", "500", "--thresholds", limits, *FAST)
+    files = simulate(tmp_path / "files", 8000)
+    arguments = (
+        "evaluate",
+        run,
+        "-i",
+        files,
+        "--simulated",
+        "bench",
+        "--events",
+        "7000",
+        "--thresholds",
+        limits,
+        *FAST,
+    )
     answer = icestream(*arguments)
     folder = run / "evaluation"
     assert answer.code == 1, answer.err
@@ -109,7 +121,7 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
         assert set(metric) == {"value", "error", "floor", "ratio", "unit", "better", "verdict", "meaning"}
     assert set(report["thresholds_missed"]) == {"count_tv", "c2st_auc"}
     assert report["checkpoint"] == str(run / "checkpoints" / "step-000000003.pt")
-    assert (report["step"], report["events"], report["seed"], report["model"]) == (3, 500, 0, "wgan")
+    assert (report["step"], report["events"], report["seed"], report["model"]) == (3, 7000, 0, "wgan")
     assert report["floor_kind"] == "same primaries"
     assert report["inputs"] == [str(files)]
     assert report["warnings"] == []
