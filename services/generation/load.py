@@ -35,6 +35,12 @@ class Trained:
     step: int
     events_trained: int
 
+    @property
+    def max_count(self) -> int:
+        """Most muons in an event, by the settings of the run."""
+        settings = getattr(self.config.trainer, self.config.trainer.model)
+        return int(getattr(settings, "sampling", settings).max_count)
+
 
 def load_trained(checkpoint: Path, device: torch.device) -> Trained:
     """From a checkpoint, or a run directory: there the best checkpoint, else the newest.

@@ -41,6 +41,10 @@ class FlowNetworkConfig(ConfigBranch):
     count_components: int = Field(2, ge=1, le=16)
     """Negative binomials mixed in the count head."""
 
+    zero_truncated_counts: bool = False
+    """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
+    still generates empty events as often as the others say."""
+
 
 class FlowConfig(ConfigBranch):
     """Training of the muon flow, and sampling from it."""
@@ -78,6 +82,10 @@ class FlowConfig(ConfigBranch):
 
     muon_weight: float = Field(0.5, ge=0, le=1)
     """An event with N muons weighs N to this power in the loss: 0 is the mean over events, 1 the mean over muons."""
+
+    max_muons: int = Field(0, ge=0)
+    """Most muons of an event that the flow is trained on: of larger events a random subset each step. The count head,
+    and what the flow is told of N, keep the whole number. 0: all."""
 
     pair_by_energy: bool = True
     """In each event the noise is paired with the muons by rank of the energy: paths cross less."""

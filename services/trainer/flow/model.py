@@ -41,7 +41,7 @@ class VelocityField(nn.Module):
 
     def forward(self, features_PF: Tensor, time_E: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """(P, F), (E,) in [0, 1], (E, C) -> (P, F)."""
-        size_E1 = segments.counts_E.to(features_PF.dtype).log1p().unsqueeze(1) / 2
+        size_E1 = segments.sizes_E.to(features_PF.dtype).log1p().unsqueeze(1) / 2
         waves_EK = torch.cos(time_E.unsqueeze(1) * self.wave_numbers)
         known_EK = torch.cat([conditions_EC, size_E1, waves_EK], 1)
         muons_PD = F.silu(self.muon_input(features_PF) + spread(self.known_input(known_EK), segments))

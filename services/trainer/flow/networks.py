@@ -12,6 +12,7 @@ import copy
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from services.trainer.segments import Segments, sort_within_events, spread
 from services.trainer.wgan.config import NetworkConfig
 from services.trainer.wgan.count_head import make_count_head
 from services.trainer.wgan.standardise import Standardise
+from services.trainer.wgan.thin import counts_of
 
 _TIME, _NOISE = "flow_time", "flow_noise"
 _GOLDEN = 0.6180339887498949
@@ -47,6 +49,7 @@ def features_and_counts(config: FlowNetworkConfig) -> NetworkConfig:
         count_head="nb_mixture",
         count_hidden=config.count_hidden,
         count_components=config.count_components,
+        zero_truncated_counts=config.zero_truncated_counts,
     )
 
 
@@ -94,7 +97,7 @@ class Networks:
 
     def events(self, source: Microbatch) -> Events:
         """What the networks see of ``source``, which has its noise."""
-        segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons_P3, noise_PF = source.particle_columns["muons"], source.particle_columns[_NOISE]
         real_PF = self.standardise.features(muons_P3)
         if self.config.pair_by_energy:
@@ -114,8 +117,8 @@ class Networks:
         ``velocity``: the weights that are trained, if no others are given.
         """
         part = self.events(source)
-        counts_E = part.segments.counts_E.clamp_min(1).float()
-        of_event_E2 = torch.stack([part.time_E, counts_E ** (self.config.muon_weight - 1)], 1)
+        weight_E = part.segments.sizes_E**self.config.muon_weight / part.segments.counts_E.clamp_min(1)
+        of_event_E2 = torch.stack([part.time_E, weight_E], 1)
         time_P1, weight_P1 = spread(of_event_E2, part.segments).split(1, 1)
         between_PF = torch.lerp(part.noise_PF, part.real_PF, time_P1)
         with self._precision():
@@ -124,15 +127,15 @@ class Networks:
         loss: Tensor = (error_PF.square() * weight_P1).sum() / error_PF.shape[1]
         return loss
 
-    def total_weight(self, source: Microbatch) -> Tensor:
-        """Σ N ** muon_weight over the events with muons, () on the host."""
-        counts_E = torch.from_numpy(source.host_offsets_E1).diff()
-        return (counts_E[counts_E > 0].double() ** self.config.muon_weight).sum()
+    def total_weight(self, source: Microbatch) -> float:
+        """Σ N ** muon_weight over the events with muons."""
+        counts_E = np.diff(source.host_offsets_E1)
+        return float((counts_E[counts_E > 0].astype(np.float64) ** self.config.muon_weight).sum())
 
     def count_loss(self, source: Microbatch) -> Tensor:
         """Of the count head, a sum over events."""
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
-        return self.count_head.loss(conditions_EC, source.offsets_E1.diff())
+        return self.count_head.loss(conditions_EC, counts_of(source))
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()

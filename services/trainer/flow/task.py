@@ -22,6 +22,7 @@ from services.trainer.noise import Noise
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan.optimiser import GuardedOptimiser, Learned
 from services.trainer.wgan.schedule import learning_rate_factor
+from services.trainer.wgan.thin import thinned
 
 logger = logging.getLogger(__name__)
 
@@ -169,18 +170,17 @@ class FlowTask:
         metrics["skipped_updates"] = metrics["skipped_updates"] + updated.skipped
 
     def _parts(self, batch: Batch, noise: Noise) -> Iterator[Microbatch]:
-        """The batch, with its noise, in chunks that stay in the cache."""
+        """The batch, thinned and with its noise, in chunks that stay in the cache."""
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
-                drawn = self.networks.with_noise(microbatch, noise.of(microbatch.lane))
+                random = noise.of(microbatch.lane)
+                drawn = self.networks.with_noise(thinned(microbatch, self.config.max_muons, random), random)
                 yield from drawn.chunks(self._chunk_particles) if self._chunk_particles else (drawn,)
 
     def _total_weight(self, batch: Batch) -> Tensor:
         """Of all ranks' events with muons, ()."""
-        own = sum(
-            (self.networks.total_weight(part) for part in batch.microbatches), torch.zeros((), dtype=torch.double)
-        )
-        total = own.float().to(self.device, non_blocking=True)
+        own = sum(self.networks.total_weight(part) for part in batch.microbatches)
+        total = torch.full((), own, device=self.device)
         self._sum_over_ranks([total])
         return total
 
@@ -198,7 +198,7 @@ class FlowTask:
         meant to be used. The same noise at each call. RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
-        total = sum(float(self.networks.total_weight(part)) for part in batch.microbatches)
+        total = sum(self.networks.total_weight(part) for part in batch.microbatches)
         m_loss = flow_loss = self._zero
         for part in self._parts(batch, Noise(0, self.device)):
             m_loss = m_loss + self.networks.count_loss(part) / batch.num_events
@@ -213,14 +213,18 @@ class FlowTask:
         Waits for the device, and holds all events at once: split long lists. Its seed is drawn from torch's global
         generator. RuntimeError before the first batch with muons.
         """
-        networks = self.networks
-        sampler = FlowSampler(self.config, networks.standardise, networks.count_head, self._used)
+        sampler = self.sampler()
         random = torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
         primary_E4 = primary_E4.to(self.device)
         drawn_E = sampler.draw_counts(primary_E4, random)
         counts_E = drawn_E.clamp_max(self.config.max_count)
         muons_P3 = sampler.draw_muons(primary_E4, counts_E, random)
         return Bundles(counts_E, muons_P3, int((drawn_E > self.config.max_count).sum()))
+
+    def sampler(self) -> FlowSampler:
+        """Of the weights as they are now. RuntimeError before the first batch with muons."""
+        networks = self.networks
+        return FlowSampler(self.config, networks.standardise, networks.count_head, self._used)
 
     @property
     def _used(self) -> VelocityField:
@@ -240,13 +244,17 @@ class FlowTask:
             "recipe": {name: getattr(self.config, name) for name in _RECIPE},
         }
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Networks and standardisation of ``state_dict()``. KeyError or RuntimeError, of torch, if they differ."""
+        for name, module in self.networks.modules().items():
+            module.load_state_dict(state["networks"][name])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from ``state_dict()``. KeyError or RuntimeError, of torch, if the networks differ.
 
         Another recipe goes on from this step, and is told.
         """
-        for name, module in self.networks.modules().items():
-            module.load_state_dict(state["networks"][name])
+        self.load_weights(state)
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])
         for name in _RECIPE:
