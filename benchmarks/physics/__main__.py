@@ -15,10 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.physics import figures
 from benchmarks.physics.cost import plan
 from benchmarks.physics.keys import ROOT, result_path, weights_path
-from benchmarks.physics.report import read_results, write_page, write_results
+from benchmarks.physics.report import draw_figures, read_results, write_page, write_results
 from benchmarks.physics.runs import TABLES, in_order, quick
 from benchmarks.physics.schedule import RunFailed, make_results
 from benchmarks.physics.tables import markdown
@@ -67,10 +66,7 @@ def main() -> int:
     if not arguments.quick:
         results = read_results(in_order(TABLES), arguments.folder)
         written = write_results(results)
-        for draw, name in ((figures.distributions, "physics.png"), (figures.ablations, "ablations.png")):
-            if draw(results, FIGURES / name):
-                print(f"drawn: {(FIGURES / name).relative_to(ROOT)}")
-        write_page(PAGE, results, written)
+        write_page(PAGE, results, written, draw_figures(results, FIGURES))
         print(f"written: {PAGE.relative_to(ROOT)}, {written.relative_to(ROOT)}")
     return 0
 

@@ -22,7 +22,7 @@ from services.physics.bundles import Bundles, Float64
 from services.physics.evaluate import evaluate
 from services.physics.sample import Sample
 from services.physics.settings import EvaluationSettings
-from services.trainer.wgan.count_head import MixtureCountHead
+from services.trainer.wgan.count_head import MixtureCountHead, count_nll
 
 EVENTS_AT_A_TIME = 4096
 MAX_COUNT = 20_000
@@ -47,7 +47,7 @@ def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], No
     if source.preset == CORSIKA_FILE:
         real = _copies(real, CORSIKA_COPIES)
         # Without a second draw, halves of the showers would be compared: most muons are in one. So each is compared
-        # with itself, and the floor is 0, which says nothing.
+        # with itself, and there is no floor.
         second = real.bundles
     model = make_model(run)
     model.load_state_dict(trained["state"])
@@ -58,9 +58,12 @@ def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], No
     begun_s = time.process_time()
     report = evaluate(real, generated, independent=second, pit_E=pit_E, settings=settings, progress=progress)
     evaluate_cpu_s = time.process_time() - begun_s
+    metrics = {name: asdict(metric) for name, metric in report.metrics.items()}
+    if source.preset == CORSIKA_FILE:
+        metrics = {name: {**metric, "floor": None} for name, metric in metrics.items()}
     return {
         "run": asdict(run),
-        "metrics": {name: asdict(metric) for name, metric in report.metrics.items()},
+        "metrics": metrics,
         "extra": {
             "num_parameters": trained["num_parameters"],
             "train_cpu_s": trained["train_cpu_s"],
@@ -108,7 +111,8 @@ def _nll(sampler: MuonGenerator, real: Sample, source: Source) -> dict[str, floa
     conditions_EC = sampler.standardise.conditions(torch.from_numpy(real.primary_E4).float())  # type: ignore[attr-defined]
     counts_E = torch.from_numpy(real.bundles.counts_E)
     with torch.no_grad():
-        nll = float(head.loss(conditions_EC, counts_E)) / len(real)
+        # Not head.loss(): that may be of p(N | N >= 1).
+        nll = float(count_nll(head(conditions_EC), counts_E)) / len(real)
     best = truth.mean_nll(real.primary_E4, real.bundles.counts_E, source)
     return {"nll": nll, "nll_of_truth": best, "nll_excess": nll - best}
 

@@ -23,7 +23,12 @@ _LABELS = {
 }
 _MODELS = (("WGAN", WGAN, "C0"), ("flow matching", FLOW, "C2"), ("present recipe", PRESENT, "C3"))
 _LEAST_MUONS = 50
-_BARS = ("log10_energy_w1", "log10_radius_w1", "log10_bundle_energy_w1", "conditional_log10_energy_w1")
+_MARKERS = {
+    "log10_energy_w1": "o",
+    "log10_radius_w1": "s",
+    "log10_bundle_energy_w1": "^",
+    "conditional_log10_energy_w1": "D",
+}
 
 
 def distributions(results: Results, path: Path) -> bool:
@@ -84,23 +89,21 @@ def ablations(results: Results, path: Path) -> bool:
     rows = [row for row in ABLATIONS.rows if all(run.name in results for run in row.runs)]
     if len(rows) < len(ABLATIONS.rows):
         return False
-    figure = Figure(figsize=(9, 0.55 * len(rows) + 1), dpi=80, layout="constrained")
+    figure = Figure(figsize=(9, 0.32 * len(rows) + 1), dpi=80, layout="constrained")
     axes = figure.subplots()
-    height = 0.8 / len(_BARS)
-    for index, name in enumerate(_BARS):
+    for name, marker in _MARKERS.items():
         ratios = []
         for row in rows:
             metrics = [results[run.name]["metrics"][name] for run in row.runs]
             ratios.append(statistics.median(one["value"] / one["floor"] for one in metrics))
-        axes.barh(
-            np.arange(len(rows)) + index * height, ratios, height, label=name.removesuffix("_w1").replace("_", " ")
-        )
-    axes.set_yticks(np.arange(len(rows)) + 0.4 - height / 2, [row.label for row in rows])
+        axes.plot(ratios, np.arange(len(rows)), marker, label=name.removesuffix("_w1").replace("_", " "), alpha=0.8)
+    axes.set_yticks(np.arange(len(rows)), [row.label for row in rows])
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.axvline(1.0, color="0.6", linewidth=0.8)
     axes.set_xlabel("distance in units of the floor")
-    axes.legend(fontsize="small")
+    axes.grid(axis="y", linewidth=0.4)
+    axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=len(_MARKERS))
     _save(figure, path)
     return True
 

@@ -46,7 +46,10 @@ class Model(Protocol):
         """What torch can save and read with weights_only."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The weights of ``state``; optimisers and steps begin anew."""
+        """The weights of ``state_dict()`` of the same model."""
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """The weights of another run's model; optimisers and steps begin anew."""
 
 
 def make_model(run: Run) -> Model:
@@ -90,9 +93,16 @@ class Wgan:
         for name, module in self.task.networks.modules().items():
             module.load_state_dict(state[name])
 
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        self.load_state_dict(state)
+
 
 class CountHeadAlone(Wgan):
-    """The WGAN of which only the count head learns: thirty times as fast. Its muons mean nothing."""
+    """The WGAN of which only the count head learns, from its start: thirty times as fast.
+
+    Its muons mean nothing, or are those of the run that it begins with.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -115,6 +125,10 @@ class CountHeadAlone(Wgan):
         self._optimiser.step()
         self._steps += 1
         return loss.detach()
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model; the count head may be another one, and stays as it is."""
+        self.load_state_dict({**state, "count_head": self.task.networks.count_head.state_dict()})
 
 
 def _raw_numbers(task: WganTask) -> None:
@@ -175,6 +189,10 @@ class Flow:
         """See Model."""
         for name, module in self.task.networks.modules().items():
             module.load_state_dict(state[name])
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        self.load_state_dict(state)
 
 
 MODELS: dict[str, Callable[[Run], Model]] = {

@@ -48,7 +48,7 @@ def _train(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
         model = make_model(run)
         if run.start_from:
             first = weights_path(find(run.start_from), folder)
-            model.load_state_dict(torch.load(first, weights_only=True)["state"])
+            model.begin_with(torch.load(first, weights_only=True)["state"])
         train_cpu_s, told_s, begun_s = 0.0, 0.0, time.process_time()
         for step, batch in enumerate(islice(batches(run.source, run.seed, run.batch_events), run.steps)):
             started_s = time.process_time()

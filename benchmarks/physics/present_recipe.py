@@ -136,6 +136,8 @@ class PresentRecipe:
         for name, weights in state.items():
             getattr(self, name).load_state_dict(weights)
 
+    begin_with = load_state_dict
+
 
 class Multiplicity(nn.Module):
     """lg(N + 1) of each event: one number for each primary."""

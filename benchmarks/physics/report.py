@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.physics import figures
 from benchmarks.physics.keys import ROOT, result_path
 from benchmarks.physics.runs import TABLES
 from benchmarks.physics.spec import Run
@@ -44,8 +45,20 @@ def write_results(results: Results) -> Path:
     return path
 
 
-def write_page(page: Path, results: Results, written: Path) -> None:
-    """The tables between the two markers of the page. ValueError if these are not there."""
+def draw_figures(results: Results, folder: Path) -> list[str]:
+    """Lines of Markdown that show what could be drawn."""
+    lines = []
+    for draw, name, text in (
+        (figures.distributions, "physics.png", "Distributions of the simulator and of three models"),
+        (figures.ablations, "ablations.png", "Ablations: distances in units of the floor"),
+    ):
+        if draw(results, folder / name):
+            lines.append(f"![{text}]({folder.name}/{name})")
+    return lines
+
+
+def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
+    """Pictures and tables between the two markers of the page. ValueError if these are not there."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -56,8 +69,8 @@ def write_page(page: Path, results: Results, written: Path) -> None:
         f" torch {version('torch')}; all metrics of all runs:"
         f" [{written.name}](../{written.relative_to(ROOT)})."
     )
-    tables = "\n\n".join(markdown(table, results) for table in TABLES)
-    page.write_text(f"{before}{begin}\n\n{about}\n\n{tables}\n\n{end}{after}")
+    shown = "\n\n".join([about, *pictures, *(markdown(table, results) for table in TABLES)])
+    page.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{after}")
 
 
 def _rounded(value: Any) -> Any:

@@ -71,6 +71,23 @@ def test_other_settings_are_another_training(change: dict) -> None:
     assert keys.result_key(replace(TINY, **change)) != keys.result_key(TINY)
 
 
+def test_another_count_head_is_trained_on_top_of_a_trained_generator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("benchmarks.physics.one.find", lambda name: TINY)
+    monkeypatch.setattr("benchmarks.physics.keys.find", lambda name: TINY)
+    settings = {"network": {"count_head": "mse"}}
+    head = replace(TINY, name="head", model="count head", settings=settings, start_from=TINY.name)
+    for run in (TINY, head):
+        complete(run, tmp_path, said([]))
+
+    first, second = (torch.load(keys.weights_path(run, tmp_path), weights_only=True)["state"] for run in (TINY, head))
+    assert all(torch.equal(first["generator"][name], second["generator"][name]) for name in first["generator"])
+    assert first["count_head"].keys() != second["count_head"].keys() or any(
+        not torch.equal(first["count_head"][name], second["count_head"][name]) for name in first["count_head"]
+    )
+
+
 def test_comments_and_docstrings_change_no_key_and_code_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "ROOT", tmp_path)
     digests = []
@@ -267,11 +284,12 @@ def test_the_page_keeps_its_own_text_around_the_tables(tmp_path: Path) -> None:
     page = tmp_path / "physics.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     for _ in range(2):
-        write_page(page, {}, keys.ROOT / "benchmarks" / "results" / "some.json")
+        write_page(page, {}, keys.ROOT / "benchmarks" / "results" / "some.json", ["![picture](some.png)"])
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
     assert "old" not in text
+    assert "![picture](some.png)\n\n### What is asked" in text
     assert text.count("### What matters") == 1
 
 
