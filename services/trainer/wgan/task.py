@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ from services.trainer.wgan.thin import thinned
 logger = logging.getLogger(__name__)
 
 CPU_CHUNK_PARTICLES = 2048
+MUONS_SCORE_FACTOR = 3.0
+"""What the mean score of muons counts beside that of events: it is one of two numbers against one of six."""
 _METRICS = (
     *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm"),
     *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
@@ -148,7 +151,8 @@ class WganTask:
                     parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
             with parametrize.cached():
                 self.networks.normalise()
-                parts = self._without_running_out(self._update_generator, parts, num_present, metrics)
+                update = partial(self._update_generator, num_particles=batch.total_particles)
+                parts = self._without_running_out(update, parts, num_present, metrics)
         if batch.total_events > 0:
             self._update_count_head(parts, batch.total_events, metrics)
         self.steps += 1
@@ -202,15 +206,18 @@ class WganTask:
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
         _note(metrics, "critic", updated)
 
-    def _update_generator(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
+    def _update_generator(
+        self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor], *, num_particles: int
+    ) -> None:
         generator = self._optimisers["generator"]
 
         weight = self.config.energy_score_weight
 
         def learn(part: Events, draw: Draw) -> Learned:
             loss, score = self.networks.generator_loss(part, draw)
-            gradients = generator.gradients((loss + weight * score) / num_present)
-            return Learned(gradients, torch.stack([loss.detach(), score.detach()]) / num_present)
+            loss = loss / num_present
+            mean = MUONS_SCORE_FACTOR * score.of_muons / num_particles + score.of_events / num_present
+            return Learned(generator.gradients(loss + weight * mean), torch.stack([loss.detach(), mean.detach()]))
 
         updated = generator.update(self._over_parts(learn, parts, for_generator=True), num_sums=2)
         self.generator_updates += 1
