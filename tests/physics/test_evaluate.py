@@ -136,6 +136,16 @@ def test_deterministic_counts_at_one_primary_have_the_wrong_fano_factor() -> Non
     assert caught(wrong) >= {"count_tv", "count_fano_ratio"}
 
 
+def test_differences_and_ratios_are_the_same_with_either_kind_of_floor() -> None:
+    same = evaluated(REAL, GOOD, INDEPENDENT).metrics
+    disjoint = evaluated(REAL, GOOD).metrics
+    for name in (name for name in same if same[name].better in TARGETS):
+        assert disjoint[name].value == same[name].value, name
+        assert disjoint[name].error == same[name].error, name
+        assert off(disjoint[name], disjoint[name].floor) == pytest.approx(disjoint[name].error), name
+    assert disjoint["log10_energy_w1"].floor > same["log10_energy_w1"].floor, "halves, with other primaries"
+
+
 def test_neither_the_order_of_events_nor_that_of_muons_matters() -> None:
     order = np.random.default_rng(1).permutation(len(REAL))
     shuffled = [repeated(one, order) for one in (REAL.bundles, GOOD, INDEPENDENT)]
@@ -235,11 +245,11 @@ def test_lengths_that_differ_and_weights_below_zero_are_refused() -> None:
 def test_progress_goes_from_nothing_to_all() -> None:
     told: list[tuple[str, float]] = []
     settings = replace(WITH_CLASSIFIERS, c2st_epochs=1, bootstraps=1, floor_splits=1)
-    evaluate(
-        *(REAL, GOOD),
-        **{"independent": None, "pit_E": None, "settings": settings},
-        progress=lambda what, part: told.append((what, part)),
-    )
+
+    def progress(what: str, part: float) -> None:
+        told.append((what, part))
+
+    evaluate(REAL, GOOD, independent=None, pit_E=None, settings=settings, progress=progress)
     parts = [part for _, part in told]
     assert parts == sorted(parts)
     assert parts[0] == 0.0
