@@ -16,7 +16,7 @@ import torch
 from benchmarks.physics import truth
 from benchmarks.physics.data import validation
 from benchmarks.physics.models import make_model
-from benchmarks.physics.spec import CORSIKA_FILE, Run, Source
+from benchmarks.physics.spec import BINS, CORSIKA_FILE, HISTOGRAMS, Run, Source
 from services.generation.generator import MuonGenerator
 from services.physics.bundles import Bundles, Float64
 from services.physics.evaluate import evaluate
@@ -29,14 +29,6 @@ MAX_COUNT = 20_000
 """Larger generated events are cut down to it: far from what it was trained on, a model may say anything."""
 CORSIKA_COPIES = 5
 """Each of the few CORSIKA showers is generated so many times: what is left is their own fluctuation."""
-LIMITS = {
-    "log10_count": (0.0, 3.0),
-    "log10_energy": (0.0, 5.0),
-    "log10_radius": (-1.0, 2.5),
-    "log10_bundle_energy": (0.0, 6.0),
-}
-"""Of the histograms that the figures show."""
-BINS = 50
 
 
 def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], None]) -> dict[str, Any]:
@@ -129,11 +121,11 @@ def _histograms(bundles: Bundles) -> dict[str, list[float]]:
     finite, _ = bundles.finite()
     features = finite.features
     found = {}
-    for name, (low, high) in LIMITS.items():
+    for name, (low, high) in HISTOGRAMS.items():
         counts, _ = np.histogram(np.clip(features[name], low, high), BINS, (low, high))
         found[name] = (counts / max(len(features[name]), 1)).tolist()
     energy_P, radius_P = features["log10_energy"], features["log10_radius"]
-    low, high = LIMITS["log10_energy"]
+    low, high = HISTOGRAMS["log10_energy"]
     bin_P = np.clip((energy_P - low) / (high - low) * BINS, 0, BINS - 1).astype(np.int64)
     muons = np.bincount(bin_P, minlength=BINS)
     found["radius_of_energy"] = (np.bincount(bin_P, radius_P, BINS) / np.maximum(muons, 1)).tolist()

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.physics.evaluation import BINS, LIMITS
 from benchmarks.physics.runs import ABLATIONS, FLOW, PRESENT, WGAN
+from benchmarks.physics.spec import BINS, HISTOGRAMS
 from benchmarks.physics.tables import Results
 
 _LABELS = {
@@ -39,7 +39,7 @@ def distributions(results: Results, path: Path) -> bool:
     real = shown[0][1]["histograms"]["real"]
     figure = Figure(figsize=(12, 6.4), dpi=80, layout="constrained")
     all_axes = figure.subplots(2, 3).flat
-    for axes, (name, limits) in zip(all_axes, LIMITS.items(), strict=False):
+    for axes, (name, limits) in zip(all_axes, HISTOGRAMS.items(), strict=False):
         edges = np.linspace(*limits, BINS + 1)
         axes.stairs(real[name], edges, color="0.75", fill=True, label="simulator")
         for label, result, colour in shown:
@@ -58,7 +58,7 @@ def distributions(results: Results, path: Path) -> bool:
 
 def _profile(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, Any], str]]) -> None:
     """How the radius falls with the energy: a correlation that no marginal shows."""
-    low, high = LIMITS["log10_energy"]
+    low, high = HISTOGRAMS["log10_energy"]
     centres = low + (np.arange(BINS) + 0.5) * (high - low) / BINS
     for label, of, colour in [
         ("simulator", real, "0.6"),
@@ -73,7 +73,7 @@ def _profile(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, 
 
 def _ratios(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, Any], str]]) -> None:
     """Generated over simulated lg E, where one muon in ten thousand is."""
-    edges = np.linspace(*LIMITS["log10_energy"], BINS + 1)
+    edges = np.linspace(*HISTOGRAMS["log10_energy"], BINS + 1)
     there = np.array(real["log10_energy"])
     for _, result, colour in shown:
         made = np.array(result["histograms"]["generated"]["log10_energy"])

@@ -21,7 +21,8 @@ from services.trainer.wgan.config import WganConfig
 ROOT = Path(__file__).resolve().parents[2]
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "services/simulator/")
-_WGAN = ("services/trainer/wgan/", "services/trainer/segments.py", "services/trainer/noise.py")
+_SHARED = tuple(f"services/trainer/{name}.py" for name in ("batch", "noise", "segments"))
+_WGAN = ("services/trainer/wgan/", *_SHARED)
 _OF_MODEL = {
     "wgan": (f"{_HERE}/models.py", *_WGAN),
     "count head": (f"{_HERE}/models.py", *_WGAN),
@@ -29,7 +30,7 @@ _OF_MODEL = {
     "present": (f"{_HERE}/present_recipe.py", "services/trainer/segments.py"),
 }
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
-_EVALUATION = (f"{_HERE}/evaluation.py", f"{_HERE}/truth.py", "services/physics/")
+_EVALUATION = (f"{_HERE}/evaluation.py", f"{_HERE}/truth.py", "services/physics/", "services/physics/two_sample/")
 
 
 def training_key(run: Run) -> str:

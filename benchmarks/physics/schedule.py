@@ -36,15 +36,41 @@ class _Child:
     stage: str = "starting"
     done: float = 0.0
 
-    def read(self) -> None:
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
         """Follow what it tells, until it ends."""
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            told = json.loads(line)
-            self.stage, self.done = told["stage"], told["done"]
+        with self.process.stdout as lines:
+            for line in lines:
+                told = json.loads(line)
+                self.stage, self.done = told["stage"], told["done"]
+
+    def end(self) -> None:
+        """At once if it still runs."""
+        self.process.terminate()
+        try:
+            self.process.wait(_END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
 
 
-def make_results(runs: Sequence[Run], folder: Path, jobs: int, say: Callable[[str], None]) -> None:
+def command_of(run: Run, folder: Path) -> list[str]:
+    """What makes the result of a run."""
+    return [sys.executable, "-m", "benchmarks.physics.one", run.name, str(folder)]
+
+
+def make_results(
+    runs: Sequence[Run],
+    folder: Path,
+    jobs: int,
+    say: Callable[[str], None],
+    command: Callable[[Run, Path], list[str]] = command_of,
+) -> None:
     """Makes what is missing in ``folder``, ``jobs`` at a time; a run waits for the weights that it begins with.
 
     Ends its processes if it is interrupted; what they were at begins anew the next time. Raises RunFailed at the first
@@ -60,9 +86,10 @@ def make_results(runs: Sequence[Run], folder: Path, jobs: int, say: Callable[[st
         while waiting or running:
             while len(running) < jobs and (run := _next(waiting, running, folder)) is not None:
                 waiting.remove(run)
-                running.append(_start(run, folder))
+                running.append(_start(run, folder, command(run, folder)))
             for child in [child for child in running if child.process.poll() is not None]:
                 running.remove(child)
+                child.end()
                 if child.process.returncode != 0:
                     last = child.log.read_text().strip().splitlines()[-12:]
                     raise RunFailed("\n".join([f"{child.run.name} failed ({child.log}):", *last]))
@@ -74,7 +101,10 @@ def make_results(runs: Sequence[Run], folder: Path, jobs: int, say: Callable[[st
                 say(_state(running, waiting, told_s - begun_s, expected_done_s, jobs))
             time.sleep(_LOOK_EVERY_S)
     finally:
-        _end([child.process for child in running])
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.end()
 
 
 def _next(waiting: Sequence[Run], running: Sequence[_Child], folder: Path) -> Run | None:
@@ -87,13 +117,13 @@ def _next(waiting: Sequence[Run], running: Sequence[_Child], folder: Path) -> Ru
     return None
 
 
-def _start(run: Run, folder: Path) -> _Child:
+def _start(run: Run, folder: Path, command: list[str]) -> _Child:
     log = folder / "logs" / f"{run.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(ROOT)}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.physics.one", run.name, str(folder)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -102,9 +132,7 @@ def _start(run: Run, folder: Path) -> _Child:
             cwd=ROOT,
             start_new_session=True,  # Ctrl-C comes to this process alone, which ends the others
         )
-    child = _Child(run, process, log, time.monotonic())
-    threading.Thread(target=child.read, daemon=True).start()
-    return child
+    return _Child(run, process, log, time.monotonic())
 
 
 def _state(running: Sequence[_Child], waiting: Sequence[Run], took_s: float, done_s: float, jobs: int) -> str:
@@ -120,14 +148,3 @@ def _state(running: Sequence[_Child], waiting: Sequence[Run], took_s: float, don
     worked_s = done_s + half_done_s
     pace = took_s / worked_s if worked_s > 0 else 1 / jobs
     return f"{doing}; {len(waiting)} wait; about {left_s * pace / 60:.0f} min left"
-
-
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(_END_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

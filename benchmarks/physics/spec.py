@@ -9,6 +9,15 @@ from services.simulator.config import SimulatorConfig, preset
 
 CORSIKA_FILE = "corsika-file"
 
+HISTOGRAMS = {
+    "log10_count": (0.0, 3.0),
+    "log10_energy": (0.0, 5.0),
+    "log10_radius": (-1.0, 2.5),
+    "log10_bundle_energy": (0.0, 6.0),
+}
+"""What a result holds histograms of, and from where to where, in BINS bins."""
+BINS = 50
+
 
 @dataclass(frozen=True)
 class Source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.physics import cost, keys, runs, truth
+from benchmarks.physics import cost, keys, runs, schedule, truth
 from benchmarks.physics.data import batches, validation
 from benchmarks.physics.models import make_model
 from benchmarks.physics.one import complete
@@ -122,6 +123,68 @@ def test_a_run_comes_after_the_one_whose_weights_it_begins_with() -> None:
     assert names[0] == "wgan-s0"
     assert {"corsika-before", "corsika-tuned"} <= set(names[1:])
     assert [run.start_from for run in runs.in_order(runs.quick((runs.CORSIKA,)))][1] == "quick-wgan-s0"
+
+
+# ---- Runs in processes. What they run is a few lines here.
+
+
+def script(text: str):
+    """A command that finds in NAME, RESULT and WEIGHTS what its run is called and where its files belong."""
+
+    def command(run: Run, folder: Path) -> list[str]:
+        given = {"NAME": run.name, "RESULT": keys.result_path(run, folder), "WEIGHTS": keys.weights_path(run, folder)}
+        begin = "".join(f"{name} = {str(value)!r}\n" for name, value in given.items())
+        begin += "import pathlib, sys, time\ndef write(path):\n"
+        begin += "    path = pathlib.Path(path)\n    path.parent.mkdir(exist_ok=True)\n    path.write_text('{}')\n"
+        return [sys.executable, "-c", begin + text]
+
+    return command
+
+
+def test_runs_are_made_once_and_after_the_weights_that_they_begin_with(tmp_path: Path) -> None:
+    made = runs.in_order((runs.CORSIKA, runs.NO_EMPTIES))
+    writes = script(
+        "import os\nopen(os.path.dirname(RESULT) + '/../order', 'a').write(NAME + ' ')\nwrite(WEIGHTS); write(RESULT)"
+    )
+    (tmp_path / "results").mkdir()
+    said: list[str] = []
+    schedule.make_results(made, tmp_path, 3, said.append, writes)
+
+    order = (tmp_path / "order").read_text().split()
+    assert sorted(order) == sorted(run.name for run in made)
+    assert order.index("wgan-s0") < min(order.index("corsika-before"), order.index("corsika-tuned"))
+    schedule.make_results(made, tmp_path, 3, said.append, writes)
+    assert (tmp_path / "order").read_text().split() == order
+    assert said[-1] == f"0 runs to make, {len(made)} kept; 3 at a time"
+
+
+def test_a_run_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
+    with pytest.raises(schedule.RunFailed, match=r"(?s)no-empties-all failed.*no such luck"):
+        schedule.make_results(
+            runs.in_order((runs.NO_EMPTIES,)), tmp_path, 1, lambda text: None, script("sys.exit('no such luck')")
+        )
+
+
+def test_an_interruption_ends_the_processes(tmp_path: Path) -> None:
+    waits = script(
+        "if NAME == 'no-empties-all':\n"
+        "    while not pathlib.Path(RESULT).parent.parent.joinpath('pid').exists(): time.sleep(0.01)\n"
+        "    write(RESULT)\n"
+        "else:\n"
+        "    import os\n"
+        "    pathlib.Path(RESULT).parent.parent.joinpath('part').write_text(str(os.getpid()))\n"
+        "    pathlib.Path(RESULT).parent.parent.joinpath('part').rename(pathlib.Path(RESULT).parent.parent / 'pid')\n"
+        "    time.sleep(200)\n"
+    )
+
+    def interrupt(text: str) -> None:
+        if "done" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        schedule.make_results(runs.in_order((runs.NO_EMPTIES,)), tmp_path, 2, interrupt, waits)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 # ---- Events.
