@@ -19,7 +19,7 @@ from services.generation.load import load_trained
 from services.trainer.checkpoint import FORMAT
 from services.trainer.flow.config import FlowConfig, FlowNetworkConfig
 from services.trainer.flow.model import VelocityField
-from services.trainer.flow.networks import integrate
+from services.trainer.flow.networks import draw_noise, integrate
 from services.trainer.flow.sampler import FlowSampler
 from services.trainer.flow.task import FlowTask
 from services.trainer.position import StreamPosition
@@ -86,6 +86,17 @@ def test_the_velocity_depends_on_time_conditions_and_count() -> None:
     assert not torch.allclose(plain, velocity(one, time_E + 0.3, conditions_EC, segments_of(torch.tensor([1]))))
     assert not torch.allclose(plain, velocity(one, time_E, conditions_EC + 1, segments_of(torch.tensor([1]))))
     assert not torch.allclose(plain, velocity(many, time_E, conditions_EC, segments_of(torch.tensor([5])))[:1])
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.25, 0.9])
+def test_noise_has_a_spread_of_one_and_the_muons_of_an_event_share_their_part_of_it(shared: float) -> None:
+    segments = segments_of(torch.full((20_000,), 2))
+    noise_PF = draw_noise(segments, 2, shared, torch.Generator().manual_seed(1))
+    first, second = noise_PF[::2, 0], noise_PF[1::2, 0]
+    together = torch.corrcoef(torch.stack([first, second, noise_PF[::2, 1]]))
+    assert float(noise_PF.std()) == pytest.approx(1, abs=0.02)
+    assert float(together[0, 1]) == pytest.approx(shared, abs=0.03)
+    assert float(together[0, 2]) == pytest.approx(0, abs=0.03)
 
 
 class Decay(VelocityField):

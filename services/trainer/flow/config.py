@@ -41,6 +41,9 @@ class FlowNetworkConfig(ConfigBranch):
     count_components: int = Field(2, ge=1, le=16)
     """Negative binomials mixed in the count head."""
 
+    shared_noise: float = Field(0.25, ge=0, lt=1)
+    """Part of the noise's variance that the muons of an event share: where what they share in the data comes from."""
+
     zero_truncated_counts: bool = False
     """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
     still generates empty events as often as the others say."""
@@ -80,7 +83,7 @@ class FlowConfig(ConfigBranch):
     warmup_steps: int = Field(100, ge=0)
     """Optimiser steps over which both learning rates rise from 0 at the start of a run."""
 
-    muon_weight: float = Field(0.5, ge=0, le=1)
+    muon_weight: float = Field(1.0, ge=0, le=1)
     """An event with N muons weighs N to this power in the loss: 0 is the mean over events, 1 the mean over muons."""
 
     max_muons: int = Field(0, ge=0)

@@ -86,9 +86,8 @@ class Networks:
         """
         start = torch.rand((), device=self.device, generator=random, dtype=torch.float64)
         number_E = torch.arange(source.num_events, device=self.device, dtype=torch.float64)
-        noise_PF = torch.randn(
-            source.num_particles, self.standardise.num_features, device=self.device, generator=random
-        )
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
+        noise_PF = draw_noise(segments, self.standardise.num_features, self.config.network.shared_noise, random)
         return replace(
             source,
             event_columns=source.event_columns | {_TIME: ((start + number_E * _GOLDEN) % 1).float()},
@@ -139,6 +138,14 @@ class Networks:
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def draw_noise(segments: Segments, num_features: int, shared: float, random: torch.Generator) -> Tensor:
+    """Normal numbers of spread 1, of which an event's muons share the part ``shared`` of their variance. -> (P, F)."""
+    device = segments.event_P.device
+    of_event_EF = torch.randn(segments.num_events, num_features, device=device, generator=random)
+    of_muon_PF = torch.randn(segments.num_particles, num_features, device=device, generator=random)
+    return spread(of_event_EF * shared**0.5, segments) + of_muon_PF * (1 - shared) ** 0.5
 
 
 def integrate(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from services.trainer.flow.config import FlowConfig
 from services.trainer.flow.model import VelocityField
-from services.trainer.flow.networks import features_and_counts, integrate
+from services.trainer.flow.networks import draw_noise, features_and_counts, integrate
 from services.trainer.segments import Segments
 from services.trainer.wgan.count_head import CountHead, make_count_head
 from services.trainer.wgan.standardise import Standardise
@@ -60,10 +60,11 @@ class FlowSampler:
 
     @torch.no_grad()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device once, to learn how many muons there are."""
+        """See MuonGenerator. Waits for the device, to learn which events have muons, and how many there are."""
+        present_E = counts_E > 0  # the others would cost as much as their context
+        primary_E4, counts_E = primary_E4[present_E], counts_E[present_E]
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
-        shape = (segments.num_particles, self.standardise.num_features)
-        noise_PF = torch.randn(shape, device=self.device, generator=random)
+        noise_PF = draw_noise(segments, self.standardise.num_features, self.config.network.shared_noise, random)
         conditions_EC = self.standardise.conditions(primary_E4)
         features_PF = integrate(self.velocity, noise_PF, conditions_EC, segments, self.config.sampling_steps)
         most = self.config.max_deviation
