@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from common.errors import BadInputError
 from common.redact import without_secrets
@@ -53,6 +54,7 @@ def run_evaluation(
 
     Raises BadInputError for what the user can mend.
     """
+    torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds) if wanted.thresholds else {}
     trained = load_trained(wanted.checkpoint, pick_device(wanted.device))
     say(f"{trained.path}: {trained.config.trainer.model}, step {trained.step:,}")
