@@ -14,7 +14,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
 
-.PHONY: run-local demo-federation test lint format bench docs up down clean
+.PHONY: run-local demo-federation test lint format bench bench-physics docs up down clean
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -62,6 +62,10 @@ format: $(VENV)/.complete
 # Measured figures; results worth keeping go to benchmarks/results/.
 bench: $(VENV)/.complete
 	for script in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
+
+# The tables and figures of docs/physics.md, in half an hour on two cores. What is done is kept: interrupt it, start it again.
+bench-physics: $(VENV)/.complete
+	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
 # The configuration reference is written from the configuration tree itself.
 docs: $(VENV)/.complete

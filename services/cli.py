@@ -36,6 +36,8 @@ VERBS = {
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "generate": Verb("services.generation.command:generate", "Write muon bundles of a trained model for primaries."),
+    "export": Verb("services.export.command:export", "Write a trained generator as torch.export and ONNX files."),
     "outputs": Verb("services.outputs.command:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
     "bench": Verb("services.bench.command:bench", "Measure what this machine can do: the trainer's ceiling."),

@@ -72,6 +72,7 @@ PURE = (
     "services/physics/decoherence.py",
     "services/physics/definitions.py",
     "services/physics/evaluate.py",
+    "services/physics/design.py",
     "services/physics/event_features.py",
     "services/physics/frechet.py",
     "services/physics/intra_event.py",

@@ -42,10 +42,15 @@ class Generator(nn.Module):
             torch.randn(segments.num_particles, self.z_local, device=device, generator=random),
         )
 
+    def context(self, conditions_EC: Tensor, segments: Segments, z_EZ: Tensor) -> Tensor:
+        """What all muons of an event share. (E, C), (E, Z) -> (E, D)."""
+        context_ED: Tensor = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
+        return context_ED
+
     def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Features of one muon per particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
-        context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
+        context_ED = self.context(conditions_EC, segments, z_EZ)
         # The event's part of the first layer is computed once an event, and not again for each of its muons.
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)

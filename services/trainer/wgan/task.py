@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
+from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan import adaptive
@@ -30,7 +31,6 @@ from services.trainer.wgan.thin import thinned
 
 logger = logging.getLogger(__name__)
 
-MIN_PARTICLES_TO_FIT = 2
 CPU_CHUNK_PARTICLES = 2048
 _METRICS = (
     *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm"),
@@ -94,6 +94,11 @@ class WganTask:
         """Trained numbers of the three networks."""
         networks = (self.networks.count_head, self.networks.generator, self.networks.critic)
         return sum(parameter.numel() for network in networks for parameter in network.parameters())
+
+    @property
+    def is_fitted(self) -> bool:
+        """True once events can be generated: a batch with two muons was trained on."""
+        return self.networks.standardise.has_conditions and self.networks.standardise.has_features
 
     @property
     def critic_steps(self) -> int:
@@ -238,24 +243,8 @@ class WganTask:
     # ---- What the step is made of.
 
     def observe(self, batch: Batch) -> bool:
-        """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
-
-        Conditions need an event, features two particles. Called by ``step``. Several ranks fit it together, to the
-        batch of all: each would else train on features of its own.
-        """
-        standardise, parts, ranks = self.networks.standardise, batch.microbatches, self._sum_over_ranks
-        fitted = False
-        if not standardise.has_conditions and batch.total_events > 0:
-            none = torch.empty((0, 4), device=self.device)
-            primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
-            standardise.fit_conditions(primary_E4, batch.total_events, ranks)
-            fitted = True
-        if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
-            none = torch.empty((0, 3), device=self.device)
-            muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
-            standardise.fit_features(muons_P3, batch.total_particles, ranks)
-            fitted = True
-        return fitted
+        """Fits the standardisation if that can be done now; True if it fitted something. Called by ``step``."""
+        return fit_standardise(self.networks.standardise, batch, self.device, self._sum_over_ranks)
 
     def observed(self, metrics: Mapping[str, float]) -> None:
         """The newest step's metrics have reached the host: the adaptive critic looks at them, if there is a new gap."""
