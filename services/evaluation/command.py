@@ -41,6 +41,13 @@ MISSED_EXIT_CODE = 1
     help="TOML file with lines such as `count_tv = 0.02`. The exit code is 1 if one is not kept.",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="CPU threads of torch. The networks are small: more of them gain little, and lose much on a busy machine.",
+)
 @click.option("--bootstraps", type=click.IntRange(min=2), default=100, show_default=True, help="For the errors.")
 @click.option(
     "--c2st-epochs", type=click.IntRange(min=1), default=12, show_default=True, help="Of the classifiers, which take "
@@ -59,6 +66,7 @@ def evaluate(
     output: Path | None,
     thresholds: Path | None,
     device: str,
+    threads: int,
     bootstraps: int,
     c2st_epochs: int,
     token_file: Path | None,
@@ -85,6 +93,7 @@ def evaluate(
         output=output,
         thresholds=thresholds,
         device=device,
+        threads=threads,
         bootstraps=bootstraps,
         c2st_epochs=c2st_epochs,
     )

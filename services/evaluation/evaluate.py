@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from common.errors import BadInputError
 from common.redact import without_secrets
 from services.config import Config, load_config, store_config
-from services.evaluation.generate import generate, pit
+from services.evaluation.generate import generated_events, pit
 from services.evaluation.html import page
 from services.evaluation.outcome import Outcome, provenance, store
 from services.evaluation.plots.events import Events
@@ -53,6 +54,7 @@ def run_evaluation(
 
     Raises BadInputError for what the user can mend.
     """
+    torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds) if wanted.thresholds else {}
     trained = load_trained(wanted.checkpoint, pick_device(wanted.device))
     say(f"{trained.path}: {trained.config.trainer.model}, step {trained.step:,}")
@@ -62,8 +64,8 @@ def run_evaluation(
     sample = real.sample
     if len(np.unique(sample.shower_E)) < 2:
         raise BadInputError("the events are all of one shower: nothing to compare with")
-    max_count = trained.config.trainer.wgan.sampling.max_count
-    generated = generate(trained.generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
+    max_count = trained.max_count
+    generated = generated_events(trained.generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
     pit_E = pit(trained.generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
     independent = None
     if wanted.preset:

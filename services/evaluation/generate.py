@@ -1,6 +1,6 @@
-"""Events of a trained generator for given primaries, in pieces of bounded memory.
+"""Events of a trained generator for given primaries, as `icestream generate` makes them; its counts' probabilities.
 
-E events, P muons.
+E events.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from services.generation.generator import MuonGenerator
-from services.physics.bundles import Bundles, Float64
+from services.generation.primaries import Primaries
+from services.generation.stream import CountRule, generate
+from services.physics.bundles import Bundles, Float64, Int64
 from services.slow_progress import SlowProgress
 
-_EVENTS_AT_A_TIME = 4096
-_MUONS_AT_A_TIME = 1 << 18
+_EVENTS_AT_A_TIME = 16_384
 
 
 @dataclass(frozen=True)
@@ -27,56 +28,34 @@ class Generated:
     """Events that had more muons than allowed, and were cut down to that."""
 
 
-def generate(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> Generated:
-    """An event for each primary, of at most ``max_count`` muons."""
-    random = torch.Generator(generator.device).manual_seed(seed)
-    counts, muons, num_capped = [], [], 0
+def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> Generated:
+    """An event for each primary (depths vertical), of at most ``max_count`` muons."""
+    ids_E2 = np.zeros((len(primary_E4), 2), np.uint64)
+    primaries = Primaries(ids_E2, primary_E4.astype(np.float32))
+    pieces = []
     with SlowProgress("generating: events", len(primary_E4)) as progress:
-        for primary_C4 in _pieces(primary_E4, generator.device):
-            drawn_C = generator.draw_counts(primary_C4, random)
-            num_capped += int((drawn_C > max_count).sum())
-            counts_C = drawn_C.clamp(max=max_count)
-            for first, end in _of_muons(counts_C.cpu().numpy()):
-                muons.append(generator.draw_muons(primary_C4[first:end], counts_C[first:end], random).cpu().numpy())
-                progress.advance(end - first)
-            counts.append(counts_C.cpu().numpy())
-    return Generated(Bundles.of(np.concatenate(counts), np.concatenate(muons)), num_capped)
+        for piece in generate([primaries], generator, CountRule("sampled", max_count=max_count), "vertical", seed):
+            pieces.append(piece)
+            progress.advance(len(piece.counts_E))
+    counts_E = np.concatenate([piece.counts_E for piece in pieces])
+    bundles = Bundles.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    return Generated(bundles, sum(piece.num_capped for piece in pieces))
 
 
-def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: np.ndarray, seed: int) -> Float64 | None:
+def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64 | None:
     """P(N < n) + u·P(N = n) of the model for each real count n, u uniform: flat from 0 to 1 if the model is right.
 
     None if the model has no distribution.
     """
     found = []
-    first = 0
-    for primary_C4 in _pieces(primary_E4, generator.device):
-        counts_C = torch.from_numpy(counts_E[first : first + len(primary_C4)]).to(generator.device)
-        first += len(primary_C4)
-        cdf = generator.count_cdf(primary_C4, counts_C)
+    for first in range(0, len(counts_E), _EVENTS_AT_A_TIME):
+        some = slice(first, first + _EVENTS_AT_A_TIME)
+        primary_C4 = torch.from_numpy(primary_E4[some].astype(np.float32)).to(generator.device)
+        cdf = generator.count_cdf(primary_C4, torch.from_numpy(counts_E[some]).to(generator.device))
         if cdf is None:
             return None
         found.append(torch.stack(cdf).cpu().numpy().astype(np.float64))
     below_E, up_to_E = np.concatenate(found, axis=1)
     uniform_E = np.random.default_rng([seed, 1]).random(len(below_E))
-    between: Float64 = below_E + uniform_E * (up_to_E - below_E)
-    return np.clip(between, 0.0, 1.0)
-
-
-def _pieces(primary_E4: Float64, device: torch.device) -> list[torch.Tensor]:
-    whole = torch.from_numpy(primary_E4.astype(np.float32))
-    return [piece.to(device) for piece in torch.split(whole, _EVENTS_AT_A_TIME)]
-
-
-def _of_muons(counts_E: np.ndarray) -> list[tuple[int, int]]:
-    """Consecutive events (first, end) with no more muons than go at a time; one event with more goes alone."""
-    found: list[tuple[int, int]] = []
-    first = muons = 0
-    for index, count in enumerate(counts_E.tolist()):
-        if index > first and muons + count > _MUONS_AT_A_TIME:
-            found.append((first, index))
-            first, muons = index, 0
-        muons += count
-    if first < len(counts_E):
-        found.append((first, len(counts_E)))
-    return found
+    between_E: Float64 = below_E + uniform_E * (up_to_E - below_E)
+    return np.clip(between_E, 0.0, 1.0)

@@ -30,6 +30,8 @@ class Wanted:
     output: Path | None = None
     thresholds: Path | None = None
     device: str = "auto"
+    threads: int = 1
+    """CPU threads of torch."""
     c2st_epochs: int = 12
     bootstraps: int = 100
 
