@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from services.trainer.wgan.count_head import MixtureCountHead
 from services.trainer.wgan.layers import LEAK
-from services.trainer.wgan.model import Generator
+from services.trainer.wgan.model import Generator, size_E1
 from services.trainer.wgan.sampler import WganSampler
 from services.trainer.wgan.standardise import POSITION_SCALE_M, Standardise
 
@@ -41,10 +41,9 @@ class GeneratorFunction(nn.Module):
         ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y adds nothing of it. ``event_P``:
         row of each particle's event, not decreasing.
         """
-        size_E1 = counts_E.to(primary_E4.dtype).log1p().unsqueeze(1) / 2
         network = self.generator
         context_ED = network.event_network(
-            torch.cat([z_global_EZ, self.standardise.conditions(primary_E4), size_E1], 1)
+            torch.cat([z_global_EZ, self.standardise.conditions(primary_E4), size_E1(counts_E, primary_E4.dtype)], 1)
         )
         linear = network.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight[:, : linear.out_features], linear.weight[:, linear.out_features :]

@@ -49,7 +49,7 @@ def test_the_fast_pass_gives_the_muons_of_the_plain_one(azimuth: str, max_deviat
 
 def test_pieces_are_the_plain_pass_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one random stream: noise of the piece's events, then noise and azimuth of each run of its particles."""
-    monkeypatch.setattr(inference, "CPU_PIECES", inference.PieceSizes(events=2, particles=64))
+    monkeypatch.setattr(inference, "CPU_PIECES", inference.PieceSizes(events=2, particles=64, counts=64))
     sampler = sampler_of()
     counts_E = torch.tensor([40, 0, 24, 7])
     primary_E4 = torch.cat([PRIMARY_E4, PRIMARY_E4[:1]])
@@ -64,7 +64,7 @@ def test_pieces_are_the_plain_pass_of_each_piece(monkeypatch: pytest.MonkeyPatch
 
 def test_an_event_larger_than_a_piece_keeps_its_event_wide_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """With no noise of their own, all muons of an event are one muon, in whichever piece."""
-    monkeypatch.setattr(inference, "CPU_PIECES", inference.PieceSizes(events=8, particles=16))
+    monkeypatch.setattr(inference, "CPU_PIECES", inference.PieceSizes(events=8, particles=16, counts=64))
     sampler = sampler_of()
     linear = sampler.generator.muon_input.linear
     with torch.no_grad():

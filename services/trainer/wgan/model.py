@@ -42,15 +42,10 @@ class Generator(nn.Module):
             torch.randn(segments.num_particles, self.z_local, device=device, generator=random),
         )
 
-    def context(self, conditions_EC: Tensor, segments: Segments, z_EZ: Tensor) -> Tensor:
-        """What all muons of an event share. (E, C), (E, Z) -> (E, D)."""
-        context_ED: Tensor = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
-        return context_ED
-
     def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Features of one muon per particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
-        context_ED = self.context(conditions_EC, segments, z_EZ)
+        context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
         # The event's part of the first layer is computed once an event, and not again for each of its muons.
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
@@ -135,9 +130,13 @@ class Critic(nn.Module):
         return scores_E.float()
 
 
+def size_E1(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
+    """ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
+    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
+
+
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
-    """ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
-    return segments.sizes_E.to(dtype).log1p().unsqueeze(1) / 2
+    return size_E1(segments.sizes_E, dtype)
 
 
 def _start_xavier(network: nn.Module, gain: float) -> None:

@@ -48,12 +48,9 @@ class WganSampler:
     @torch.no_grad()
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
         """See MuonGenerator."""
-        pieces = (GPU_PIECES if primary_E4.is_cuda else CPU_PIECES).events
-        counts = [
-            self.count_head.sample(self.standardise.conditions(piece_E4), random)
-            for piece_E4 in primary_E4.split(pieces)
-        ]
-        return torch.cat(counts)
+        pieces = (GPU_PIECES if primary_E4.is_cuda else CPU_PIECES).counts
+        conditions_EC = self.standardise.conditions(primary_E4)
+        return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
 
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
         """See MuonGenerator. Waits for the device once, to learn the counts."""
