@@ -49,7 +49,7 @@ def markdown(table: Table, results: Results) -> str:
     ]
     values = {row.label: {name: _value(row, name, results) for name in columns} for row in table.rows}
     # Seeds of a row that has its own line are not candidates; nor is a table of one row.
-    compared = [row.label for row in table.rows if not (table is ACCEPTANCE and row.label.startswith("seed"))]
+    compared = [row.label for row in table.rows if ", seed " not in row.label]
     for row in table.rows:
         cells = []
         for name in columns:
@@ -64,7 +64,7 @@ def markdown(table: Table, results: Results) -> str:
         lines.append(
             f"| {' | '.join(['*asked*', *(f'{LIMITS[name]:g}' if name in LIMITS else '' for name in columns)])} |"
         )
-        lines += ["", _verdict(values[table.rows[0].label])]
+        lines += ["", " ".join(_verdict(label, values[label]) for label in compared).strip()]
     missing = sum(run.name not in results for run in table.runs)
     if missing:
         lines += ["", f"{missing} of {len(table.runs)} runs are not made yet."]
@@ -100,11 +100,12 @@ def _is_best(label: str, name: str, values: Mapping[str, Mapping[str, float]], a
     return abs(values[label][name] - aim) <= min(distances)
 
 
-def _verdict(values: Mapping[str, float]) -> str:
+def _verdict(label: str, values: Mapping[str, float]) -> str:
+    """Which limits a row misses; nothing as long as figures are missing."""
     missed = [_NAMES[name] for name, limit in LIMITS.items() if not values[name] <= limit]
     if any(math.isnan(values[name]) for name in LIMITS):
         return ""
-    return f"Missed: {', '.join(missed)}." if missed else "Every limit is met."
+    return f"{label}: {', '.join(missed)} missed." if missed else f"{label}: every limit is met."
 
 
 def _text(value: float, name: str) -> str:
