@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.physics.runs import ABLATIONS, FLOW, PRESENT, WGAN
 from benchmarks.physics.spec import BINS, HISTOGRAMS
-from benchmarks.physics.tables import Results
+from benchmarks.physics.tables import Results, of_run
 
 _LABELS = {
     "log10_count": "lg(1 + muons of an event)",
@@ -94,8 +94,8 @@ def ablations(results: Results, path: Path) -> bool:
     for name, marker in _MARKERS.items():
         ratios = []
         for row in rows:
-            metrics = [results[run.name]["metrics"][name] for run in row.runs]
-            ratios.append(statistics.median(one["value"] / one["floor"] for one in metrics))
+            found = [results[run.name] for run in row.runs]
+            ratios.append(statistics.median(of_run(one, name, "value") / of_run(one, name, "floor") for one in found))
         axes.plot(ratios, np.arange(len(rows)), marker, label=name.removesuffix("_w1").replace("_", " "), alpha=0.8)
     axes.set_yticks(np.arange(len(rows)), [row.label for row in rows])
     axes.invert_yaxis()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -74,9 +75,9 @@ def write_page(page: Path, results: Results, written: Path, pictures: Sequence[s
 
 
 def _rounded(value: Any) -> Any:
-    """Six significant digits: more say nothing and make every diff longer."""
+    """Six significant digits: more say nothing and make every diff longer. JSON has no NaN: null."""
     if isinstance(value, float):
-        return float(f"{value:.6g}")
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: _rounded(one) for key, one in value.items()}
     return [_rounded(one) for one in value] if isinstance(value, list) else value

@@ -73,17 +73,18 @@ def markdown(table: Table, results: Results) -> str:
 
 def _value(row: Row, name: str, results: Results) -> float:
     """Median over the runs of a row; NaN unless all are there."""
-    found = [_of_run(results[run.name], name, "value") for run in row.runs if run.name in results]
+    found = [of_run(results[run.name], name, "value") for run in row.runs if run.name in results]
     return statistics.median(found) if len(found) == len(row.runs) else math.nan
 
 
 def _floor(table: Table, name: str, results: Results) -> float:
     """Of the events that the table's runs are judged by. Rows judged by others would each need their own."""
-    found = [_of_run(results[run.name], name, "floor") for run in table.runs if run.name in results]
+    found = [of_run(results[run.name], name, "floor") for run in table.runs if run.name in results]
     return statistics.median(found) if found else math.nan
 
 
-def _of_run(result: Mapping[str, Any], name: str, what: str) -> float:
+def of_run(result: Mapping[str, Any], name: str, what: str) -> float:
+    """``value`` or ``floor`` of a metric; NaN if a run has none, as one without any muons."""
     if name in result["metrics"]:
         value = result["metrics"][name][what]
     else:
