@@ -127,3 +127,18 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     with Remotes(trained) as remotes:
         found = trained_on(sources, trained, remotes)
     assert found == [str(tmp_path / "link.parquet"), urls[0], urls[1]]
+
+
+def test_remote_files_are_fetched_and_leave_nothing_behind(tmp_path: Path) -> None:
+    import fsspec
+
+    write_events(tmp_path / "a.parquet", make_events([1, 0, 3]))
+    with fsspec.open("memory://far/a.parquet", "wb") as remote:
+        remote.write((tmp_path / "a.parquet").read_bytes())
+    cache = tmp_path / "cache"
+    found = read("memory://far/*.parquet", fetcher={"cache_dir": str(cache)})
+    assert sorted(numbers(found)) == [0, 1, 2]
+    assert found.sample.bundles.counts_E.sum() == 4
+    sizes = [path.stat().st_size for path in cache.rglob("*") if path.is_file()]
+    assert max(sizes, default=0) < 500, "locks may stay, the file may not"
+    assert sorted(numbers(read("memory://far/a.parquet"))) == [0, 1, 2], "into a temporary directory"
