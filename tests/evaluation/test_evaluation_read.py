@@ -109,6 +109,11 @@ def test_weights_that_are_none_are_refused(tmp_path: Path, column: str, values: 
         read(tmp_path, weights=column)
 
 
+def test_local_files_need_no_cache_directory(tmp_path: Path) -> None:
+    path = write_events(tmp_path / "a.parquet", make_events([1]))
+    assert len(read(path, fetcher={"cache_dir": "/proc/not/here"}).sample) == 1
+
+
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(BadInputError, match=r"a\.parquet: "):
@@ -122,7 +127,7 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     (tmp_path / "link.parquet").symlink_to(used)
     urls = ["pelican://host/a/0000-0999/x.parquet", "https://host/b/y.parquet", "pelican://host/c/z.parquet"]
     sources = [SourceFile(str(one), 1) for one in (tmp_path / "link.parquet", other, *urls)]
-    inputs = [str(tmp_path / "data"), "pelican://host/a/{range}/*.parquet", "https://host/b"]
+    inputs = [f"{tmp_path}/{{range}}/*.parquet", "pelican://host/a/{range}/*.parquet", "https://host/b"]
     trained = Config.model_validate({"input": inputs})
     with Remotes(trained) as remotes:
         found = trained_on(sources, trained, remotes)
