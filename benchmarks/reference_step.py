@@ -23,6 +23,7 @@ from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.layers import LEAK, Dense
 from services.trainer.wgan.networks import Networks
 from services.trainer.wgan.standardise import Standardise
+from services.trainer.wgan.task import MUONS_SCORE_FACTOR
 
 
 class ReferenceStep:
@@ -85,7 +86,7 @@ class ReferenceStep:
         if self._config.energy_score_weight > 0:
             other = self._fake(conditions, counts, event_P, random)
             spread = standardise.feature_spread_F[0]
-            score = _energy_score(fake, other, real, event_P, counts, spread) / present.sum()
+            score = _energy_score(fake, other, real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
             loss = loss + self._config.energy_score_weight * score
         self._generator.zero_grad()
@@ -142,7 +143,7 @@ class ReferenceStep:
 
 
 def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
-    """See services.trainer.wgan.energy_score; here with index arithmetic alone."""
+    """See services.trainer.wgan.energy_score; here with index arithmetic alone. The mean over muons and events."""
     size = counts.clamp_min(1).float()
 
     def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -163,9 +164,8 @@ def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, cou
         products = features[:, :1] * features
         return torch.cat([mean(features), mean(products), largest.unsqueeze(1), total.unsqueeze(1)], 1)
 
-    of_muons = (mean(score(one, other, real).unsqueeze(1)).squeeze(1) * counts.sqrt()).sum()
-    of_events = score(summary(one), summary(other), summary(real))[counts > 0].sum()
-    return of_muons + of_events
+    of_events = score(summary(one), summary(other), summary(real))[counts > 0]
+    return MUONS_SCORE_FACTOR * score(one, other, real).mean() + of_events.mean()
 
 
 def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:

@@ -30,6 +30,9 @@ VERBS = {
     ),
     "plan": Verb("services.fetcher.plan_command:plan", "Print a run's plan, bytes and slots without running it."),
     "ranges": Verb("services.fetcher.ranges_command:ranges", "Show which ranges of a run are done, and which to come."),
+    "evaluate": Verb(
+        "services.evaluation.command:evaluate", "Compare generated with real events: numbers, plots, a page."
+    ),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),

@@ -14,11 +14,13 @@ from common.errors import BadInputError
 from services.config import Config
 from services.generation.generator import MuonGenerator
 from services.trainer.checkpoint import find_checkpoint, read_checkpoint
+from services.trainer.flow.sampler import FlowSampler
 from services.trainer.position import StreamPosition
 from services.trainer.wgan.sampler import WganSampler
 
 SAMPLERS: dict[str, Callable[[Config, dict[str, Any], torch.device], MuonGenerator]] = {
     "wgan": lambda config, task_state, device: WganSampler.from_state(config.trainer.wgan, task_state, device),
+    "flow": lambda config, task_state, device: FlowSampler.from_state(config.trainer.flow, task_state, device),
 }
 
 

@@ -48,12 +48,13 @@ class Comparison:
         if (decoherence := _decoherence(a, b, seed)) is not None:
             distances["decoherence_m_w1"] = decoherence
         distances |= conditional_distances(a, b, bins)
-        return [
-            CountMetrics(a.bundles.counts_E, b.bundles.counts_E),
-            *(_named(name, distance) for name, distance in distances.items()),
-            IntraEvent(a.bundles, b.bundles),
-            *_many_dimensions(a, b, seed),
-        ]
+        many_dimensions = _many_dimensions(a, b, seed)
+        return [*self.moments(), *(_named(name, one) for name, one in distances.items()), *many_dimensions]
+
+    def moments(self) -> list[Measure]:
+        """What is cheap: all differences and ratios are among them, which may be off to either side."""
+        a, b = self.a.bundles, self.b.bundles
+        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b)]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
         """Of the events of both samples, from those of all events."""

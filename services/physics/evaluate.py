@@ -15,12 +15,11 @@ from services.physics.calibration import UniformityKS, expected_ks
 from services.physics.comparison import Comparison, Measure
 from services.physics.conditional import ConditionBins
 from services.physics.definitions import DEFINITIONS, TARGETS
-from services.physics.metrics import PANEL_SPLITS
+from services.physics.design import design
 from services.physics.prepare import Prepared, prepare
 from services.physics.report import Metric, Report
 from services.physics.sample import Sample
 from services.physics.settings import EvaluationSettings
-from services.physics.splits import halves
 
 Progress = Callable[[str, float], None]
 Step = Callable[[float], None]
@@ -50,35 +49,41 @@ def evaluate(
     """
     given = prepare(real, generated, independent, pit_E, settings)
     weights = WeightSets(given.real.weights_E, given.real.shower_E, settings.bootstraps, settings.seed)
-    of_generated, of_real = _comparisons(given, settings)
+    plan = design(given, settings)
     bins = ConditionBins(given.real.primary_E4)
     share = 0.5 if settings.c2st else 1.0
 
-    steps = _steps(progress, "distances", 0.0, 0.7 * share, len(of_generated))
+    *steps, last = _steps(progress, "distances", 0.0, 0.7 * share, len(plan.of_generated) + 1)
     found = _mean(
         [
             _measured(one, one.measures(bins, settings.seed), weights, step)
-            for one, step in zip(of_generated, steps, strict=True)
+            for one, step in zip(plan.of_generated, steps, strict=True)
         ]
     )
-    steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(of_real))
+    # Chance does not make these larger: all events can be compared.
+    found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
+    steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
     floors = _floor(
         [
             _measured(one, one.measures(bins, settings.seed), weights.sample(), step)
-            for one, step in zip(of_real, steps, strict=True)
+            for one, step in zip(plan.of_real, steps, strict=True)
         ]
     )
+    if not plan.same_primaries:
+        # Halves differ in their primaries, which these are not to tell. How far chance leads is their error.
+        for name, values_B in _two_sided(found).items():
+            floors[name] = TARGETS[DEFINITIONS[name].better] + _error(values_B)
     if given.pit_E is not None:
         uniformity = UniformityKS(given.pit_E)
         found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
         floors[_PIT] = expected_ks(weights.weight_E)
     if settings.c2st and len(np.unique(given.real.shower_E)) >= _C2ST_MIN_SHOWERS:
         training, telling = _steps(progress, "classifiers", share, 0.8, 2)
-        tests = _classifier_tests(of_generated[0], settings, training)
-        found |= _measured(of_generated[0], tests, weights, telling)
+        tests = _classifier_tests(plan.paired, settings, training)
+        found |= _measured(plan.paired, tests, weights, telling)
         training, telling = _steps(progress, "classifiers between real and real", 0.8, 1.0, 2)
-        tests = _classifier_tests(of_real[0], settings, training)
-        floors |= _floor([_measured(of_real[0], tests, weights.sample(), telling)])
+        tests = _classifier_tests(plan.of_real[0], settings, training)
+        floors |= _floor([_measured(plan.of_real[0], tests, weights.sample(), telling)])
     progress("done", 1.0)
     return _report(given, found, floors, settings)
 
@@ -92,22 +97,9 @@ def _steps(progress: Progress, what: str, begin: float, end: float, number: int)
     return [step(begin + index * (end - begin) / number) for index in range(number)]
 
 
-def _comparisons(given: Prepared, settings: EvaluationSettings) -> tuple[list[Comparison], list[Comparison]]:
-    """Of generated with real events, and of real with real ones: as many events, and primaries as different."""
-    real, generated = given.real, given.generated
-    if given.independent is not None:
-        all_E = np.ones(len(real), np.bool_)
-        return [Comparison(real, generated, all_E, all_E)], [Comparison(real, given.independent, all_E, all_E)]
-    comparisons = [
-        Comparison(real.only(one), generated.only(~one), one, ~one)
-        for first in halves(real.shower_E, PANEL_SPLITS, settings.seed)
-        for one in (first, ~first)
-    ]
-    floors = [
-        Comparison(real.only(first), real.only(~first), first, ~first)
-        for first in halves(real.shower_E, settings.floor_splits, settings.seed)
-    ]
-    return comparisons, floors
+def _two_sided(found: Mapping[str, Float64]) -> dict[str, Float64]:
+    """The metrics that may be off to either side of what is best."""
+    return {name: values_B for name, values_B in found.items() if DEFINITIONS[name].better in TARGETS}
 
 
 def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets, step: Step) -> dict[str, Float64]:
@@ -178,12 +170,17 @@ def _report(
 def _metric(name: str, values_B: Float64, floors: Mapping[str, float]) -> Metric:
     """From the metric of the sample and those of its bootstraps."""
     definition = DEFINITIONS[name]
-    again = values_B[1:][np.isfinite(values_B[1:])]
     return Metric(
         value=float(values_B[0]),
-        error=float(again.std(ddof=1)) if len(again) > 1 else float("nan"),
+        error=_error(values_B),
         floor=floors.get(name, float("nan")),
         unit=definition.unit,
         better=definition.better,
         meaning=definition.meaning,
     )
+
+
+def _error(values_B: Float64) -> float:
+    """Standard deviation over the bootstraps, those that are numbers. NaN if these are fewer than two."""
+    again = values_B[1:][np.isfinite(values_B[1:])]
+    return float(again.std(ddof=1)) if len(again) > 1 else float("nan")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from services.physics.bundles import Bundles, Float64
+from services.physics.bundles import Bundles, Float64, Int64
 from services.physics.sample import Sample
 from services.simulator.config import SimulatorConfig, preset
 from services.simulator.flux import Primaries, sample_primaries
@@ -39,7 +39,7 @@ def mean_counts(real: Sample, config: SimulatorConfig = CONFIG) -> Float64:
 def muons_swapped_between_events(bundles: Bundles, seed: int) -> Bundles:
     """Every muon is there, somewhere."""
     order = np.random.default_rng(seed).permutation(len(bundles.energy_gev_P))
-    return _reordered(bundles, order)
+    return _with_muons(bundles, bundles.counts_E, order)
 
 
 def energies_swapped_between_muons(bundles: Bundles, seed: int) -> Bundles:
@@ -48,15 +48,27 @@ def energies_swapped_between_muons(bundles: Bundles, seed: int) -> Bundles:
     return replace(bundles, energy_gev_P=bundles.energy_gev_P[order])
 
 
-def with_counts(bundles: Bundles, counts_E: np.ndarray) -> Bundles:
-    """As many muons of its own as each event shall have, the same ones again where there are too few."""
-    counts_E = np.where(bundles.counts_E > 0, counts_E, 0)
-    first_E = np.cumsum(bundles.counts_E) - bundles.counts_E
+def with_counts(bundles: Bundles, counts_E: Int64) -> Bundles:
+    """As many muons as each event shall have: its own, the same ones again where there are too few.
+
+    An event without muons of its own has those of the next event that has.
+    """
+    filled_E = bundles.filled_F[np.searchsorted(bundles.filled_F, np.arange(len(counts_E))) % len(bundles.filled_F)]
     event_P = np.repeat(np.arange(len(counts_E)), counts_E)
     place_P = np.arange(len(event_P)) - (np.cumsum(counts_E) - counts_E)[event_P]
-    order = first_E[event_P] + place_P % bundles.counts_E[event_P]
-    return replace(_reordered(bundles, order), counts_E=counts_E)
+    giver_P = filled_E[event_P]
+    first_E = np.cumsum(bundles.counts_E) - bundles.counts_E
+    return _with_muons(bundles, counts_E, first_E[giver_P] + place_P % bundles.counts_E[giver_P])
 
 
-def _reordered(bundles: Bundles, order: np.ndarray) -> Bundles:
-    return Bundles(bundles.counts_E, bundles.energy_gev_P[order], bundles.x_m_P[order], bundles.y_m_P[order])
+def repeated(bundles: Bundles, events: Int64) -> Bundles:
+    """These events, in this order, as often as each is named."""
+    counts_E = bundles.counts_E[events]
+    first_E = (np.cumsum(bundles.counts_E) - bundles.counts_E)[events]
+    begin_E = np.cumsum(counts_E) - counts_E
+    return _with_muons(bundles, counts_E, np.repeat(first_E - begin_E, counts_E) + np.arange(counts_E.sum()))
+
+
+def _with_muons(bundles: Bundles, counts_E: Int64, muons_P: Int64) -> Bundles:
+    columns = (bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P)
+    return Bundles(counts_E, *(column_P[muons_P] for column_P in columns))

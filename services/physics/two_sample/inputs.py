@@ -94,4 +94,4 @@ def _at_most(
     event_P = np.repeat(np.arange(len(counts_E)), counts_E)
     order = np.lexsort((rng.random(len(event_P)), event_P))
     place_P = np.arange(len(event_P)) - np.repeat(np.cumsum(counts_E) - counts_E, counts_E)
-    return muons_PF[order[place_P < most]], np.minimum(counts_E, most)
+    return muons_PF[np.sort(order[place_P < most])], np.minimum(counts_E, most)

@@ -7,12 +7,14 @@ For a real value y and two independent generated ones x, x' of the same primary 
 is, in the mean, smallest if and only if x has the distribution of y (a strictly proper score: Gneiting & Raftery, JASA
 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch, so it
 pulls generated bundles to the right place from the first step on, and at that place it pulls no more. It is taken
-of single muons, and of a few numbers of an event that feel how its muons hang together.
+of single muons, each counting the same, and of a few numbers of an event that feel how its muons hang together.
 
 Shape suffixes: E events, P particles, F features, S summary numbers of an event.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,24 +25,30 @@ from services.trainer.segments import Segments, pool, segment_argmax, segment_su
 _DISTANCE_FLOOR = 1e-12
 
 
+class EnergyScore(NamedTuple):
+    """Sums, ()."""
+
+    of_muons: Tensor
+    """Over all muons."""
+    of_events: Tensor
+    """Over events with muons, of their summaries."""
+
+
 def energy_score(
     one_PF: Tensor, other_PF: Tensor, real_PF: Tensor, segments: Segments, lg_energy_spread: Tensor
-) -> Tensor:
-    """Σ over events of √N times the mean score of its muons, plus its summary's score. 3 times (P, F) -> ().
+) -> EnergyScore:
+    """Of events that were generated twice. 3 times (P, F).
 
     ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
 
     Muons are paired as they come: the generated ones of an event are in no order, so any pairing is independent of
-    their values. √N lies between each event and each muon counting the same; any weight is proper.
+    their values.
     """
-    muons_P = _score(one_PF, other_PF, real_PF)
-    weight_E = segments.counts_E.clamp_min(1).to(muons_P.dtype).rsqrt()
-    of_muons = (segment_sum(muons_P, segments) * weight_E).sum()
     one_ES, other_ES, real_ES = (
         event_summary(features_PF, segments, lg_energy_spread) for features_PF in (one_PF, other_PF, real_PF)
     )
-    present_E = (segments.counts_E > 0).to(muons_P.dtype)
-    return of_muons + (_score(one_ES, other_ES, real_ES) * present_E).sum()
+    present_E = (segments.counts_E > 0).to(one_PF.dtype)
+    return EnergyScore(_score(one_PF, other_PF, real_PF).sum(), (_score(one_ES, other_ES, real_ES) * present_E).sum())
 
 
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from services.trainer.segments import Segments, sort_within_events
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.count_head import make_count_head
-from services.trainer.wgan.energy_score import energy_score
+from services.trainer.wgan.energy_score import EnergyScore, energy_score
 from services.trainer.wgan.model import Critic, Generator
 from services.trainer.wgan.penalty_sample import penalised_events
 from services.trainer.wgan.standardise import Standardise
@@ -183,14 +183,14 @@ class Networks:
         penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
         return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
 
-    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, Tensor]:
-        """-Σ D(fake) and the energy score, 0 where it has no weight; sums over events."""
+    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, EnergyScore]:
+        """-Σ D(fake), a sum over events, and the energy score, 0 where it has no weight."""
         fake_PF = self.fake(part, draw.noise)
         with self._precision():
             raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
         loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
         if draw.other is None:
-            return loss, torch.zeros_like(loss)
+            return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
         other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
         return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
+from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan import adaptive
@@ -30,8 +32,9 @@ from services.trainer.wgan.thin import thinned
 
 logger = logging.getLogger(__name__)
 
-MIN_PARTICLES_TO_FIT = 2
 CPU_CHUNK_PARTICLES = 2048
+MUONS_SCORE_FACTOR = 3.0
+"""What the mean score of muons counts beside that of events: it is one of two numbers against one of six."""
 _METRICS = (
     *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm"),
     *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
@@ -96,6 +99,11 @@ class WganTask:
         return sum(parameter.numel() for network in networks for parameter in network.parameters())
 
     @property
+    def is_fitted(self) -> bool:
+        """True once events can be generated: a batch with two muons was trained on."""
+        return self.networks.standardise.has_conditions and self.networks.standardise.has_features
+
+    @property
     def critic_steps(self) -> int:
         """Critic updates per step, now."""
         return self._adaptive.critic_steps
@@ -143,7 +151,8 @@ class WganTask:
                     parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
             with parametrize.cached():
                 self.networks.normalise()
-                parts = self._without_running_out(self._update_generator, parts, num_present, metrics)
+                update = partial(self._update_generator, num_particles=batch.total_particles)
+                parts = self._without_running_out(update, parts, num_present, metrics)
         if batch.total_events > 0:
             self._update_count_head(parts, batch.total_events, metrics)
         self.steps += 1
@@ -197,15 +206,18 @@ class WganTask:
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
         _note(metrics, "critic", updated)
 
-    def _update_generator(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
+    def _update_generator(
+        self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor], *, num_particles: int
+    ) -> None:
         generator = self._optimisers["generator"]
 
         weight = self.config.energy_score_weight
 
         def learn(part: Events, draw: Draw) -> Learned:
             loss, score = self.networks.generator_loss(part, draw)
-            gradients = generator.gradients((loss + weight * score) / num_present)
-            return Learned(gradients, torch.stack([loss.detach(), score.detach()]) / num_present)
+            loss = loss / num_present
+            mean = MUONS_SCORE_FACTOR * score.of_muons / num_particles + score.of_events / num_present
+            return Learned(generator.gradients(loss + weight * mean), torch.stack([loss.detach(), mean.detach()]))
 
         updated = generator.update(self._over_parts(learn, parts, for_generator=True), num_sums=2)
         self.generator_updates += 1
@@ -238,24 +250,8 @@ class WganTask:
     # ---- What the step is made of.
 
     def observe(self, batch: Batch) -> bool:
-        """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
-
-        Conditions need an event, features two particles. Called by ``step``. Several ranks fit it together, to the
-        batch of all: each would else train on features of its own.
-        """
-        standardise, parts, ranks = self.networks.standardise, batch.microbatches, self._sum_over_ranks
-        fitted = False
-        if not standardise.has_conditions and batch.total_events > 0:
-            none = torch.empty((0, 4), device=self.device)
-            primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
-            standardise.fit_conditions(primary_E4, batch.total_events, ranks)
-            fitted = True
-        if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
-            none = torch.empty((0, 3), device=self.device)
-            muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
-            standardise.fit_features(muons_P3, batch.total_particles, ranks)
-            fitted = True
-        return fitted
+        """Fits the standardisation if that can be done now; True if it fitted something. Called by ``step``."""
+        return fit_standardise(self.networks.standardise, batch, self.device, self._sum_over_ranks)
 
     def observed(self, metrics: Mapping[str, float]) -> None:
         """The newest step's metrics have reached the host: the adaptive critic looks at them, if there is a new gap."""
