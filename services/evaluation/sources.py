@@ -30,7 +30,9 @@ def staging(config: Config, remotes: Remotes, sources: Sequence[SourceFile]) -> 
     """
     workload = config.stored_workload()
     with tempfile.TemporaryDirectory(prefix="icestream-evaluate-") as folder:
-        cache_dir = config.fetcher.cache_dir or Path(folder) / "cache"
+        # The run's own cache directory may be on another machine: local files don't need one.
+        has_remote = any(local_path(source.url) is None for source in sources)
+        cache_dir = (has_remote and config.fetcher.cache_dir) or Path(folder) / "cache"
         with closing(Cache(cache_dir, Path(folder))) as cache:
             stage = Stage(cache, workload, config.stream, SlotCapacity(workload, config.stream), remotes.fetch)
 
@@ -58,15 +60,15 @@ def trained_on(sources: Sequence[SourceFile], trained: Config, remotes: Remotes)
     Nothing is listed on a server: a remote file is one of them if an input names it, its folder, or a glob that it
     matches.
     """
-    local = set(local_files(trained.input, remotes))
+    inputs = [text.replace("{range}", "*") for text in trained.input]
+    local = set(local_files(inputs, remotes))
     found = []
     for source in sources:
         path = local_path(source.url)
-        if path.resolve() in local if path else any(_names(text, source.url) for text in trained.input):
+        if path.resolve() in local if path else any(_names(text, source.url) for text in inputs):
             found.append(without_secrets(source.url))
     return found
 
 
 def _names(text: str, url: str) -> bool:
-    pattern = text.replace("{range}", "*")
-    return url == text or url.startswith(text.rstrip("/") + "/") or fnmatch.fnmatchcase(url, pattern)
+    return url == text or url.startswith(text.rstrip("/") + "/") or fnmatch.fnmatchcase(url, text)

@@ -109,6 +109,11 @@ def test_weights_that_are_none_are_refused(tmp_path: Path, column: str, values: 
         read(tmp_path, weights=column)
 
 
+def test_local_files_need_no_cache_directory(tmp_path: Path) -> None:
+    path = write_events(tmp_path / "a.parquet", make_events([1]))
+    assert len(read(path, fetcher={"cache_dir": "/proc/not/here"}).sample) == 1
+
+
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(BadInputError, match=r"a\.parquet: "):
@@ -122,8 +127,23 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     (tmp_path / "link.parquet").symlink_to(used)
     urls = ["pelican://host/a/0000-0999/x.parquet", "https://host/b/y.parquet", "pelican://host/c/z.parquet"]
     sources = [SourceFile(str(one), 1) for one in (tmp_path / "link.parquet", other, *urls)]
-    inputs = [str(tmp_path / "data"), "pelican://host/a/{range}/*.parquet", "https://host/b"]
+    inputs = [f"{tmp_path}/{{range}}/*.parquet", "pelican://host/a/{range}/*.parquet", "https://host/b"]
     trained = Config.model_validate({"input": inputs})
     with Remotes(trained) as remotes:
         found = trained_on(sources, trained, remotes)
     assert found == [str(tmp_path / "link.parquet"), urls[0], urls[1]]
+
+
+def test_remote_files_are_fetched_and_leave_nothing_behind(tmp_path: Path) -> None:
+    import fsspec
+
+    write_events(tmp_path / "a.parquet", make_events([1, 0, 3]))
+    with fsspec.open("memory://far/a.parquet", "wb") as remote:
+        remote.write((tmp_path / "a.parquet").read_bytes())
+    cache = tmp_path / "cache"
+    found = read("memory://far/*.parquet", fetcher={"cache_dir": str(cache)})
+    assert sorted(numbers(found)) == [0, 1, 2]
+    assert found.sample.bundles.counts_E.sum() == 4
+    sizes = [path.stat().st_size for path in cache.rglob("*") if path.is_file()]
+    assert max(sizes, default=0) < 500, "locks may stay, the file may not"
+    assert sorted(numbers(read("memory://far/a.parquet"))) == [0, 1, 2], "into a temporary directory"

@@ -134,7 +134,8 @@ class Networks:
     def count_loss(self, source: Microbatch) -> Tensor:
         """Of the count head, a sum over events."""
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
-        return self.count_head.loss(conditions_EC, counts_of(source))
+        loss: Tensor = self.count_head.loss(conditions_EC, counts_of(source))
+        return loss
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
@@ -145,7 +146,8 @@ def draw_noise(segments: Segments, num_features: int, shared: float, random: tor
     device = segments.event_P.device
     of_event_EF = torch.randn(segments.num_events, num_features, device=device, generator=random)
     of_muon_PF = torch.randn(segments.num_particles, num_features, device=device, generator=random)
-    return spread(of_event_EF * shared**0.5, segments) + of_muon_PF * (1 - shared) ** 0.5
+    noise_PF: Tensor = spread(of_event_EF * shared**0.5, segments) + of_muon_PF * (1 - shared) ** 0.5
+    return noise_PF
 
 
 def integrate(

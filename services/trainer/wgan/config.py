@@ -136,10 +136,10 @@ class WganConfig(_Branch):
     optimiser: Literal["adam", "sgd"] = "adam"
     """Of generator and critic. The count head always has Adam."""
 
-    generator_lr: float = Field(default=2e-4, gt=0)
+    generator_lr: float = Field(default=5e-4, gt=0)
     """Learning rate of the generator at the start of the schedule."""
 
-    critic_lr: float = Field(default=4e-4, gt=0)
+    critic_lr: float = Field(default=1e-3, gt=0)
     """Learning rate of the critic at the start of the schedule."""
 
     count_lr: float = Field(default=2e-3, gt=0)
@@ -170,8 +170,9 @@ class WganConfig(_Branch):
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
 
-    energy_score_weight: float = Field(default=0.0, ge=0)
-    """Weight of the energy score in the generator's loss."""
+    energy_score_weight: float = Field(default=5.0, ge=0)
+    """Weight of the energy score in the generator's loss, beside the critic's judgement: it compares single muons and a
+    few numbers of an event directly, and keeps their distributions in place (docs/model.md). 0: the critic alone."""
 
     gp_every: int = Field(default=1, ge=1)
     """The gradient penalty is computed in every so many critic updates, and multiplied by that number."""
