@@ -46,7 +46,7 @@ def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], No
     sampler = model.sampler()
     progress("generating", 0.0)
     generated, pit_E, generate_cpu_s = generate(sampler, real, run.seed)
-    settings = EvaluationSettings(c2st=run.c2st)
+    settings = EvaluationSettings(c2st=run.c2st, max_events=run.events)
     begun_s = time.process_time()
     report = evaluate(real, generated, independent=second, pit_E=pit_E, settings=settings, progress=progress)
     evaluate_cpu_s = time.process_time() - begun_s
