@@ -41,8 +41,9 @@ class FlowNetworkConfig(ConfigBranch):
     count_components: int = Field(2, ge=1, le=16)
     """Negative binomials mixed in the count head."""
 
-    shared_noise: float = Field(0.25, ge=0, lt=1)
-    """Part of the noise's variance that the muons of an event share: where what they share in the data comes from."""
+    shared_noise: float = Field(0.0, ge=0, lt=1)
+    """Part of the noise's variance that the muons of an event share: where what they share in the data comes from.
+    Above 0 it helps events of 100 muons and more, at a price: docs/flow.md."""
 
     zero_truncated_counts: bool = False
     """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
@@ -55,7 +56,7 @@ class FlowConfig(ConfigBranch):
     network: FlowNetworkConfig = FlowNetworkConfig()
     """Sizes and shapes."""
 
-    sampling_steps: int = Field(8, ge=1)
+    sampling_steps: int = Field(4, ge=1)
     """Steps from noise to muons, each of two evaluations of the network (the midpoint rule). More are slower, and
     nearer to what was learned. May be changed after training."""
 
@@ -83,7 +84,7 @@ class FlowConfig(ConfigBranch):
     warmup_steps: int = Field(100, ge=0)
     """Optimiser steps over which both learning rates rise from 0 at the start of a run."""
 
-    muon_weight: float = Field(1.0, ge=0, le=1)
+    muon_weight: float = Field(0.5, ge=0, le=1)
     """An event with N muons weighs N to this power in the loss: 0 is the mean over events, 1 the mean over muons."""
 
     max_muons: int = Field(0, ge=0)
