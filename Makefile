@@ -8,11 +8,13 @@ INPUT ?= $(DEMO)
 RUN ?= runs/$(if $(filter $(DEMO),$(INPUT)),demo,local)
 DECODERS ?= 2
 CONFIG ?= $(if $(filter $(DEMO),$(INPUT)),configs/demo.toml)
+VALIDATION ?= $(if $(filter $(DEMO),$(INPUT)),$(DEMO)-validation)
+SIMULATED ?= $(if $(filter $(DEMO)-validation,$(VALIDATION)),bench)
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
 
-.PHONY: run-local demo-federation test lint format bench docs up down clean
+.PHONY: run-local demo-federation test lint format bench bench-physics docs up down clean
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -28,9 +30,18 @@ $(DEMO): | $(VENV)/.complete
 	$(BIN)/icestream simulate $(DEMO).part --preset bench --events 400000 --files 20 --seed 1
 	mv $(DEMO).part $(DEMO)
 
+# Events of the same kind that no training sees.
+$(DEMO)-validation: | $(VENV)/.complete
+	rm -rf $(DEMO)-validation.part
+	$(BIN)/icestream simulate $(DEMO)-validation.part --preset bench --events 40000 --files 4 --seed 2
+	mv $(DEMO)-validation.part $(DEMO)-validation
+
 # make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
-run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT))
+# With VALIDATION='held-out/*.parquet', too, it ends with the report that the demo ends with.
+run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validation,$(VALIDATION))
 	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
+	$(if $(VALIDATION),$(BIN)/icestream evaluate '$(RUN)' -i '$(VALIDATION)' -o '$(RUN)/evaluation' \
+		$(if $(SIMULATED),--simulated $(SIMULATED)))
 
 # A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/federation.md).
 demo-federation: $(VENV)/.complete
@@ -52,6 +63,10 @@ format: $(VENV)/.complete
 bench: $(VENV)/.complete
 	for script in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
+# The tables and figures of docs/physics.md, in half an hour on two cores. What is done is kept: interrupt it, start it again.
+bench-physics: $(VENV)/.complete
+	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
+
 # The configuration reference is written from the configuration tree itself.
 docs: $(VENV)/.complete
 	$(BIN)/python docs/write_configuration.py
@@ -65,4 +80,4 @@ down:
 
 # What can be made again; runs/ is not.
 clean:
-	rm -rf $(VENV) $(DEMO) $(DEMO).part .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part .pytest_cache .mypy_cache .ruff_cache *.egg-info

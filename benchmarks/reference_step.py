@@ -23,6 +23,7 @@ from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.layers import LEAK, Dense
 from services.trainer.wgan.networks import Networks
 from services.trainer.wgan.standardise import Standardise
+from services.trainer.wgan.task import MUONS_SCORE_FACTOR
 
 
 class ReferenceStep:
@@ -78,11 +79,16 @@ class ReferenceStep:
             self._critic.step()
 
         torch.rand(len(counts), device=self._device, generator=random)  # the shipped step draws it here too
-        fake_E = self._saturate(
-            self._score(self._fake(conditions, counts, event_P, random), conditions, counts, event_P)
-        )
+        fake = self._fake(conditions, counts, event_P, random)
+        fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
+        if self._config.energy_score_weight > 0:
+            other = self._fake(conditions, counts, event_P, random)
+            spread = standardise.feature_spread_F[0]
+            score = _energy_score(fake, other, real, event_P, counts, spread)
+            metrics["energy_score"] = score.item()
+            loss = loss + self._config.energy_score_weight * score
         self._generator.zero_grad()
         loss.backward()
         metrics["generator_grad_norm"] = _norm(self.networks.generator)
@@ -134,6 +140,32 @@ class ReferenceStep:
     def _saturate(self, scores: Tensor) -> Tensor:
         limit = self._config.network.score_limit
         return limit * torch.tanh(scores / limit)
+
+
+def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
+    """See services.trainer.wgan.energy_score; here with index arithmetic alone. The mean over muons and events."""
+    size = counts.clamp_min(1).float()
+
+    def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        def far(p: Tensor, q: Tensor) -> Tensor:
+            return ((p - q).square().sum(1) + 1e-12).sqrt()
+
+        return (far(a, c) + far(b, c) - far(a, b)) / 2
+
+    def mean(values: Tensor) -> Tensor:
+        index = event_P.unsqueeze(1).expand_as(values)
+        return values.new_zeros(len(counts), values.shape[1]).scatter_add(0, index, values) / size.unsqueeze(1)
+
+    def summary(features: Tensor) -> Tensor:
+        energy = 10 ** (features[:, 0] * spread)
+        largest = features.new_zeros(len(counts)).scatter_reduce(0, event_P, features[:, 0], "amax", include_self=False)
+        total = features.new_zeros(len(counts)).scatter_add(0, event_P, energy)
+        total = torch.where(counts > 0, total, 1.0).log10() / spread
+        products = features[:, :1] * features
+        return torch.cat([mean(features), mean(products), largest.unsqueeze(1), total.unsqueeze(1)], 1)
+
+    of_events = score(summary(one), summary(other), summary(real))[counts > 0]
+    return MUONS_SCORE_FACTOR * score(one, other, real).mean() + of_events.mean()
 
 
 def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:

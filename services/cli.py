@@ -30,9 +30,14 @@ VERBS = {
     ),
     "plan": Verb("services.fetcher.plan_command:plan", "Print a run's plan, bytes and slots without running it."),
     "ranges": Verb("services.fetcher.ranges_command:ranges", "Show which ranges of a run are done, and which to come."),
+    "evaluate": Verb(
+        "services.evaluation.command:evaluate", "Compare generated with real events: numbers, plots, a page."
+    ),
     "fetcher": Verb("services.fetcher.command:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("services.decoder.command:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("services.trainer.command:trainer", "Start a run's trainer."),
+    "generate": Verb("services.generation.command:generate", "Write muon bundles of a trained model for primaries."),
+    "export": Verb("services.export.command:export", "Write a trained generator as torch.export and ONNX files."),
     "outputs": Verb("services.outputs.command:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb("services.outliers.command:outliers", "Merge the outlier files of a run into large ones."),
     "bench": Verb("services.bench.command:bench", "Measure what this machine can do: the trainer's ceiling."),

@@ -58,6 +58,15 @@ def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def generator_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--generator."""
+    return click.option(
+        "--generator",
+        type=click.Choice(["wgan", "flow"]),
+        help="Model to train: wgan (adversarial, the default) or flow (flow matching).",
+    )(function)
+
+
 def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--profile-steps."""
     return click.option(

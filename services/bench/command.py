@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from services.options import absolute, config_options, input_option
+from services.options import absolute, config_options, generator_option, input_option
 
 EXAMPLES = """\b
 Examples:
@@ -42,6 +42,7 @@ def bench() -> None:
     help="Measure at least this long; each batch three times at least.",
 )
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@generator_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 @config_options
 def trainer(
@@ -52,6 +53,7 @@ def trainer(
     steps: int,
     seconds: float,
     device: str | None,
+    generator: str | None,
     as_json: bool,
     toml: Path | None,
     assignments: tuple[str, ...],
@@ -64,7 +66,12 @@ def trainer(
     """
     from services.bench.trainer import bench_trainer  # torch
 
-    flags = {"input": absolute(inputs) or None, "stream.batch_events": events, "trainer.device": device}
+    flags = {
+        "input": absolute(inputs) or None,
+        "stream.batch_events": events,
+        "trainer.device": device,
+        "trainer.model": generator,
+    }
     text = bench_trainer(
         run_dir,
         toml=toml,

@@ -13,12 +13,14 @@ from pydantic import ValidationError
 from common.errors import BadInputError
 from services.config import Config
 from services.generation.generator import MuonGenerator
-from services.trainer.checkpoint import read_checkpoint
+from services.trainer.checkpoint import find_checkpoint, read_checkpoint
+from services.trainer.flow.sampler import FlowSampler
 from services.trainer.position import StreamPosition
 from services.trainer.wgan.sampler import WganSampler
 
 SAMPLERS: dict[str, Callable[[Config, dict[str, Any], torch.device], MuonGenerator]] = {
     "wgan": lambda config, task_state, device: WganSampler.from_state(config.trainer.wgan, task_state, device),
+    "flow": lambda config, task_state, device: FlowSampler.from_state(config.trainer.flow, task_state, device),
 }
 
 
@@ -33,15 +35,19 @@ class Trained:
     step: int
     events_trained: int
 
+    @property
+    def max_count(self) -> int:
+        """Most muons in an event, by the settings of the run."""
+        settings = getattr(self.config.trainer, self.config.trainer.model)
+        return int(getattr(settings, "sampling", settings).max_count)
+
 
 def load_trained(checkpoint: Path, device: torch.device) -> Trained:
     """From a checkpoint, or a run directory: there the best checkpoint, else the newest.
 
     Raises BadInputError that names the file.
     """
-    path = _checkpoint_of(checkpoint) if checkpoint.is_dir() else checkpoint
-    if not path.exists():
-        raise BadInputError(f"{path}: no such checkpoint")
+    path = find_checkpoint(checkpoint)
     state = read_checkpoint(path)
     try:
         config = Config.model_validate_json(state["config"])
@@ -51,13 +57,3 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
         raise BadInputError(f"{path}: its model can't be built ({reason})") from None
     position = StreamPosition.model_validate_json(state["position"])
     return Trained(generator, config, path, state["step"], position.counters.events_trained)
-
-
-def _checkpoint_of(run_dir: Path) -> Path:
-    folder = run_dir if run_dir.name == "checkpoints" else run_dir / "checkpoints"
-    if (best := folder / "best.pt").exists():
-        return best
-    newest_first = sorted(folder.glob("step-*.pt"), reverse=True)
-    if not newest_first:
-        raise BadInputError(f"{run_dir}: no checkpoint in it; name a checkpoint file or the folder of a run")
-    return newest_first[0]

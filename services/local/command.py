@@ -17,6 +17,7 @@ from common.redact import without_secrets
 from services.options import (
     absolute,
     config_options,
+    generator_option,
     input_option,
     profile_option,
     ranges_option,
@@ -76,8 +77,10 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
 @click.option("--trainers", type=int, help="Trainer processes that learn together, one a GPU.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@click.option("--start-from", metavar="CHECKPOINT", help="Begin with the weights of another run: fine-tuning.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@generator_option
 @profile_option
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
@@ -99,8 +102,10 @@ def run(
     decoders: str | None,
     trainers: int | None,
     device: str | None,
+    start_from: str | None,
     epochs: int | None,
     max_steps: int | None,
+    generator: str | None,
     profile_steps: int | None,
     seed: int | None,
     strict: bool | None,
@@ -126,8 +131,10 @@ def run(
         "local.decoders": decoders,
         "local.trainers": trainers,
         "trainer.device": device,
+        "trainer.start_from": start_from,
         "epochs": epochs,
         "trainer.max_steps": max_steps,
+        "trainer.model": generator,
         "trainer.profile_steps": profile_steps,
         "seed": seed,
         "fetcher.strict": strict,
@@ -194,7 +201,8 @@ def _with_absolute_paths(config: Config) -> Config:
     """A run must not depend on the folder that it was started from."""
     validation = config.trainer.validation
     validation = validation.model_copy(update={"input": absolute(validation.input)})
-    trainer = config.trainer.model_copy(update={"validation": validation})
+    start_from = config.trainer.start_from and str(Path(config.trainer.start_from).expanduser().absolute())
+    trainer = config.trainer.model_copy(update={"validation": validation, "start_from": start_from})
     config = config.model_copy(update={"trainer": trainer})
     where = config.outputs.destination
     if not where or "://" in where:

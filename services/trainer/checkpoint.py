@@ -129,6 +129,19 @@ class FollowedCheckpoints(Checkpoints):
         return self._folder / f"step-{step:09d}.pt"
 
 
+def find_checkpoint(place: Path) -> Path:
+    """A checkpoint file, or of a run directory the best one, else the newest. Raises BadInputError."""
+    if place.is_file():
+        return place
+    if not place.is_dir():
+        raise BadInputError(f"{place}: no such checkpoint or run directory")
+    folder = place if place.name == CHECKPOINT_FOLDER else place / CHECKPOINT_FOLDER
+    found = [folder / BEST, *sorted(folder.glob("step-*.pt"), reverse=True)]
+    if existing := [path for path in found if path.exists()]:
+        return existing[0]
+    raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What was saved, on the CPU. Raises BadInputError that names the file."""
     try:

@@ -12,7 +12,7 @@ import click
 
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
 from services.config import Config, load_config
-from services.options import config_options, profile_option, run_dir_option
+from services.options import config_options, generator_option, profile_option, run_dir_option
 from services.trainer.device_environment import prepare
 from services.wait import wait_for_config
 
@@ -30,6 +30,7 @@ Examples:
 @run_dir_option
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@generator_option
 @profile_option
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
 @click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
@@ -41,6 +42,7 @@ def trainer(
     run_dir: Path,
     device: str | None,
     max_steps: int | None,
+    generator: str | None,
     profile_steps: int | None,
     new_plan: bool,
     connect: str | None,
@@ -62,6 +64,7 @@ def trainer(
     flags = {
         "trainer.device": device,
         "trainer.max_steps": max_steps,
+        "trainer.model": generator,
         "trainer.profile_steps": profile_steps,
         "transport.connect": connect,
         "transport.keys": keys,

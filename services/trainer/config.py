@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from common.config import ConfigBranch
+from services.trainer.flow.config import FlowConfig
 from services.trainer.health_config import HealthConfig
 from services.trainer.wgan.config import WganConfig
 
@@ -40,8 +41,11 @@ class WandbConfig(ConfigBranch):
 class TrainerConfig(ConfigBranch):
     """Read by services/trainer."""
 
-    model: Literal["wgan"] = "wgan"
-    """Which model is trained."""
+    model: Literal["wgan", "flow"] = "wgan"
+    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
+    start_from: str = ""
+    """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
+    learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)
@@ -81,3 +85,4 @@ class TrainerConfig(ConfigBranch):
     validation: ValidationConfig = ValidationConfig()
     wandb: WandbConfig = WandbConfig()
     wgan: WganConfig = WganConfig()
+    flow: FlowConfig = FlowConfig()

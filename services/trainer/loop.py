@@ -78,15 +78,13 @@ def train(
                 metrics = state.task.step(fed.batch)
                 state.step += 1
                 state.position = fed.position
-                state.w_gap.add(metrics["w_gap"])
+                state.recent.add(metrics[state.averaged])
                 state.seconds = time.monotonic() - started_s
                 guard.note(state.step, fed.batch, metrics)
                 if audit:
                     audit.write(fed.audit_lines)
                 if state.step % config.log_every == 0 or state.step == 1:
-                    state.task.observed(
-                        telemetry.scalars(state, metrics | {"w_gap_ma_500": state.w_gap.mean()}, feed.waits)
-                    )
+                    state.task.observed(telemetry.scalars(state, metrics | state.recent_mean(), feed.waits))
                     guard.look()
                     telemetry.health(guard.health.label, guard.reason, state.watch.rollbacks)
                     telemetry.note(state.step, guard.scalars() | memory_scalars(state.device))

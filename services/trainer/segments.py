@@ -25,21 +25,23 @@ class Segments:
     """(E,) int64: particles of each event, 0 allowed."""
     starts_E: Tensor
     """(E,) int64: first particle of each event."""
+    sizes_E: Tensor
+    """(E,) int64: particles that each event has; those of ``counts_E`` are a sample of them, or all."""
 
     @classmethod
-    def from_counts(cls, counts_E: Tensor, num_particles: int) -> Segments:
-        """From (E,) int64 counts. ``num_particles`` must be their sum.
+    def from_counts(cls, counts_E: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
+        """From (E,) int64 counts. ``num_particles`` must be their sum; ``sizes_E`` are the counts if not given.
 
         It is an argument because asking the device for the sum would make the host wait.
         """
         events_E = torch.arange(counts_E.shape[0], device=counts_E.device)
         event_P = torch.repeat_interleave(events_E, counts_E, output_size=num_particles)
-        return cls(event_P, counts_E, counts_E.cumsum(0) - counts_E)
+        return cls(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E if sizes_E is None else sizes_E)
 
     @classmethod
-    def from_offsets(cls, offsets_E1: Tensor, num_particles: int) -> Segments:
+    def from_offsets(cls, offsets_E1: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
         """From (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
-        return cls.from_counts(offsets_E1.diff(), num_particles)
+        return cls.from_counts(offsets_E1.diff(), num_particles, sizes_E)
 
     def repeated(self, times: int) -> Segments:
         """The events of several equal sets, one set after the other."""
@@ -48,6 +50,7 @@ class Segments:
             (self.event_P + self.num_events * shift_T1).flatten(),
             self.counts_E.repeat(times),
             (self.starts_E + self.num_particles * shift_T1).flatten(),
+            self.sizes_E.repeat(times),
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable
@@ -21,14 +22,16 @@ from services.config import Config
 from services.trainer.agreement import Agreement
 from services.trainer.audit import Audit
 from services.trainer.changed_settings import changed_settings
-from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints
+from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
 from services.trainer.device_environment import be_deterministic
 from services.trainer.evaluator import Evaluator
 from services.trainer.feed import Feed
+from services.trainer.flow.task import FlowTask
 from services.trainer.gauges import Gauges
 from services.trainer.health import update_limits
 from services.trainer.lane import lanes_of_rank
 from services.trainer.loop import train
+from services.trainer.muons.panel import MuonPanel
 from services.trainer.open_telemetry import open_telemetry
 from services.trainer.rank_place import device_of, place_from
 from services.trainer.ranks import Ranks
@@ -51,7 +54,18 @@ TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
     ),
+    "flow": lambda config, device, ranks: FlowTask(
+        config.trainer.flow,
+        device,
+        config.seed,
+        sum_over_ranks=ranks.sum_,
+        limits=update_limits(config.trainer.health),
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    ),
 }
+AVERAGED = {"wgan": "w_gap", "flow": "flow_loss"}
+"""The metric of each model's whose mean over the last steps is told."""
 
 
 def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
@@ -168,20 +182,49 @@ def _resume(
             feed.plan_hash,
             lanes=config.stream.lanes,
             health=config.trainer.health,
+            averaged=AVERAGED[config.trainer.model],
         )
         if latest is not None:
             path, checkpoint = latest
+            _require_model(checkpoint, config)
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
             for line in changed_settings(checkpoint["config"], _shown(config)):
                 logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
-        for warning in config.trainer.wgan.warnings():
+            if config.trainer.start_from:
+                start_from(Path(config.trainer.start_from), state.task)
+        for warning in config.trainer.wgan.warnings() if config.trainer.model == "wgan" else ():
             logger.warning(warning)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
     finally:
         feed.close()
+
+
+def _require_model(checkpoint: dict[str, Any], config: Config) -> None:
+    """Raises BadInputError if another model wrote it."""
+    model = json.loads(checkpoint["config"])["trainer"]["model"]
+    if model != config.trainer.model:
+        raise BadInputError(
+            f"the checkpoint at step {checkpoint['step']} is of the model {model!r}, and trainer.model ="
+            f" {config.trainer.model!r}: go on with --generator {model}, or use --fresh to start anew"
+        )
+
+
+def start_from(place: Path, task: Task) -> None:
+    """Weights of another run. Raises BadInputError that names its checkpoint."""
+    path = find_checkpoint(place)
+    checkpoint = read_checkpoint(path)
+    try:
+        task.load_weights(checkpoint["task"])
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BadInputError(
+            f"trainer.start_from = {path}: it fits no model of this configuration ({reason}); use the same"
+            " trainer.model and networks"
+        ) from None
+    logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
 
 def set_up_torch(config: Config) -> None:
@@ -239,7 +282,9 @@ def _train(
 
 
 def _evaluator(config: Config, task: Task) -> Evaluator:
-    assert isinstance(task, WganTask)  # the one model that there is
+    if isinstance(task, FlowTask):
+        return MuonPanel(task, config.seed)
+    assert isinstance(task, WganTask)
     return WganPanel(task, config.seed)
 
 

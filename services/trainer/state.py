@@ -16,7 +16,7 @@ from services.trainer.health_config import HealthConfig
 from services.trainer.position import StreamPosition
 from services.trainer.window import WindowedMean
 
-W_GAP_WINDOW = 500
+AVERAGED_STEPS = 500
 NEW_PLAN_REMEDY = (
     "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
     "begin this plan, or --fresh to start anew"
@@ -41,6 +41,9 @@ class Task(Protocol):
         Raises KeyError, RuntimeError or ValueError if the networks differ.
         """
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Take over what was learned from another run's state_dict(), and nothing else. Raises as load_state_dict."""
+
     def scale_learning_rates(self, factor: float) -> None:
         """Multiply all learning rates by ``factor`` from now on; part of state_dict()."""
 
@@ -49,8 +52,16 @@ class TrainState:
     """Mutable: the loop moves it on, a checkpoint holds it."""
 
     def __init__(
-        self, task: Task, device: torch.device, plan_hash: str, *, lanes: int = 1, health: HealthConfig | None = None
+        self,
+        task: Task,
+        device: torch.device,
+        plan_hash: str,
+        *,
+        lanes: int = 1,
+        health: HealthConfig | None = None,
+        averaged: str = "w_gap",
     ) -> None:
+        """``averaged``: the metric of the task's whose mean over the last steps is told."""
         self.task = task
         self.device = device
         self.plan_hash = plan_hash
@@ -60,8 +71,14 @@ class TrainState:
         self.position = StreamPosition.start(lanes)
         self.audit_bytes: tuple[int, ...] = ()
         """Of each rank's file."""
-        self.w_gap = WindowedMean(W_GAP_WINDOW, device)
+        self.averaged = averaged
+        self.recent = WindowedMean(AVERAGED_STEPS, device)
+        """Of that metric."""
         self.watch = HealthWatch(health or HealthConfig())
+
+    def recent_mean(self) -> dict[str, Tensor]:
+        """By its name as a metric."""
+        return {f"{self.averaged}_ma_{AVERAGED_STEPS}": self.recent.mean()}
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
         """The state as a checkpoint holds it: tensors, numbers and texts."""
@@ -71,7 +88,7 @@ class TrainState:
             "seconds": self.seconds,
             "position": self.position.model_dump_json(),
             "audit_bytes": list(self.audit_bytes),
-            "w_gap": self.w_gap.state_dict(),
+            self.averaged: self.recent.state_dict(),
             "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
             "rng_cpu": torch.get_rng_state(),
@@ -107,7 +124,7 @@ class TrainState:
                 f"the checkpoint at step {self.step} fits no model of this configuration ({reason}): resume with its "
                 "settings, or use --fresh"
             ) from None
-        self.w_gap.load_state_dict(checkpoint["w_gap"])
+        self.recent.load_state_dict(checkpoint[self.averaged])
         self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:

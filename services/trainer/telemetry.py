@@ -32,7 +32,7 @@ _AT_LOG_STEPS = (
 )
 """Beginnings of the names (common/measurements.py) that are told at every log step, besides the metrics."""
 _SCORE = "panel/score"
-_IN_STATUS = ("c_loss", "g_loss", "m_loss", "w_gap", "w_gap_ma_500")
+_IN_STATUS = ("c_loss", "g_loss", "flow_loss", "m_loss", "w_gap", "w_gap_ma_500", "flow_loss_ma_500")
 
 
 class Telemetry:

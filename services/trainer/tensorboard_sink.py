@@ -14,8 +14,8 @@ from torch.utils.tensorboard.summary import histogram_raw, hparams, image, text
 from services.trainer.sinks import Histogram, Image, Setting
 
 TENSORBOARD_FOLDER = "tensorboard"
-RESULTS = ("panel/score", "train/w_gap_ma_500", "train/m_loss")
-"""Scalars that stand beside the hyperparameters."""
+RESULTS = ("panel/score", "train/w_gap_ma_500", "train/flow_loss_ma_500", "train/m_loss")
+"""Scalars that stand beside the hyperparameters; those of another model stay empty."""
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
 
 

@@ -17,11 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from reference_step import ReferenceStep
 
 
+@pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
-def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str) -> None:
+def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight: float) -> None:
     network = SMALL.model_copy(update={"azimuth": azimuth, "hidden": 64})
     # SGD: Adam's first step knows the sign of a gradient only, also of one that is 0 but for rounding.
     config = WganConfig(network=network, optimiser="sgd", generator_lr=0.002, critic_lr=0.002)
+    config = config.model_copy(update={"energy_score_weight": weight})
     shipped, plain = WganTask(config, CPU, seed=1), ReferenceStep(config, CPU, seed=1)
 
     for seed in range(3):

@@ -50,7 +50,7 @@ def saved() -> dict[str, Any]:
     state = TrainState(CountingTask(), CPU, "plan A")
     state.step, state.seconds, state.position, state.audit_bytes = 6, 1.5, POSITION, (77, 5)
     state.task.load_state_dict({"steps": 6})
-    state.w_gap.add(torch.tensor(2.0))
+    state.recent.add(torch.tensor(2.0))
     torch.manual_seed(5)
     return state.checkpoint("{}")
 
@@ -63,7 +63,7 @@ def test_everything_that_training_goes_on_from_comes_back() -> None:
     state.restore(checkpoint, accept_new_plan=False)
     assert (state.step, state.seconds, state.audit_bytes, state.position) == (6, 1.5, (77, 5), POSITION)
     assert state.task.state_dict() == {"steps": 6}
-    assert float(state.w_gap.mean()) == 2.0
+    assert float(state.recent.mean()) == 2.0
     assert torch.equal(torch.rand(3), expected), "the random numbers go on, too"
 
 

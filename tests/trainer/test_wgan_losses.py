@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
 from services.trainer.segments import Segments, spread
-from services.trainer.wgan.count_head import CountMixture, count_nll
+from services.trainer.wgan.count_head import CountMixture, count_cdf, count_nll
 from services.trainer.wgan.losses import between, critic_loss, generator_loss, gradient_penalty
 
 SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3
@@ -43,6 +45,47 @@ def test_count_nll_adds_the_components_by_weight_and_sums_over_events() -> None:
 
     expected = -torch.tensor([probability(count) for count in counts], dtype=torch.float64).log().sum()
     assert float(count_nll(mixture, torch.tensor(counts))) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_zero_truncated_count_nll_is_that_of_the_counts_above_zero_alone() -> None:
+    mean, shape = [0.2, 3.0], [0.7, 4.0]
+    mixture = CountMixture(
+        torch.tensor([[0.3, 0.7]]).log().expand(3, 2),
+        torch.tensor([mean]).log().expand(3, 2),
+        torch.tensor([shape]).log().expand(3, 2),
+    )
+    chances = [k / (k + m) for m, k in zip(mean, shape, strict=True)]
+    p = [
+        sum(w * stats.nbinom.pmf(n, k, q) for w, k, q in zip((0.3, 0.7), shape, chances, strict=True)) for n in range(3)
+    ]
+    expected = -math.log(p[1] / (1 - p[0])) - math.log(p[2] / (1 - p[0]))
+    found = count_nll(mixture, torch.tensor([1, 0, 2]), zero_truncated=True)
+    assert float(found) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_zero_truncated_count_nll_and_its_slope_stay_finite_where_nothing_is_expected() -> None:
+    log_means = torch.tensor([[-12.0]], requires_grad=True)
+    mixture = CountMixture(torch.zeros(1, 1), log_means, torch.zeros(1, 1))
+    nll = count_nll(mixture, torch.tensor([1]), zero_truncated=True)
+    nll.backward()
+    assert bool(nll.isfinite())
+    assert log_means.grad is not None
+    assert bool(log_means.grad.isfinite().all())
+
+
+def test_count_cdf_is_that_of_scipy_and_ends_at_one() -> None:
+    mixture = CountMixture(
+        torch.tensor([[0.3, 0.7]]).log().expand(4, 2),
+        torch.tensor([[0.2, 30.0]]).log().expand(4, 2),
+        torch.tensor([[0.7, 4.0]]).log().expand(4, 2),
+    )
+    counts = [-1, 0, 25, 100_000]
+    expected = [
+        0.3 * stats.nbinom.cdf(n, 0.7, 0.7 / 0.9) + 0.7 * stats.nbinom.cdf(n, 4.0, 4.0 / 34.0) if n >= 0 else 0.0
+        for n in counts
+    ]
+    assert count_cdf(mixture, torch.tensor(counts)).tolist() == pytest.approx(expected, abs=1e-6)
+    assert expected[-1] == 1.0
 
 
 def test_count_nll_of_a_huge_count_is_not_rounded_away() -> None:

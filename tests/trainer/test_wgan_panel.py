@@ -15,7 +15,8 @@ from torch import Tensor
 from services.physics.metrics import W1_FEATURES
 from services.trainer.batch import Batch
 from services.trainer.evaluator import Evaluation
-from services.trainer.wgan.panel import FIGURE, WganPanel
+from services.trainer.muons.panel import FIGURE
+from services.trainer.wgan.panel import WganPanel
 from services.trainer.wgan.task import Bundles, WganTask
 
 METRICS = ("count_tv", *(f"{name}_w1" for name in W1_FEATURES))

@@ -112,13 +112,16 @@ def saved(task: WganTask) -> dict[str, Any]:
     return state
 
 
-def without_noise(self: Networks, part: Events) -> Draw:
+def without_noise(self: Networks, part: Events, *, for_generator: bool = False) -> Draw:
     num_events, num_particles = part.source.num_events, part.source.num_particles
-    return Draw(
+    draw = Draw(
         torch.zeros(num_events, self.generator.z_global),
         torch.zeros(num_particles, self.generator.z_local),
         torch.full((num_events,), 0.5),
     )
+    has_other = for_generator and self.config.energy_score_weight > 0
+    other = (torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ))
+    return draw._replace(other=other) if has_other else draw
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "sgd"])
@@ -133,6 +136,7 @@ def test_a_step_changes_all_three_networks_and_returns_finite_metrics(optimiser:
     assert set(metrics) == {
         "c_loss",
         "g_loss",
+        "energy_score",
         "m_loss",
         "w_gap",
         "gp_norm",
@@ -382,7 +386,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
 
     metrics = task.step(Batch((bad,)))
 
-    assert metrics["skipped_updates"] == 5
+    assert metrics["skipped_updates"] == 6  # the energy score compares with real muons, so the generator's too
     assert not changed(before, task.networks.critic)
     for one, other in zip(
         state["state"].values(), task.state_dict()["optimisers"]["critic"]["state"].values(), strict=True
@@ -486,7 +490,7 @@ def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
     task.observe(batch)
     part = next(task._parts(batch.microbatches[0]))
     draw = task.networks.draw(part)
-    fake = task.networks.fake(part, draw).detach()
+    fake = task.networks.fake(part, draw.noise).detach()
 
     sampled = [task.networks.penalty(part, fake, draw.mix_E, update) for update in range(200)]
     task.networks.config = task.config.model_copy(update={"gp_sample_fraction": 1.0})
@@ -570,6 +574,33 @@ def test_learning_rates_warm_up_from_near_zero_and_then_follow_the_cosine() -> N
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_task(critic_max_muons=50)
+    seen: list[Segments] = []
+    told: list[Tensor] = []
+    score, loss = task.networks._raw_scores, task.networks.count_head.loss
+
+    def record_score(features: Tensor, conditions: Tensor, segments: Segments) -> Tensor:
+        seen.append(segments)
+        return score(features, conditions, segments)
+
+    def record_count(conditions: Tensor, counts: Tensor) -> Tensor:
+        told.append(counts)
+        return loss(conditions, counts)
+
+    monkeypatch.setattr(task.networks, "_raw_scores", record_score)
+    monkeypatch.setattr(task.networks.count_head, "loss", record_count)
+    metrics = task.step(toy_batch(4, counts=[3, 0, 700, 1]))
+
+    assert seen[0].counts_E.tolist() == [3, 0, 50, 1] * 2
+    assert seen[0].sizes_E.tolist() == [3, 0, 700, 1] * 2
+    assert told[0].tolist() == [3, 0, 700, 1]
+    assert all(bool(value.isfinite()) for value in metrics.values())
+    assert all(bool(value.isfinite()) for value in task.held_out(toy_batch(2, counts=[3, 700])).values())
+
+
 def test_compiled_networks_make_the_same_step() -> None:
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     plain, compiled = make_task(**settings), make_task(**settings, compile=True)
@@ -622,8 +653,9 @@ def test_the_learning_rate_follows_a_cosine_to_five_percent_or_stays() -> None:
     task = make_task(schedule_steps=2)
     for _ in range(3):
         task.step(toy_batch(4, counts=[1, 2, 0, 1]))
+    config = task.config
     assert task.learning_rates() == pytest.approx(
-        {"critic": 0.05 * 4e-4, "generator": 0.05 * 2e-4, "count": 0.05 * 2e-3}
+        {"critic": 0.05 * config.critic_lr, "generator": 0.05 * config.generator_lr, "count": 0.05 * config.count_lr}
     )
 
 

@@ -46,6 +46,10 @@ class NetworkConfig(_Branch):
     count_components: int = Field(default=2, ge=1, le=16)
     """Negative binomials mixed in the count head. ``mse`` has none."""
 
+    zero_truncated_counts: bool = False
+    """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
+    still generates empty events as often as the others say. With `count_head = "nb_mixture"`."""
+
     pooling: Literal["mean+max", "max", "mean", "sum"] = "mean+max"
     """How the critic makes one row of an event's muons."""
 
@@ -63,12 +67,17 @@ class NetworkConfig(_Branch):
     """L in L·tanh(score / L), which bounds the critic's score smoothly. 0: unbounded."""
 
     @model_validator(mode="after")
-    def _one_normalisation(self) -> NetworkConfig:
+    def _combinations_make_sense(self) -> NetworkConfig:
         """ValueError for a setting that another one cancels."""
         if self.spectral_norm and self.layer_norm:
             raise ValueError(
                 "spectral_norm = true has no effect with layer_norm = true: set layer_norm = false"
                 " (and usually penalty_weight = 0)"
+            )
+        if self.zero_truncated_counts and self.count_head != "nb_mixture":
+            raise ValueError(
+                f"zero_truncated_counts = true needs a distribution, and count_head = {self.count_head!r} has none:"
+                " set count_head = 'nb_mixture', or zero_truncated_counts = false"
             )
         return self
 
@@ -127,10 +136,10 @@ class WganConfig(_Branch):
     optimiser: Literal["adam", "sgd"] = "adam"
     """Of generator and critic. The count head always has Adam."""
 
-    generator_lr: float = Field(default=2e-4, gt=0)
+    generator_lr: float = Field(default=5e-4, gt=0)
     """Learning rate of the generator at the start of the schedule."""
 
-    critic_lr: float = Field(default=4e-4, gt=0)
+    critic_lr: float = Field(default=1e-3, gt=0)
     """Learning rate of the critic at the start of the schedule."""
 
     count_lr: float = Field(default=2e-3, gt=0)
@@ -154,8 +163,16 @@ class WganConfig(_Branch):
     critic_steps: int = Field(default=5, ge=1)
     """Critic updates per step, all on the same real batch with fresh noise each."""
 
+    critic_max_muons: int = Field(default=0, ge=0)
+    """Most muons of an event that generator and critic are trained on: of larger events a random subset each step. The
+    count head, and what the others are told of N, keep the whole number. 0: all."""
+
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
+
+    energy_score_weight: float = Field(default=5.0, ge=0)
+    """Weight of the energy score in the generator's loss, beside the critic's judgement: it compares single muons and a
+    few numbers of an event directly, and keeps their distributions in place (docs/model.md). 0: the critic alone."""
 
     gp_every: int = Field(default=1, ge=1)
     """The gradient penalty is computed in every so many critic updates, and multiplied by that number."""

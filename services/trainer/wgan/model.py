@@ -130,9 +130,13 @@ class Critic(nn.Module):
         return scores_E.float()
 
 
+def size_E1(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
+    """ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
+    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
+
+
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
-    """ln(1 + N) / 2 of each event, about 0 to 5. -> (E, 1)."""
-    return segments.counts_E.to(dtype).log1p().unsqueeze(1) / 2
+    return size_E1(segments.sizes_E, dtype)
 
 
 def _start_xavier(network: nn.Module, gain: float) -> None:

@@ -22,9 +22,11 @@ from services.trainer.segments import Segments, sort_within_events
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.count_head import make_count_head
+from services.trainer.wgan.energy_score import EnergyScore, energy_score
 from services.trainer.wgan.model import Critic, Generator
 from services.trainer.wgan.penalty_sample import penalised_events
 from services.trainer.wgan.standardise import Standardise
+from services.trainer.wgan.thin import counts_of
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class Draw(NamedTuple):
     z_PZ: Tensor
     mix_E: Tensor
     """Uniform in [0, 1]: where between real and generated event the penalty is taken."""
+    other: tuple[Tensor, Tensor] | None = None
+    """z_EZ and z_PZ of a second event for the same primary and count, where the energy score needs one."""
+
+    @property
+    def noise(self) -> tuple[Tensor, Tensor]:
+        """What the generator is given."""
+        return self.z_EZ, self.z_PZ
 
 
 class Bundles(NamedTuple):
@@ -112,7 +121,7 @@ class Networks:
 
     def events(self, source: Microbatch, share: float, random: torch.Generator) -> Events:
         """What the networks see of ``source``."""
-        segments = Segments.from_offsets(source.offsets_E1, source.num_particles)
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons = source.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
@@ -127,15 +136,18 @@ class Networks:
             random=random,
         )
 
-    def draw(self, part: Events) -> Draw:
-        """Moves the part's generator on."""
+    def draw(self, part: Events, *, for_generator: bool = False) -> Draw:
+        """For a critic's update, or a generator's. Moves the part's generator on."""
         mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
-        return Draw(*self.generator.noise(part.segments, part.random), mix_E)
+        draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
+        if not for_generator or self.config.energy_score_weight == 0:
+            return draw
+        return draw._replace(other=self.generator.noise(part.segments, part.random))
 
-    def fake(self, part: Events, draw: Draw) -> Tensor:
+    def fake(self, part: Events, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Generated features with the real counts, so that both have the same segments. -> (P, F)."""
         with self._precision():
-            features_PF: Tensor = self._generate(part.conditions_EC, part.segments, (draw.z_EZ, draw.z_PZ))
+            features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
         return features_PF
 
     def critic_loss(self, part: Events, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,22 +176,27 @@ class Networks:
             first_particle = int(part.source.host_offsets_E1[first])
             between_PF = between_PF[first_particle : first_particle + sample.num_particles]
             conditions_EC = conditions_EC[first:last]
-            segments = Segments.from_offsets(sample.offsets_E1, sample.num_particles)
+            segments = Segments.from_offsets(sample.offsets_E1, sample.num_particles, counts_of(sample))
             scale = part.source.num_present / sample.num_present
         with self._precision():
             slope_PF = self._slope(between_PF, conditions_EC, segments)
         penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
         return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
 
-    def generator_loss(self, part: Events, draw: Draw) -> Tensor:
-        """-Σ D(fake), a sum over events."""
+    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, EnergyScore]:
+        """-Σ D(fake), a sum over events, and the energy score, 0 where it has no weight."""
+        fake_PF = self.fake(part, draw.noise)
         with self._precision():
-            raw_E = self._raw_scores(self.fake(part, draw), part.conditions_EC, part.segments)
-        return losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
+            raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
+        loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
+        if draw.other is None:
+            return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
+        other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
+        return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
 
     def count_loss(self, part: Events) -> Tensor:
         """Of the count head, a sum over events."""
-        return self.count_head.loss(part.conditions_EC, part.segments.counts_E)
+        return self.count_head.loss(part.conditions_EC, part.segments.sizes_E)
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:

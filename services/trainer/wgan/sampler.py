@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from services.trainer.segments import Segments
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.count_head import make_count_head
+from services.trainer.wgan.inference import CPU_PIECES, GPU_PIECES, Inference
 from services.trainer.wgan.model import Generator
 from services.trainer.wgan.standardise import Standardise
 
@@ -28,6 +28,7 @@ class WganSampler:
         self.generator = Generator(self.standardise.num_features, config.network).to(device)
         for module in (self.standardise, self.count_head, self.generator):
             module.requires_grad_(False).eval()
+        self._inference = Inference(self.generator, self.standardise, config.sampling.max_deviation)
 
     @classmethod
     def from_state(cls, config: WganConfig, task_state: dict[str, Any], device: torch.device) -> WganSampler:
@@ -47,16 +48,13 @@ class WganSampler:
     @torch.no_grad()
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
         """See MuonGenerator."""
-        return self.count_head.sample(self.standardise.conditions(primary_E4), random)
+        pieces = (GPU_PIECES if primary_E4.is_cuda else CPU_PIECES).counts
+        conditions_EC = self.standardise.conditions(primary_E4)
+        return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
 
-    @torch.no_grad()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device once, to learn how many muons there are."""
-        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
-        noise = self.generator.noise(segments, random)
-        features_PF = self.generator(self.standardise.conditions(primary_E4), segments, noise)
-        most = self.config.sampling.max_deviation
-        return self.standardise.muons(features_PF.clamp(-most, most), random)
+        """See MuonGenerator. Waits for the device once, to learn the counts."""
+        return self._inference.draw(primary_E4, counts_E, random)
 
     @torch.no_grad()
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
-
-from services.trainer.wgan.config import WganConfig
+from typing import Protocol
 
 COSINE_END = 0.05
 
 
-def learning_rate_factor(step: int, config: WganConfig) -> float:
+class Course(Protocol):
+    """What the configurations of all models have."""
+
+    @property
+    def schedule(self) -> str:
+        """`constant` or `cosine`."""
+
+    @property
+    def schedule_steps(self) -> int:
+        """Steps of the cosine."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps of the warm-up."""
+
+
+def learning_rate_factor(step: int, config: Course) -> float:
     """Share of the configured learning rates that is used in ``step``: a linear warm-up, then 1 or a cosine to 5 %."""
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
+from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.wgan import adaptive
@@ -26,13 +28,15 @@ from services.trainer.wgan.optimiser import (
     make_optimiser,
 )
 from services.trainer.wgan.schedule import learning_rate_factor
+from services.trainer.wgan.thin import thinned
 
 logger = logging.getLogger(__name__)
 
-MIN_PARTICLES_TO_FIT = 2
 CPU_CHUNK_PARTICLES = 2048
+MUONS_SCORE_FACTOR = 3.0
+"""What the mean score of muons counts beside that of events: it is one of two numbers against one of six."""
 _METRICS = (
-    *("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"),
+    *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm"),
     *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
 )
 _RECIPE = ("optimiser", "schedule", "schedule_steps", "warmup_steps", "generator_lr", "critic_lr", "count_lr")
@@ -95,6 +99,11 @@ class WganTask:
         return sum(parameter.numel() for network in networks for parameter in network.parameters())
 
     @property
+    def is_fitted(self) -> bool:
+        """True once events can be generated: a batch with two muons was trained on."""
+        return self.networks.standardise.has_conditions and self.networks.standardise.has_features
+
+    @property
     def critic_steps(self) -> int:
         """Critic updates per step, now."""
         return self._adaptive.critic_steps
@@ -119,7 +128,8 @@ class WganTask:
         """One optimiser step; 0-dim metrics on the device, 0 where a network could not be trained.
 
         c_loss (without the penalty), w_gap and critic_grad_norm are those of the last critic update: w_gap is
-        the mean of D(real) - D(fake) over events with muons, before the score is saturated. gp_norm is the
+        the mean of D(real) - D(fake) over events with muons, before the score is saturated. energy_score is that of
+        the generator's update, gp_norm is the
         mean gradient norm at the latest gradient penalty, m_loss the count head's loss per event, skipped_updates the
         number of updates that were left out: a loss or gradient was not finite, or beyond the limits.
 
@@ -141,7 +151,8 @@ class WganTask:
                     parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
             with parametrize.cached():
                 self.networks.normalise()
-                parts = self._without_running_out(self._update_generator, parts, num_present, metrics)
+                update = partial(self._update_generator, num_particles=batch.total_particles)
+                parts = self._without_running_out(update, parts, num_present, metrics)
         if batch.total_events > 0:
             self._update_count_head(parts, batch.total_events, metrics)
         self.steps += 1
@@ -179,7 +190,7 @@ class WganTask:
 
         def learn(part: Events, draw: Draw) -> Learned:
             with torch.no_grad():
-                fake_PF = networks.fake(part, draw)
+                fake_PF = networks.fake(part, draw.noise)
             loss, gap = networks.critic_loss(part, fake_PF)
             gradients = critic.gradients(loss / num_present)  # sets the memory of its graph free
             norm = self._zero
@@ -195,27 +206,35 @@ class WganTask:
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
         _note(metrics, "critic", updated)
 
-    def _update_generator(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> None:
+    def _update_generator(
+        self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor], *, num_particles: int
+    ) -> None:
         generator = self._optimisers["generator"]
 
-        def learn(part: Events, draw: Draw) -> Learned:
-            loss = self.networks.generator_loss(part, draw) / num_present
-            return Learned(generator.gradients(loss), loss.detach().unsqueeze(0))
+        weight = self.config.energy_score_weight
 
-        updated = generator.update(self._over_parts(learn, parts), num_sums=1)
+        def learn(part: Events, draw: Draw) -> Learned:
+            loss, score = self.networks.generator_loss(part, draw)
+            loss = loss / num_present
+            mean = MUONS_SCORE_FACTOR * score.of_muons / num_particles + score.of_events / num_present
+            return Learned(generator.gradients(loss + weight * mean), torch.stack([loss.detach(), mean.detach()]))
+
+        updated = generator.update(self._over_parts(learn, parts, for_generator=True), num_sums=2)
         self.generator_updates += 1
         self._average_generator()
-        metrics["g_loss"] = updated.sums[0]
+        metrics |= {"g_loss": updated.sums[0], "energy_score": updated.sums[1]}
         _note(metrics, "generator", updated)
 
-    def _over_parts(self, learn: Callable[[Events, Draw], Learned], parts: list[Events]) -> Iterator[Learned]:
+    def _over_parts(
+        self, learn: Callable[[Events, Draw], Learned], parts: list[Events], *, for_generator: bool = False
+    ) -> Iterator[Learned]:
         """What each part with muons teaches, in order: on a CPU several at once."""
         with_muons = [part for part in parts if part.has_muons]
+        draws = (self.networks.draw(part, for_generator=for_generator) for part in with_muons)
         if self._pool is None:
-            for part in with_muons:
-                yield learn(part, self.networks.draw(part))
+            yield from map(learn, with_muons, draws)
         else:
-            yield from self._pool.map(learn, with_muons, [self.networks.draw(part) for part in with_muons])
+            yield from self._pool.map(learn, with_muons, draws)
 
     def _update_count_head(self, parts: list[Events], num_events: int, metrics: dict[str, Tensor]) -> None:
         count = self._optimisers["count"]
@@ -231,24 +250,8 @@ class WganTask:
     # ---- What the step is made of.
 
     def observe(self, batch: Batch) -> bool:
-        """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
-
-        Conditions need an event, features two particles. Called by ``step``. Several ranks fit it together, to the
-        batch of all: each would else train on features of its own.
-        """
-        standardise, parts, ranks = self.networks.standardise, batch.microbatches, self._sum_over_ranks
-        fitted = False
-        if not standardise.has_conditions and batch.total_events > 0:
-            none = torch.empty((0, 4), device=self.device)
-            primary_E4 = torch.cat([none, *(part.event_columns["primary"] for part in parts)])
-            standardise.fit_conditions(primary_E4, batch.total_events, ranks)
-            fitted = True
-        if not standardise.has_features and batch.total_particles >= MIN_PARTICLES_TO_FIT:
-            none = torch.empty((0, 3), device=self.device)
-            muons_P3 = torch.cat([none, *(part.particle_columns["muons"] for part in parts)])
-            standardise.fit_features(muons_P3, batch.total_particles, ranks)
-            fitted = True
-        return fitted
+        """Fits the standardisation if that can be done now; True if it fitted something. Called by ``step``."""
+        return fit_standardise(self.networks.standardise, batch, self.device, self._sum_over_ranks)
 
     def observed(self, metrics: Mapping[str, float]) -> None:
         """The newest step's metrics have reached the host: the adaptive critic looks at them, if there is a new gap."""
@@ -274,7 +277,7 @@ class WganTask:
         with torch.no_grad():
             for part in parts:
                 if part.has_muons:
-                    fake_PF = self.networks.fake(part, self.networks.draw(part))
+                    fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
                     gap = gap + self.networks.critic_loss(part, fake_PF)[1] / num_present
         self.networks.critic.train()
         self._sum_over_ranks([gap])
@@ -292,6 +295,7 @@ class WganTask:
         """A microbatch in chunks that stay in the cache."""
         if microbatch.num_events == 0:
             return
+        microbatch = thinned(microbatch, self.config.critic_max_muons, self._noise.of(microbatch.lane))
         chunks = microbatch.chunks(self._chunk_particles) if self._chunk_particles else (microbatch,)
         for chunk in chunks:
             share = chunk.num_particles / max(microbatch.num_particles, 1)
@@ -324,10 +328,11 @@ class WganTask:
         for microbatch in batch.microbatches:
             if microbatch.num_events == 0:
                 continue
-            part = self.networks.events(microbatch, 1.0, noise.of(microbatch.lane))
+            random = noise.of(microbatch.lane)
+            part = self.networks.events(thinned(microbatch, self.config.critic_max_muons, random), 1.0, random)
             m_loss = m_loss + self.networks.count_loss(part) / max(batch.num_events, 1)
             if part.has_muons:
-                fake_PF = self.networks.fake(part, self.networks.draw(part))
+                fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
                 w_gap = w_gap + self.networks.critic_loss(part, fake_PF)[1] / num_present
         return {"m_loss": m_loss, "w_gap": w_gap}
 
@@ -352,13 +357,17 @@ class WganTask:
             "recipe": {name: getattr(self.config, name) for name in _RECIPE},
         }
 
+    def load_weights(self, state: dict[str, Any]) -> None:
+        """Networks and standardisation of ``state_dict()``. KeyError or RuntimeError, of torch, if they differ."""
+        for name, module in self.networks.modules().items():
+            module.load_state_dict(state["networks"][name])
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from ``state_dict()``. KeyError or RuntimeError, of torch, if the networks differ.
 
         Another optimiser begins anew, another schedule goes on from this step; both are told.
         """
-        for name, module in self.networks.modules().items():
-            module.load_state_dict(state["networks"][name])
+        self.load_weights(state)
         for name in _COUNTERS:
             setattr(self, name, state["counters"][name])
         self._gp_norm = state["gp_norm"].to(self.device)

@@ -1,0 +1,1 @@
+"""`make bench-physics`: what the models generate, measured against the simulator they were trained on."""

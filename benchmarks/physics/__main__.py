@@ -1,0 +1,75 @@
+"""What do the models generate, and what matters in the recipe? Trains and judges all that docs/physics.md shows.
+
+    python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--force] [--plan]
+
+Each run is a process of its own with one thread. Results are kept under runs/physics: started again, only what is
+missing is made, and what new code or other settings have made obsolete. Writes the tables and figures of
+docs/physics.md, and all metrics of all runs to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.physics.cost import plan
+from benchmarks.physics.keys import ROOT, result_path, weights_path
+from benchmarks.physics.report import draw_figures, read_results, write_page, write_results
+from benchmarks.physics.runs import TABLES, in_order, quick
+from benchmarks.physics.schedule import RunFailed, make_results
+from benchmarks.physics.tables import markdown
+
+FOLDER = ROOT / "runs" / "physics"
+PAGE = ROOT / "docs" / "physics.md"
+FIGURES = ROOT / "docs" / "figures"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The tables and figures of docs/physics.md.")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (default: cores)")
+    parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="this table alone")
+    parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")
+    parser.add_argument("--force", action="store_true", help="make results again that are there")
+    parser.add_argument("--plan", action="store_true", help="only tell what would be done, and how long it takes")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default: runs/physics)")
+    arguments = parser.parse_args()
+    tables = tuple(table for table in TABLES if not arguments.only or table.key in arguments.only)
+    if arguments.quick:
+        tables = quick(tables)
+    runs = in_order(tables)
+    print(plan(runs, arguments.jobs), flush=True)
+    if arguments.plan:
+        return 0
+    if arguments.force:
+        for run in runs:
+            result_path(run, arguments.folder).unlink(missing_ok=True)
+            weights_path(run, arguments.folder).unlink(missing_ok=True)
+    begun_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{(time.monotonic() - begun_s) / 60:5.1f} min  {text}", flush=True)
+
+    try:
+        make_results(runs, arguments.folder, arguments.jobs, say)
+    except RunFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what is done is kept, the same command goes on", file=sys.stderr)
+        return 130
+    results = read_results(runs, arguments.folder)
+    for table in tables:
+        print(f"\n{markdown(table, results)}")
+    if not arguments.quick:
+        results = read_results(in_order(TABLES), arguments.folder)
+        written = write_results(results)
+        write_page(PAGE, results, written, draw_figures(results, FIGURES))
+        print(f"written: {PAGE.relative_to(ROOT)}, {written.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The name under which a result is kept: a digest of all that it depends on.
+
+A result of the same settings and the same code is not made again. Comments and docstrings do not count as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.physics.runs import find
+from benchmarks.physics.spec import Run
+from services.trainer.flow.config import FlowConfig
+from services.trainer.wgan.config import WganConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+_HERE = "benchmarks/physics"
+_EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "services/simulator/")
+_SHARED = tuple(f"services/trainer/{name}.py" for name in ("batch", "noise", "segments"))
+_WGAN = ("services/trainer/wgan/", *_SHARED)
+_OF_MODEL = {
+    "wgan": (f"{_HERE}/models.py", *_WGAN),
+    "count head": (f"{_HERE}/models.py", *_WGAN),
+    "flow": (f"{_HERE}/models.py", *_WGAN, "services/trainer/flow/", "services/trainer/muons/"),
+    "present": (f"{_HERE}/present_recipe.py", "services/trainer/segments.py"),
+}
+_NOT_TRAINED_WITH = ("panel.py", "sampler.py")
+_EVALUATION = (f"{_HERE}/evaluation.py", f"{_HERE}/truth.py", "services/physics/", "services/physics/two_sample/")
+
+
+def training_key(run: Run) -> str:
+    """Of the weights that the run ends with."""
+    before = training_key(find(run.start_from)) if run.start_from else ""
+    fields = ("model", "seed", "steps", "batch_events", "source", "changes")
+    settings = {name: asdict(run)[name] for name in fields}
+    return _digest([settings, _resolved(run), before, code_digest((*_EVENTS, *_OF_MODEL[run.model]))])
+
+
+def result_key(run: Run) -> str:
+    """Of the metrics of these weights."""
+    judged = asdict(run.judged_by or run.source)
+    samplers = f"services/trainer/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
+    code = code_digest((*_EVALUATION, samplers))
+    return _digest([training_key(run), judged, run.events, run.c2st, code])
+
+
+def result_path(run: Run, folder: Path) -> Path:
+    """Where a run's metrics are, or will be."""
+    return folder / "results" / f"{run.name}-{result_key(run)}.json"
+
+
+def weights_path(run: Run, folder: Path) -> Path:
+    """Where its weights are, or will be: in one file for all runs that train the same."""
+    return folder / "weights" / f"{training_key(run)}.pt"
+
+
+def _resolved(run: Run) -> dict[str, Any]:
+    """All settings, defaults included: a changed default is a changed run."""
+    if run.model == "present":
+        return {}
+    if run.model == "flow":
+        return FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
+    return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
+
+
+@cache
+def code_digest(paths: tuple[str, ...]) -> str:
+    """Of Python files and of folders of them, but for comments, docstrings and layout. Paths are the repository's."""
+    found: list[Path] = []
+    for path in paths:
+        found += sorted((ROOT / path).glob("*.py")) if path.endswith("/") else [ROOT / path]
+    named = [path for path in found if path.name not in _NOT_TRAINED_WITH or str(path.relative_to(ROOT)) in paths]
+    return _digest([ast.dump(_without_docstrings(path.read_text())) for path in named])
+
+
+def _without_docstrings(text: str) -> ast.Module:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            texts = [one for one in body if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)]
+            node.body = [one for one in body if one not in texts]  # type: ignore[attr-defined]
+    return tree
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]

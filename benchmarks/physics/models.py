@@ -1,0 +1,203 @@
+"""What can be trained here, behind one face: step on batches, then draw events.
+
+Shapes: E events, P muons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.physics.present_recipe import PresentRecipe
+from benchmarks.physics.spec import Run
+from services.generation.generator import MuonGenerator
+from services.trainer.batch import Batch
+from services.trainer.flow.config import FlowConfig
+from services.trainer.flow.sampler import FlowSampler
+from services.trainer.flow.task import FlowTask
+from services.trainer.segments import segment_sum
+from services.trainer.wgan import losses
+from services.trainer.wgan.config import WganConfig
+from services.trainer.wgan.networks import Events
+from services.trainer.wgan.sampler import WganSampler
+from services.trainer.wgan.schedule import learning_rate_factor
+from services.trainer.wgan.task import WganTask
+
+CPU = torch.device("cpu")
+
+
+class Model(Protocol):
+    """A model in training."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers of all networks."""
+
+    def step(self, batch: Batch) -> object:
+        """One optimiser step."""
+
+    def sampler(self) -> MuonGenerator:
+        """The generator as it is now."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What torch can save and read with weights_only."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The weights of ``state_dict()`` of the same model."""
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """The weights of another run's model; optimisers and steps begin anew."""
+
+
+def make_model(run: Run) -> Model:
+    """Untrained. Raises pydantic's ValidationError for settings that do not exist."""
+    return MODELS[run.model](run)
+
+
+def wgan_config(run: Run) -> WganConfig:
+    """The defaults, a cosine over the run's steps, and the run's own settings."""
+    return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
+
+
+class Wgan:
+    """The project's WGAN, and changes of its step that no setting can make."""
+
+    def __init__(self, run: Run) -> None:
+        self.config = wgan_config(run)
+        self.task = WganTask(self.config, CPU, seed=run.seed)
+        for name in run.changes:
+            _CHANGES[name](self.task)
+
+    @property
+    def num_parameters(self) -> int:
+        """See Model."""
+        return self.task.num_parameters
+
+    def step(self, batch: Batch) -> object:
+        """See Model."""
+        return self.task.step(batch)
+
+    def sampler(self) -> WganSampler:
+        """See Model."""
+        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Model."""
+        return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        for name, module in self.task.networks.modules().items():
+            module.load_state_dict(state[name])
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        self.load_state_dict(state)
+
+
+class CountHeadAlone(Wgan):
+    """The WGAN of which only the count head learns, from its start: thirty times as fast.
+
+    Its muons mean nothing, or are those of the run that it begins with.
+    """
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._optimiser = torch.optim.Adam(self.task.networks.count_head.parameters(), self.config.count_lr)
+        self._steps = 0
+
+    def step(self, batch: Batch) -> object:
+        """Loss, optimiser and learning rates are those of WganTask.step."""
+        self.task.observe(batch)
+        networks = self.task.networks
+        for group in self._optimiser.param_groups:
+            group["lr"] = self.config.count_lr * learning_rate_factor(self._steps, self.config)
+        loss = torch.zeros(())
+        for part in batch.microbatches:
+            conditions_EC = networks.standardise.conditions(part.event_columns["primary"])
+            loss = loss + networks.count_head.loss(conditions_EC, part.offsets_E1.diff())
+        loss = loss / batch.num_events
+        self._optimiser.zero_grad()
+        loss.backward()
+        self._optimiser.step()
+        self._steps += 1
+        return loss.detach()
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model; the count head may be another one, and stays as it is."""
+        self.load_state_dict({**state, "count_head": self.task.networks.count_head.state_dict()})
+
+
+def _raw_numbers(task: WganTask) -> None:
+    """Conditions and features as they are: lg E, lg(E/A), cos zenith, lg A, lg depth; lg E, lg(r + r0)."""
+    standardise = task.networks.standardise
+    state = standardise.state_dict()
+    state |= {name: torch.tensor(True) for name in ("conditions_fitted", "features_fitted")}
+    standardise.load_state_dict(state)
+
+
+def _penalty_per_muon(task: WganTask) -> None:
+    """The present recipe's penalty: the i-th real with the i-th generated muon, in no order; a norm for each muon."""
+    networks = task.networks
+
+    def penalty(part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
+        between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
+        slope_PF = networks.critic.slope(between_PF, part.conditions_EC, part.segments)
+        norm_P = (slope_PF.square().sum(1) + losses.NORM_FLOOR).sqrt()
+        # A sum over events is asked for, and the mean over muons is meant.
+        events_a_muon = part.source.num_present / part.source.num_particles
+        norm = segment_sum(norm_P.detach(), part.segments).sum() * events_a_muon
+        return losses.GradientPenalty((norm_P - 1).square().sum() * events_a_muon, norm)
+
+    networks.penalty = penalty  # type: ignore[method-assign, assignment]
+
+
+_CHANGES: dict[str, Callable[[WganTask], None]] = {
+    "raw numbers": _raw_numbers,
+    "penalty per muon": _penalty_per_muon,
+}
+
+
+class Flow:
+    """The project's flow."""
+
+    def __init__(self, run: Run) -> None:
+        self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
+        self.task = FlowTask(self.config, CPU, seed=run.seed)
+
+    @property
+    def num_parameters(self) -> int:
+        """See Model."""
+        return self.task.num_parameters
+
+    def step(self, batch: Batch) -> object:
+        """See Model."""
+        return self.task.step(batch)
+
+    def sampler(self) -> FlowSampler:
+        """See Model."""
+        return FlowSampler.from_state(self.config, self.task.state_dict(), CPU)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See Model."""
+        return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        for name, module in self.task.networks.modules().items():
+            module.load_state_dict(state[name])
+
+    def begin_with(self, state: dict[str, Any]) -> None:
+        """See Model."""
+        self.load_state_dict(state)
+
+
+MODELS: dict[str, Callable[[Run], Model]] = {
+    "wgan": Wgan,
+    "count head": CountHeadAlone,
+    "flow": Flow,
+    "present": lambda run: PresentRecipe(CPU, run.seed),
+}

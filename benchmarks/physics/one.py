@@ -1,0 +1,97 @@
+"""One run in a process of its own: trained if there are no weights of it yet, then judged.
+
+    python -m benchmarks.physics.one NAME FOLDER
+
+Tells how far it is on its standard output, a JSON object a line: {"stage": "training", "done": 0.4}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.physics.data import batches
+from benchmarks.physics.evaluation import judge
+from benchmarks.physics.keys import result_path, weights_path
+from benchmarks.physics.models import make_model
+from benchmarks.physics.runs import find
+from benchmarks.physics.spec import Run
+
+Progress = Callable[[str, float], None]
+_TOLD_EVERY_S = 1.0
+
+
+def complete(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
+    """The result of a run, from ``folder`` or made and put there. New metrics need no new training."""
+    path = result_path(run, folder)
+    if not path.exists():
+        trained = _train(run, folder, progress)
+        result = {"name": run.name, **judge(run, trained, progress)}
+        _write(path, lambda part: part.write_text(json.dumps(result, indent=1)))
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _train(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
+    path = weights_path(run, folder)
+    if not path.exists():
+        model = make_model(run)
+        if run.start_from:
+            first = weights_path(find(run.start_from), folder)
+            model.begin_with(torch.load(first, weights_only=True)["state"])
+        train_cpu_s, told_s, begun_s = 0.0, 0.0, time.process_time()
+        for step, batch in enumerate(islice(batches(run.source, run.seed, run.batch_events), run.steps)):
+            started_s = time.process_time()
+            model.step(batch)
+            train_cpu_s += time.process_time() - started_s
+            if time.monotonic() - told_s > _TOLD_EVERY_S:
+                progress("training", step / run.steps)
+                told_s = time.monotonic()
+        trained = {
+            "state": model.state_dict(),
+            "num_parameters": model.num_parameters,
+            "train_cpu_s": train_cpu_s,
+            "simulate_cpu_s": time.process_time() - begun_s - train_cpu_s,
+        }
+        _write(path, lambda part: torch.save(trained, part))
+    found: dict[str, Any] = torch.load(path, weights_only=True)
+    return found
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """In full or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        write(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One run of the harness; started by benchmarks.physics.")
+    parser.add_argument("name")
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half-written files go
+    torch.set_num_threads(1)
+    complete(
+        find(arguments.name),
+        arguments.folder,
+        lambda stage, done: print(json.dumps({"stage": stage, "done": done}), flush=True),
+    )
+
+
+if __name__ == "__main__":
+    main()

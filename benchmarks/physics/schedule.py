@@ -1,0 +1,150 @@
+"""Runs in processes of their own, some at a time, until each has a result. What is done stays done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.physics.cost import expected_s
+from benchmarks.physics.keys import ROOT, result_path, weights_path
+from benchmarks.physics.runs import find
+from benchmarks.physics.spec import Run
+
+_LOOK_EVERY_S = 0.2
+_TELL_EVERY_S = 20.0
+_END_WITHIN_S = 5.0
+_ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+class RunFailed(Exception):
+    """A run ended without a result; its last lines are the text."""
+
+
+@dataclass
+class _Child:
+    run: Run
+    process: subprocess.Popen[str]
+    log: Path
+    begun_s: float
+    stage: str = "starting"
+    done: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        """Follow what it tells, until it ends."""
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                told = json.loads(line)
+                self.stage, self.done = told["stage"], told["done"]
+
+    def end(self) -> None:
+        """At once if it still runs."""
+        self.process.terminate()
+        try:
+            self.process.wait(_END_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+
+
+def command_of(run: Run, folder: Path) -> list[str]:
+    """What makes the result of a run."""
+    return [sys.executable, "-m", "benchmarks.physics.one", run.name, str(folder)]
+
+
+def make_results(
+    runs: Sequence[Run],
+    folder: Path,
+    jobs: int,
+    say: Callable[[str], None],
+    command: Callable[[Run, Path], list[str]] = command_of,
+) -> None:
+    """Makes what is missing in ``folder``, ``jobs`` at a time; a run waits for the weights that it begins with.
+
+    Ends its processes if it is interrupted; what they were at begins anew the next time. Raises RunFailed at the first
+    that fails, after the others have ended.
+    """
+    waiting = [run for run in runs if not result_path(run, folder).exists()]
+    kept = len(runs) - len(waiting)
+    say(f"{len(waiting)} runs to make, {kept} kept; {jobs} at a time")
+    running: list[_Child] = []
+    begun_s = told_s = time.monotonic()
+    expected_done_s = 0.0
+    try:
+        while waiting or running:
+            while len(running) < jobs and (run := _next(waiting, running, folder)) is not None:
+                waiting.remove(run)
+                running.append(_start(run, folder, command(run, folder)))
+            for child in [child for child in running if child.process.poll() is not None]:
+                running.remove(child)
+                child.end()
+                if child.process.returncode != 0:
+                    last = child.log.read_text().strip().splitlines()[-12:]
+                    raise RunFailed("\n".join([f"{child.run.name} failed ({child.log}):", *last]))
+                expected_done_s += expected_s(child.run)
+                took_s = time.monotonic() - child.begun_s
+                say(f"{child.run.name}: done in {took_s:.0f} s; {len(waiting) + len(running)} left")
+            if time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                say(_state(running, waiting, told_s - begun_s, expected_done_s, jobs))
+            time.sleep(_LOOK_EVERY_S)
+    finally:
+        for child in running:
+            child.process.terminate()
+        for child in running:
+            child.end()
+
+
+def _next(waiting: Sequence[Run], running: Sequence[_Child], folder: Path) -> Run | None:
+    """The first whose weights to begin with are there; none while they are in the making."""
+    for run in waiting:
+        if not run.start_from or weights_path(find(run.start_from), folder).exists():
+            return run
+    if waiting and not running:
+        raise RunFailed(f"{waiting[0].name} begins with the weights of {waiting[0].start_from}, which are not there")
+    return None
+
+
+def _start(run: Run, folder: Path, command: list[str]) -> _Child:
+    log = folder / "logs" / f"{run.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,  # Ctrl-C comes to this process alone, which ends the others
+        )
+    return _Child(run, process, log, time.monotonic())
+
+
+def _state(running: Sequence[_Child], waiting: Sequence[Run], took_s: float, done_s: float, jobs: int) -> str:
+    """One line: what runs, how many wait, and how long it takes yet, from how fast it went so far."""
+    doing = ", ".join(f"{child.run.name} {child.stage} {child.done:.0%}" for child in running)
+    # Training is nearly all of a run; a run that evaluates is taken for done.
+    half_done_s = sum(
+        expected_s(child.run) * (child.done if child.stage == "training" else float(child.stage != "starting"))
+        for child in running
+    )
+    all_s = sum(expected_s(run) for run in (*waiting, *(child.run for child in running)))
+    left_s = max(all_s - half_done_s, 0.0)
+    worked_s = done_s + half_done_s
+    pace = took_s / worked_s if worked_s > 0 else 1 / jobs
+    return f"{doing}; {len(waiting)} wait; about {left_s * pace / 60:.0f} min left"

@@ -1,0 +1,1 @@
+"""How good a checkpoint is: real beside generated events, as numbers, plots and a page."""

@@ -1,0 +1,1 @@
+"""A trained model for programs that know nothing of icestream."""

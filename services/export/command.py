@@ -1,0 +1,114 @@
+"""`icestream export`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from common.errors import BadInputError
+from common.redact import without_secrets
+from services.export import formats
+from services.export.card import as_json, as_markdown
+from services.export.export import CARD, CARD_JSON, NewFolder, export_functions, has_counts, sampler_of
+from services.export.formats import FORMATS, Format
+from services.generation.load import Trained, load_trained
+
+_PACKAGES = ("icestream", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
+
+
+@click.command(epilog="Example: icestream export runs/demo -o model/")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the model.")
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(FORMATS),
+    multiple=True,
+    default=FORMATS,
+    show_default=True,
+    help="pt2: torch.export. onnx: ONNX (needs the extra `export`). Repeatable.",
+)
+@click.option(
+    "--report",
+    "report_path",
+    type=click.Path(path_type=Path),
+    help="report.json of `icestream evaluate`, for the model card. Without: that of the run, if there is one.",
+)
+@click.option("--licence", default="", help="Terms of use, for the model card.")
+@click.option("--force", is_flag=True, help="Replace a model that is there.")
+def export(
+    checkpoint: Path, out: Path, wanted: tuple[Format, ...], report_path: Path | None, licence: str, force: bool
+) -> None:
+    """Write a trained generator for programs that know nothing of icestream, with a model card.
+
+    CHECKPOINT: a checkpoint, or a run's directory (its best checkpoint, else the newest). The standardisation is
+    inside: physical numbers go in and come out. Noise is an input. What was written is loaded again and compared with
+    the trained model; if it differs, nothing is written.
+    """
+    formats.require(wanted)
+    trained = load_trained(checkpoint, torch.device("cpu"))
+    sampler = sampler_of(trained)
+    report = read_report(report_path or default_report(trained.path), must_exist=report_path is not None)
+    folder = NewFolder(out, force=force)
+    with folder as part:
+        files = export_functions(sampler, part, [name for name in FORMATS if name in wanted])
+        configuration = json.loads(without_secrets(trained.config.model_dump_json()))
+        card = as_json(trained, sampler, files, report, configuration, versions(), licence)
+        (part / CARD_JSON).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        (part / CARD).write_text(as_markdown(card), encoding="utf-8")
+    for file in files:
+        click.echo(
+            f"{out / file.name}: {file.size_bytes:,} bytes, differs from the trained model by at most "
+            f"{file.difference:.1e} (relative)"
+        )
+    if not has_counts(sampler):
+        click.echo("no distribution of counts: the model has none (count_head = 'mse')")
+    click.echo(f"{out / CARD}: {_told_metrics(trained, report)}")
+
+
+def default_report(checkpoint: Path) -> Path:
+    """Where `icestream evaluate` puts the report of a run's checkpoint, or of another one."""
+    folder = checkpoint.parent
+    return (folder.parent if folder.name == "checkpoints" else folder) / "evaluation" / "report.json"
+
+
+def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
+    """The report, or None if there is none. Raises BadInputError."""
+    if not path.exists() and not must_exist:
+        return None
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInputError(f"{path}: {error.strerror}; write one with icestream evaluate") from None
+    except ValueError as error:
+        raise BadInputError(f"{path}: not JSON ({error})") from None
+    if not isinstance(report, dict) or not isinstance(report.get("metrics"), dict):
+        raise BadInputError(f"{path}: not a report of icestream evaluate: it has no metrics")
+    text: dict[str, Any] = json.loads(without_secrets(json.dumps(report, ensure_ascii=False)))
+    return text
+
+
+def versions() -> dict[str, str]:
+    """Of what wrote the files."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # run from its sources, or without ONNX
+    return found
+
+
+def _told_metrics(trained: Trained, report: dict[str, Any] | None) -> str:
+    if report is None:
+        return "no metrics in it: there is no report of an evaluation (icestream evaluate)"
+    step = report.get("step")
+    if step is not None and step != trained.step:
+        return f"with the metrics of step {step}, and the model is of step {trained.step}: evaluate it anew"
+    return f"with {len(report['metrics'])} metrics"
