@@ -10,7 +10,7 @@ from pathlib import Path
 from common.errors import BadInputError
 from common.ragged import UnitArrays
 from services.config import Config
-from services.fetcher.inputs import NothingFound, expand, local_path
+from services.fetcher.inputs import NothingFound, expand, local_path, named_inputs
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
 from services.read_events import (
@@ -71,7 +71,7 @@ def _files(config: Config) -> list[SourceFile]:
 
 def local_files(inputs: Sequence[str], remotes: Remotes) -> Iterator[Path]:
     """Local files of a run's inputs, as far as they are seen from here."""
-    for text in inputs:
-        if local_path(text.removeprefix("file://")) is not None and not text.startswith("@"):
+    for text in named_inputs(inputs):
+        if local_path(text.removeprefix("file://")) is not None:
             with contextlib.suppress(NothingFound):  # ranges, or the fetcher is on another machine
                 yield from [Path(file.url).resolve() for file in expand([text], remotes)]

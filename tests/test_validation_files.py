@@ -70,7 +70,9 @@ def test_a_file_that_is_trained_on_is_refused(tmp_path: Path) -> None:
     path = write_events(tmp_path / "data" / "one.parquet", make_events([1] * 5))
     link = tmp_path / "link.parquet"
     link.symlink_to(path)
-    for inputs in (path, tmp_path / "data", tmp_path / "data" / "*.parquet"):
+    listed = tmp_path / "inputs.txt"
+    listed.write_text(f"{path}\n")
+    for inputs in (path, tmp_path / "data", tmp_path / "data" / "*.parquet", f"@{listed}"):
         with pytest.raises(BadInputError, match=r"link.parquet is one of trainer.validation.input and of the run's"):
             read_validation_events(make_config(link, input=[str(inputs)]), tmp_path)
     other = write_events(tmp_path / "other.parquet", make_events([1] * 5))

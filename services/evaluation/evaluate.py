@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from services.evaluation.sources import staging, trained_on
 from services.evaluation.thresholds import missed, read_thresholds
 from services.fetcher.inputs import expand
 from services.fetcher.remotes import Remotes
+from services.generation.device import device_named
 from services.generation.load import Trained, load_trained
 from services.physics.evaluate import evaluate
 from services.physics.sample import Sample
@@ -34,7 +36,6 @@ from services.physics.settings import EvaluationSettings
 from services.simulator.config import preset
 from services.slow_progress import SlowProgress
 from services.trainer.checkpoint import CHECKPOINT_FOLDER
-from services.trainer.service import pick_device
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,17 @@ def run_evaluation(
     """
     torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds) if wanted.thresholds else {}
-    trained = load_trained(wanted.checkpoint, pick_device(wanted.device))
+    trained = load_trained(wanted.checkpoint, device_named(wanted.device))
+    folder = wanted.output or default_output(trained.path)
+    _check_writable(folder)
     say(f"{trained.path}: {trained.config.trainer.model}, step {trained.step:,}")
     real = _real(wanted, trained, toml, assignments)
     for warning in real.warnings:
         say(f"WARNING: {warning}")
     sample = real.sample
-    if len(np.unique(sample.shower_E)) < 2:
-        raise BadInputError("the events are all of one shower: nothing to compare with")
+    if len(np.unique(sample.shower_E[sample.weights_E > 0])) < 2:
+        those = "the events" if sample.weight_E is None else "the events with a weight above 0"
+        raise BadInputError(f"{those} are all of one shower: nothing to compare with")
     max_count = trained.max_count
     generated = generated_events(trained.generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
     pit_E = pit(trained.generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
@@ -109,7 +113,6 @@ def run_evaluation(
         missed=missed(thresholds, report.metrics),
         warnings=real.warnings,
     )
-    folder = wanted.output or default_output(trained.path)
     store(folder, outcome, page(outcome))
     return outcome, folder
 
@@ -118,6 +121,15 @@ def default_output(checkpoint: Path) -> Path:
     """`RUN/evaluation`, or a folder beside a checkpoint that lies elsewhere."""
     run_dir = _run_dir(checkpoint)
     return run_dir / "evaluation" if run_dir else checkpoint.parent / f"{checkpoint.stem}-evaluation"
+
+
+def _check_writable(folder: Path) -> None:
+    """Before minutes are spent: raises BadInputError if the folder can't be made, or nothing be written to it."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise BadInputError(f"{folder}: {there} is no folder; name another one with -o")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
 
 
 def _real(wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:

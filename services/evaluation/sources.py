@@ -14,7 +14,7 @@ from common.errors import BadInputError
 from common.redact import without_secrets
 from services.config import Config
 from services.fetcher.cache import Cache
-from services.fetcher.inputs import local_path
+from services.fetcher.inputs import local_path, named_inputs
 from services.fetcher.plan import SlotCapacity, SourceFile, StagedFile
 from services.fetcher.remotes import Remotes
 from services.fetcher.stage import NotStaged, Stage
@@ -60,7 +60,7 @@ def trained_on(sources: Sequence[SourceFile], trained: Config, remotes: Remotes)
     Nothing is listed on a server: a remote file is one of them if an input names it, its folder, or a glob that it
     matches.
     """
-    inputs = [text.replace("{range}", "*") for text in trained.input]
+    inputs = [text.replace("{range}", "*") for text in named_inputs(trained.input)]
     local = set(local_files(inputs, remotes))
     found = []
     for source in sources:

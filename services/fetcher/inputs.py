@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -44,6 +45,23 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url)
 
 
+def named_inputs(inputs: Iterable[str]) -> Iterator[str]:
+    """The inputs, in place of a list file those in it. One that can't be read names none: it may be gone since."""
+    for text in inputs:
+        if not text.startswith("@"):
+            yield text
+            continue
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            yield from [entry[0] for _, entry in _list_entries(Path(text.removeprefix("@")).expanduser())]
+
+
+def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and columns of each entry. Raises OSError, UnicodeDecodeError."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            yield number, line.rstrip().split("\t")
+
+
 def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
     if text.startswith("@"):
         return _expand_list(Path(text.removeprefix("@")).expanduser(), remotes)
@@ -64,13 +82,10 @@ def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
 def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
     """A list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
     try:
-        lines = path.read_text().splitlines()
+        entries = list(_list_entries(path))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"@{path}: can't be read ({error})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        url, *rest = line.rstrip().split("\t")
+    for number, (url, *rest) in entries:
         if url.startswith("@"):
             raise BadInputError(f"@{path}, line {number}: a list in a list")
         if not rest:

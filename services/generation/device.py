@@ -8,8 +8,13 @@ from common.errors import BadInputError
 
 
 def device_named(name: str) -> torch.device:
-    """``auto``: CUDA if there is any, else the CPU. Raises BadInputError."""
+    """``cpu``, ``cuda``, ``cuda:N``; ``auto``: CUDA if there is any, else the CPU. Raises BadInputError."""
     has_cuda = torch.cuda.is_available()
-    if name == "cuda" and not has_cuda:
-        raise BadInputError("--device cuda: there is no CUDA device here; use --device cpu")
-    return torch.device("cuda" if name == "cuda" or (name == "auto" and has_cuda) else "cpu")
+    if name == "auto":
+        name = "cuda" if has_cuda else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and not has_cuda:
+        raise BadInputError(f"--device {name}: there is no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= (num := torch.cuda.device_count()):
+        raise BadInputError(f"--device {name}: there are {num} CUDA devices here, cuda:0 to cuda:{num - 1}")
+    return device

@@ -11,8 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from muon_files import make_events, make_table
 from tiny_run import write_panel_scalars, write_tiny_run
 
 from services import cli
@@ -228,3 +231,34 @@ def test_events_of_one_shower_can_not_be_compared(icestream: Any, tmp_path: Path
     answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "files")
     assert answer.code == 2
     assert "the events are all of one shower" in answer.err
+
+
+def test_a_folder_that_can_not_be_written_is_told_before_anything_is_computed(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "report"
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--events", "400", "-o", out, *FAST)
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == f"Error: {out}: {tmp_path / 'file'} is no folder; name another one with -o"
+    assert "simulating" not in answer.err
+
+
+def test_weights_that_leave_events_of_one_shower_only_are_told_in_one_line(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    table = make_table(make_events([1, 2, 3])).append_column("w", pa.array([0.0, 1.0, 0.0]))
+    pq.write_table(table, tmp_path / "a.parquet")
+    answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "a.parquet", "--weights", "w", *FAST)
+    assert answer.code == 2
+    assert "the events with a weight above 0 are all of one shower" in answer.err.splitlines()[-1]
+
+
+def test_a_gpu_that_is_not_there_is_named(icestream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_run(tmp_path / "run")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--device", "cuda:2")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == "Error: --device cuda:2: there are 2 CUDA devices here, cuda:0 to cuda:1"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--device", "cuda")
+    assert answer.err.splitlines()[-1] == "Error: --device cuda: there is no CUDA device here; use --device cpu"

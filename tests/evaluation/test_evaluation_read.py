@@ -134,6 +134,17 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     assert found == [str(tmp_path / "link.parquet"), urls[0], urls[1]]
 
 
+def test_files_of_a_list_that_was_trained_on_are_known(tmp_path: Path) -> None:
+    used = write_events(tmp_path / "used.parquet", make_events([1]))
+    listed = tmp_path / "inputs.txt"
+    listed.write_text(f"# what it was trained on\n{used}\nhttps://host/a/x.parquet\t12\tadler32=00000001\n\n")
+    urls = ["https://host/a/x.parquet", "https://host/a/y.parquet"]
+    sources = [SourceFile(str(one), 1) for one in (used, *urls)]
+    trained = Config.model_validate({"input": [f"@{listed}", f"@{tmp_path}/no-more-there.txt"]})
+    with Remotes(trained) as remotes:
+        assert trained_on(sources, trained, remotes) == [str(used), urls[0]]
+
+
 def test_remote_files_are_fetched_and_leave_nothing_behind(tmp_path: Path) -> None:
     import fsspec
 
