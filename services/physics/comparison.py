@@ -78,7 +78,8 @@ def _many_dimensions(a: Sample, b: Sample, seed: int) -> list[Measure]:
     filled_a_F, filled_b_F = a.bundles.filled_F, b.bundles.filled_F
     showers = np.concatenate([a.shower_E, b.shower_E])
     too_few_events = min(len(filled_a_F), len(filled_b_F)) < frechet.MIN_EVENTS
-    if too_few_events or len(np.unique(showers)) < _MIN_SHOWERS_OF_PART * frechet.PARTS:
+    filled_showers = min(len(np.unique(one.shower_E[one.bundles.filled_F])) for one in (a, b))
+    if too_few_events or filled_showers < _MIN_SHOWERS_OF_PART * frechet.PARTS:
         return []
     part_a_E, part_b_E = np.split(parts(showers, frechet.PARTS, stream(seed, Purpose.PARTS)), [len(a)])
     features = standardised(event_summary(a.bundles), event_summary(b.bundles))

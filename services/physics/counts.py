@@ -40,7 +40,9 @@ class CountMetrics:
     def _pmf(self, code_E: Int64, weights_BE: Float64) -> Float64:
         size = len(self._values)
         sums_BV = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
-        pmf_BV: Float64 = sums_BV / sums_BV.sum(1, keepdims=True)
+        total_B1 = sums_BV.sum(1, keepdims=True)
+        # A bootstrap of few showers may draw none of these: NaN.
+        pmf_BV: Float64 = np.divide(sums_BV, total_B1, out=np.full_like(sums_BV, np.nan), where=total_B1 > 0)
         return pmf_BV
 
     def _moments(self, pmf_BV: Float64) -> tuple[Float64, Float64]:

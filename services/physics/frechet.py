@@ -26,19 +26,23 @@ class FrechetDistance:
         self._parts = [_Parts(a_FD, part_a_F), _Parts(b_FD, part_b_F)]
 
     def __call__(self, weights_a_BF: Float64, weights_b_BF: Float64) -> Float64:
-        """One for each set of weights."""
+        """One for each set of weights; NaN where a part has no weight."""
         a_BKM, b_BKM = (
             parts(weights) for parts, weights in zip(self._parts, (weights_a_BF, weights_b_BF), strict=True)
         )
         # A sample of n events is off by about c / n. Sizes n, n/2, n/4, n/8 in as many disjoint parts each.
         groups = [1, 2, 4, PARTS]
         found_GB = np.stack([self._mean_of_groups(a_BKM, b_BKM, number) for number in groups])
-        return np.asarray(np.polyfit(groups, found_GB, 1)[1])
+        known_B = np.isfinite(found_GB).all(0)
+        return np.where(known_B, np.polyfit(groups, np.where(known_B, found_GB, 0.0), 1)[1], np.nan)
 
     def _mean_of_groups(self, a_BKM: Float64, b_BKM: Float64, number: int) -> Float64:
         shape = (len(a_BKM), number, PARTS // number, -1)
         a_BGM, b_BGM = (moments.reshape(shape).sum(2) for moments in (a_BKM, b_BKM))
-        distance_B: Float64 = frechet_of(*_gaussian(a_BGM), *_gaussian(b_BGM)).mean(1)
+        known_BG = (a_BGM[..., 0] > 0) & (b_BGM[..., 0] > 0)
+        # Eigenvalues of NaN are an error, for all at once: other numbers go in, and what comes of them is left out.
+        a_BGM, b_BGM = (np.where(known_BG[..., None], moments, 1.0) for moments in (a_BGM, b_BGM))
+        distance_B: Float64 = np.where(known_BG, frechet_of(*_gaussian(a_BGM), *_gaussian(b_BGM)), np.nan).mean(1)
         return distance_B
 
 

@@ -233,6 +233,30 @@ def test_a_generator_without_muons_is_told_what_can_be_told() -> None:
     assert "log10_energy_w1" in report.notes[-1]
 
 
+def test_few_showers_with_muons_among_many_are_told_what_can_be_told() -> None:
+    """Forty of two hundred: some parts of the sample, and most bootstraps of these, hold none of them."""
+    shower_E = np.random.default_rng(0).permutation(np.repeat(np.arange(200), 20))
+
+    def emptied(bundles: Bundles) -> Bundles:
+        kept_P = np.repeat(shower_E < 40, bundles.counts_E)
+        columns = (bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P)
+        return Bundles(np.where(shower_E < 40, bundles.counts_E, 0), *(column[kept_P] for column in columns))
+
+    real = Sample(REAL.primary_E4, shower_E, emptied(REAL.bundles))
+    assert (real.bundles.counts_E > 0).sum() > 400
+    for independent in (emptied(INDEPENDENT), None):
+        settings = EvaluationSettings(bootstraps=50, c2st=False, floor_splits=2)
+        report = evaluated(real, emptied(GOOD), independent, settings=settings)
+        assert np.isfinite(report.metrics["log10_energy_w1"].error)
+        assert "fpd" in report.notes[-1]
+
+
+def test_a_bootstrap_that_leaves_one_half_empty_is_no_error() -> None:
+    four = replace(REAL, shower_E=np.arange(len(REAL)) % 4)
+    report = evaluated(four, GOOD, settings=EvaluationSettings(bootstraps=50, c2st=False))
+    assert np.isfinite(report.metrics["count_tv"].error)
+
+
 def test_lengths_that_differ_and_weights_below_zero_are_refused() -> None:
     with pytest.raises(ValueError, match="generated: 3999 events, but there are 4000 real ones"):
         evaluated(REAL, GOOD.only(np.arange(4_000) > 0))

@@ -72,3 +72,13 @@ def test_features_are_in_units_of_the_real_spread_and_a_constant_one_stays_finit
     assert one[:, 0].tolist() == [-1, 1]
     assert other[:, 0].tolist() == [3, 5]
     assert one[:, 1].tolist() == [0, 0]
+
+
+def test_weights_that_leave_a_part_empty_give_no_number_and_spoil_none_beside_it() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(size=(2, 400, 3))
+    part = np.arange(400) % PARTS
+    weights = np.stack([np.ones(400), (part != 3).astype(np.float64)])
+    found = FrechetDistance(a, b, part, part)(weights, np.ones((2, 400)))
+    assert found[0] == pytest.approx(distance(a, b))
+    assert np.isnan(found[1])

@@ -107,3 +107,18 @@ def test_of_a_large_event_some_muons_are_seen_and_the_true_count() -> None:
     rows = {tuple(row) for row in every_PF[2:].tolist()}
     assert {tuple(row) for row in seen_PF[2:].tolist()} < rows
     assert len(rows) == 300
+
+
+def test_photons_have_mass_number_zero_and_are_seen_as_any_other_primary() -> None:
+    primary_E4 = REAL.primary_E4.copy()
+    primary_E4[::5, 2] = 0.0
+    real = Sample(primary_E4, REAL.shower_E, REAL.bundles)
+    ten_times = Bundles(AGAIN.counts_E, 10 * AGAIN.energy_gev_P, AGAIN.x_m_P, AGAIN.y_m_P)
+    for test in (set_test, summary_test):
+        assert asked(test, real, ten_times) > 0.6
+
+
+def test_scores_that_are_no_numbers_have_no_area() -> None:
+    """An area of one half would say that nothing is wrong."""
+    assert np.isnan(auc([0.0, np.nan], [1.0, 2.0]))
+    assert np.isnan(auc([0.0, 1.0], [np.nan, np.nan]))

@@ -14,9 +14,12 @@ class Auc:
         values, code = np.unique(np.concatenate([scores_a, scores_b]), return_inverse=True)
         self._code_a, self._code_b = np.split(code, [len(scores_a)])
         self._size = len(values)
+        self._known = bool(np.isfinite(values).all())
 
     def __call__(self, weights_a_B: Float64, weights_b_B: Float64) -> Float64:
-        """(B, scores of a), (B, scores of b) -> (B,)."""
+        """(B, scores of a), (B, scores of b) -> (B,). NaN if a score is not finite: it is above or below nothing."""
+        if not self._known:
+            return np.full(len(weights_a_B), np.nan)
         return np.array([self._one(a, b) for a, b in zip(weights_a_B, weights_b_B, strict=True)])
 
     def _one(self, weights_a: Float64, weights_b: Float64) -> float:

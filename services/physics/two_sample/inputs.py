@@ -72,6 +72,7 @@ def _conditions(a: Sample, b: Sample) -> Float32:
     """log10 E, log10 E per nucleon, cos zenith, log10 A, depth: each with mean 0 and standard deviation 1."""
     primary_E4 = np.concatenate([a.primary_E4, b.primary_E4])
     energy_E, zenith_E, mass_E, depth_E = primary_E4.T
+    mass_E = np.maximum(mass_E, 1.0)  # a photon has mass number 0 and counts as one nucleon
     columns = [np.log10(energy_E), np.log10(energy_E / mass_E), np.cos(zenith_E), np.log10(mass_E), depth_E]
     conditions_EC = np.stack(columns, 1)
     scaled: Float32 = ((conditions_EC - conditions_EC.mean(0)) / (conditions_EC.std(0) + 1e-9)).astype(np.float32)
