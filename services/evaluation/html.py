@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from services.evaluation.numbers import plain, ratio_text, with_error
+from services.evaluation.numbers import NOTHING, plain, ratio_text, with_error
 from services.evaluation.outcome import Outcome
 from services.evaluation.plots.gallery import Picture
 from services.evaluation.verdict import HEADLINE, MEANINGS, in_order, verdict
@@ -150,4 +150,4 @@ def _value(value: Any) -> str:
         return ", ".join(f"{escape(str(key))} {escape(str(one))}" for key, one in value.items())
     if isinstance(value, list | tuple):
         return "<br>".join(escape(str(one)) for one in value)
-    return escape(f"{value:,}" if isinstance(value, int) else str(value))
+    return NOTHING if value is None else escape(f"{value:,}" if isinstance(value, int) else str(value))

@@ -9,6 +9,7 @@ log10_energy_w1 = { floors = 3 }      # not more than 3 times its floor
 from __future__ import annotations
 
 import math
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ def _threshold(path: Path, name: str, value: object) -> Threshold:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _nearest(name: str) -> str:

@@ -169,6 +169,8 @@ def test_files_of_showers_that_were_trained_on_are_told_loudly(icestream: Any, t
     assert "training.png" not in report["pictures"]
     text = (folder / "report.html").read_text()
     assert 'class="warning"' in text
+    assert "<th>simulated</th><td>–</td>" in text
+    assert "None" not in text
     assert "secret" not in text + (folder / "report.json").read_text() + answer.out + answer.err
 
 

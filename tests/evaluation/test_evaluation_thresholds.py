@@ -73,6 +73,7 @@ def test_a_limit_that_is_missed_is_told_with_value_and_limit(tmp_path: Path, tex
         ("count_tv = 'low'", "count_tv = 'low': expected a number, or a table with max, min, floors"),
         ("count_tv = true", "expected a number"),
         ("count_tv = nan", "expected a number"),
+        (f"count_tv = 1{'0' * 400}", "expected a number"),
         ("count_tv = { most = 1 }", "expected a number, or a table"),
         ("count_tv = {}", "expected a number, or a table"),
         ("count_tv: 1", "not TOML"),

@@ -34,6 +34,9 @@ def counts_by_energy(events: Events) -> Figure:
     drawn, places = figure(2, -(-len(quarters) // 2), width=5.6, height=4.6)
     for place, (label, chosen) in zip(places, quarters, strict=False):
         _counts(place, events, chosen, label)
+    for place in places[len(quarters) :]:  # energies coincide
+        place.upper.set_visible(False)
+        place.lower.set_visible(False)
     return drawn
 
 
