@@ -192,7 +192,7 @@ def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, pla
     (run_dir / "checkpoints").mkdir(parents=True)
     (run_dir / "checkpoints" / "best.pt").touch()
     (tmp_path / "link").symlink_to(run_dir)
-    with pytest.raises(BadInputError, match="--fresh would delete .*, which the run is to start from"):
+    with pytest.raises(BadInputError, match=r"--fresh would delete .*, which the run is to start from"):
         icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path / "link" / place))
     assert (run_dir / "checkpoints" / "best.pt").exists()
     assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
