@@ -74,8 +74,10 @@ def export(
 
 def default_report(checkpoint: Path) -> Path:
     """Where `icestream evaluate` puts the report of a run's checkpoint, or of another one."""
-    folder = checkpoint.parent
-    return (folder.parent if folder.name == "checkpoints" else folder) / "evaluation" / "report.json"
+    from services.evaluation.evaluate import default_output  # matplotlib
+    from services.evaluation.outcome import REPORT_JSON
+
+    return default_output(checkpoint) / REPORT_JSON
 
 
 def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from common.errors import BadInputError
 from services.config import Config
 from services.export import check, formats
 from services.export.card import covered
-from services.export.command import export
+from services.export.command import default_report, export
 from services.export.export import OWN_FILES, sampler_of
 from services.export.functions import COUNTS_INPUTS, GENERATOR_INPUTS, CountsFunction, GeneratorFunction
 from services.export.usage import program
@@ -258,6 +258,15 @@ def test_the_card_says_if_its_metrics_are_of_other_weights(run_dir: Path, tmp_pa
         text = (model / "MODEL_CARD.md").read_text()
         another = "are of the weights at step 9, and this model is of step 7"
         assert (another in text) is (another in told) is ("**Not of this model**" in text) is (step == 9)
+
+
+def test_the_report_is_looked_for_where_evaluate_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_report(tmp_path / "model.pt") == tmp_path / "model-evaluation" / "report.json"
+    of_run = tmp_path / "run" / "evaluation" / "report.json"
+    assert default_report(tmp_path / "run" / "checkpoints" / "best.pt") == of_run
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "run" / "checkpoints")
+    assert default_report(Path("best.pt")) == of_run
 
 
 def test_a_folder_may_be_the_current_one_or_a_link(
