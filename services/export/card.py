@@ -132,7 +132,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "",
         "## How good it is",
         "",
-        *_metrics(card["metrics"]),
+        *_metrics(card["metrics"], of_another_model(card["evaluation"] or {}, training["steps"])),
         "",
         "## Limits",
         "",
@@ -171,7 +171,15 @@ def as_markdown(card: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _metrics(metrics: Mapping[str, Any] | None) -> list[str]:
+def of_another_model(report: Mapping[str, Any], step: int) -> str:
+    """Why the report is not of the weights of this step; empty if it is, as far as it tells."""
+    evaluated = report.get("step")
+    if evaluated is None or evaluated == step:
+        return ""
+    return f"they are of the weights at step {evaluated}, and this model is of step {step}"
+
+
+def _metrics(metrics: Mapping[str, Any] | None, not_of_this: str) -> list[str]:
     if metrics is None:
         return ["It was not evaluated (`icestream evaluate`): nothing is known of its quality."]
     rows = [
@@ -180,6 +188,7 @@ def _metrics(metrics: Mapping[str, Any] | None) -> list[str]:
     ]
     return [
         "From `icestream evaluate`. The floor is the same number between real and independent real events.",
+        *([f"**Not of this model**: {not_of_this}."] if not_of_this else []),
         "",
         "| metric | value | error | floor |",
         "| --- | --- | --- | --- |",

@@ -14,7 +14,7 @@ import torch
 from common.errors import BadInputError
 from common.redact import without_secrets
 from services.export import formats
-from services.export.card import as_json, as_markdown
+from services.export.card import as_json, as_markdown, of_another_model
 from services.export.export import CARD, CARD_JSON, NewFolder, export_functions, has_counts, sampler_of
 from services.export.formats import FORMATS, Format
 from services.generation.load import Trained, load_trained
@@ -74,8 +74,10 @@ def export(
 
 def default_report(checkpoint: Path) -> Path:
     """Where `icestream evaluate` puts the report of a run's checkpoint, or of another one."""
-    folder = checkpoint.parent
-    return (folder.parent if folder.name == "checkpoints" else folder) / "evaluation" / "report.json"
+    from services.evaluation.evaluate import default_output  # matplotlib
+    from services.evaluation.outcome import REPORT_JSON
+
+    return default_output(checkpoint) / REPORT_JSON
 
 
 def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
@@ -88,10 +90,20 @@ def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
         raise BadInputError(f"{path}: {error.strerror}; write one with icestream evaluate") from None
     except ValueError as error:
         raise BadInputError(f"{path}: not JSON ({error})") from None
-    if not isinstance(report, dict) or not isinstance(report.get("metrics"), dict):
+    metrics = report.get("metrics") if isinstance(report, dict) else None
+    if not isinstance(metrics, dict):
         raise BadInputError(f"{path}: not a report of icestream evaluate: it has no metrics")
+    if bad := [name for name, metric in metrics.items() if not _is_metric(metric)]:
+        raise BadInputError(f"{path}: not a report of icestream evaluate: {bad[0]!r} has no value, error and floor")
     text: dict[str, Any] = json.loads(without_secrets(json.dumps(report, ensure_ascii=False)))
     return text
+
+
+def _is_metric(metric: object) -> bool:
+    """Numbers, or null where there is none."""
+    return isinstance(metric, dict) and all(
+        isinstance(metric.get(name), int | float | None) for name in ("value", "error", "floor")
+    )
 
 
 def versions() -> dict[str, str]:
@@ -108,7 +120,6 @@ def versions() -> dict[str, str]:
 def _told_metrics(trained: Trained, report: dict[str, Any] | None) -> str:
     if report is None:
         return "no metrics in it: there is no report of an evaluation (icestream evaluate)"
-    step = report.get("step")
-    if step is not None and step != trained.step:
-        return f"with the metrics of step {step}, and the model is of step {trained.step}: evaluate it anew"
+    if reason := of_another_model(report, trained.step):
+        return f"with metrics, but {reason}: evaluate it anew"
     return f"with {len(report['metrics'])} metrics"

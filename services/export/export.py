@@ -79,6 +79,7 @@ class NewFolder:
 
     def __init__(self, out: Path, *, force: bool) -> None:
         """Raises BadInputError if something is in the way."""
+        out = out.resolve()  # a link's target is replaced, and "." has a name
         self._out = out
         self._part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
         if out.exists() and not out.is_dir():
@@ -92,7 +93,10 @@ class NewFolder:
             raise BadInputError(f"{out} holds a model: choose another folder, or replace it with --force")
 
     def __enter__(self) -> Path:
-        self._part.mkdir(parents=True)
+        try:
+            self._part.mkdir(parents=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise BadInputError(f"{self._out}: can't make this folder ({error.strerror}); choose another -o") from None
         return self._part
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -29,6 +29,8 @@ from services.options import config_options
 from services.simulator.config import PRESETS
 from services.slow_progress import SlowProgress
 
+_LARGEST_CONSTANT = 10**9
+
 
 @dataclass
 class _Total:
@@ -185,9 +187,12 @@ def parse_counts(text: str) -> tuple[Counts, int]:
     if text == "column":
         return "column", 0
     kind, _, number = text.partition(":")
-    if kind == "constant" and number.isdecimal():
+    if kind == "constant" and number.isdecimal() and int(number) <= _LARGEST_CONSTANT:
         return "constant", int(number)
-    raise BadInputError(f"--counts {text}: expected sampled, column, or constant:N with a whole number N")
+    raise BadInputError(
+        f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
+        f" {_LARGEST_CONSTANT:,}"
+    )
 
 
 def with_source_of(config: Config, trained: SourceConfig, depth_kind: str | None) -> Config:

@@ -52,8 +52,8 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
     try:
         config = Config.model_validate_json(state["config"])
         generator = SAMPLERS[config.trainer.model](config, state["task"], device)
+        position = StreamPosition.model_validate_json(state["position"])
+        return Trained(generator, config, path, state["step"], position.counters.events_trained)
     except (ValidationError, KeyError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise BadInputError(f"{path}: its model can't be built ({reason})") from None
-    position = StreamPosition.model_validate_json(state["position"])
-    return Trained(generator, config, path, state["step"], position.counters.events_trained)

@@ -32,6 +32,7 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 
 _BATCH_ROWS = 16_384
+_LARGEST_COUNT = 1 << 62
 COUNT_COLUMNS = ("muons", "num_muons")
 """Where numbers of muons are looked for: the real muons themselves, or a number."""
 
@@ -122,7 +123,9 @@ def _told_of(name: str) -> Iterator[None]:
         raise BadInputError(str(error)) from None  # it names the file
     except (BadInputError, BadList) as error:
         raise BadInputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise BadInputError(f"{name}: can't be read ({error.strerror})") from None
         raise BadInputError(f"{name}: truncated, or damaged: {' '.join(str(error).split())[:300]}") from None
 
 
@@ -193,14 +196,15 @@ class _Table:
         else:
             rows_E = np.arange(first_row, first_row + batch.num_rows, dtype=np.uint64)
             ids_E2 = np.stack([np.full_like(rows_E, number), rows_E], 1)
-        counts_E = None
-        if self.count:
-            counts_E = (
-                list_lengths(batch.column(self.count))
-                if is_list(batch.schema.field(self.count).type)
-                else _unsigned(batch, self.count, first_row).astype(np.int64)
-            )
-        return Primaries(ids_E2, primary_E4, counts_E)
+        return Primaries(ids_E2, primary_E4, self._counts(batch, first_row) if self.count else None)
+
+    def _counts(self, batch: pa.RecordBatch, first_row: int) -> Int64:
+        column = batch.column(self.count)
+        if is_list(column.type):
+            _no_null(column, self.count, first_row)
+            return list_lengths(column)
+        # No event has so many muons, and not every whole number fits into int64; max_count bounds them anyway.
+        return _unsigned(batch, self.count, first_row).clip(max=_LARGEST_COUNT).astype(np.int64)
 
     def _primary(self, batch: pa.RecordBatch, first_row: int, workload: Workload) -> Float32:
         fields = workload.column("primary").fields

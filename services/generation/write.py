@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -55,7 +57,12 @@ class BundleWriter:
 
     def __enter__(self) -> Self:
         folder = self._out.parent if self._is_file else self._out
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise BadInputError(f"{folder}: can't make this directory ({error.strerror}); choose another -o") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise BadInputError(f"{folder}: you may not write into it; choose another -o")
         return self
 
     def __exit__(
@@ -70,7 +77,8 @@ class BundleWriter:
                     needless.unlink(missing_ok=True)
         finally:
             if self._writer is not None:
-                self._writer.close()
+                with contextlib.suppress(OSError):  # it writes a footer: on a full disk it fails once more
+                    self._writer.close()
                 self._part.unlink(missing_ok=True)
 
     def write(self, generated: Generated) -> None:

@@ -47,6 +47,7 @@ OWN_CONTENTS = (
     "profile",
     "ceiling.json",
     "ceiling.part",
+    "evaluation",
     "health.jsonl",
     "validation.pt",
     "validation.part",
@@ -141,6 +142,8 @@ def run(
         "token.file": token_file.expanduser().absolute() if token_file else None,
     }
     config = _with_absolute_paths(_resolve(run_dir, fresh, toml, assignments, flags))
+    if fresh:
+        _keep_what_it_starts_from(run_dir, config.trainer.start_from)
     _make(run_dir)
     with hold_run(run_dir):
         if fresh:
@@ -218,6 +221,16 @@ def _make(run_dir: Path) -> None:
         raise BadInputError(
             f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
         ) from None
+
+
+def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
+    """Raises BadInputError if --fresh would delete the checkpoint that the run is to begin with."""
+    begins, run = Path(start_from).resolve(), run_dir.resolve()
+    if start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
+        raise BadInputError(
+            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
+            " checkpoint first"
+        )
 
 
 def _delete_own_contents(run_dir: Path, yes: bool) -> None:

@@ -48,6 +48,8 @@ TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
     "wgan": lambda config, device, ranks: WganTask(config.trainer.wgan, device, config.seed, **_shared(config, ranks)),
     "flow": lambda config, device, ranks: FlowTask(config.trainer.flow, device, config.seed, **_shared(config, ranks)),
 }
+_MEANING_OF_WEIGHTS = ("radius_offset_m", "pooling")
+"""Settings of networks that no shape tells of."""
 AVERAGED = {"wgan": "w_gap", "flow": "flow_loss"}
 """The metric of each model's whose mean over the last steps is told."""
 
@@ -188,7 +190,7 @@ def _resume(
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
             if config.trainer.start_from:
-                start_from(Path(config.trainer.start_from), state.task)
+                start_from(Path(config.trainer.start_from), state.task, config)
         for warning in config.trainer.wgan.warnings() if config.trainer.model == "wgan" else ():
             logger.warning(warning)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
@@ -206,10 +208,16 @@ def _require_model(checkpoint: dict[str, Any], config: Config) -> None:
         )
 
 
-def start_from(place: Path, task: Task) -> None:
+def start_from(place: Path, task: Task, config: Config) -> None:
     """Weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
+    meaning = tuple(f"trainer.{config.trainer.model}.network.{name}: " for name in _MEANING_OF_WEIGHTS)
+    for line in changed_settings(checkpoint["config"], _shown(config)):
+        if line.startswith(meaning):  # they would load, and mean something else
+            raise BadInputError(
+                f"trainer.start_from = {path}: its weights were learned with another setting ({line}); use that one"
+            )
     try:
         task.load_weights(checkpoint["task"])
     except (KeyError, RuntimeError, ValueError) as error:

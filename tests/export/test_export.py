@@ -22,7 +22,7 @@ from common.errors import BadInputError
 from services.config import Config
 from services.export import check, formats
 from services.export.card import covered
-from services.export.command import export
+from services.export.command import default_report, export
 from services.export.export import OWN_FILES, sampler_of
 from services.export.functions import COUNTS_INPUTS, GENERATOR_INPUTS, CountsFunction, GeneratorFunction
 from services.export.usage import program
@@ -239,11 +239,52 @@ def test_what_is_in_the_way_is_told_and_replaced_only_if_told(run_dir: Path, tmp
 
 
 def test_a_report_that_is_named_must_be_one(run_dir: Path, tmp_path: Path) -> None:
-    for name, text in (("no.json", None), ("bad.json", "{"), ("other.json", "{}")):
+    texts = {"no.json": None, "bad.json": "{", "other.json": "{}"} | {
+        f"{i}.json": json.dumps({"metrics": {"count_tv": metric}}) for i, metric in enumerate((3, {"value": "low"}))
+    }
+    for name, text in texts.items():
         if text is not None:
             (tmp_path / name).write_text(text)
         with pytest.raises(BadInputError, match=name):
             run(run_dir, "-o", tmp_path / "model", "--report", tmp_path / name)
+
+
+def test_the_card_says_if_its_metrics_are_of_other_weights(run_dir: Path, tmp_path: Path) -> None:
+    for step in (7, 9):
+        report = {"step": step, "metrics": {"count_tv": {"value": 0.1, "error": None, "floor": 0.1}}}
+        (tmp_path / "report.json").write_text(json.dumps(report))
+        model = tmp_path / f"model-{step}"
+        told = run(run_dir, "-o", model, "--format", "pt2", "--report", tmp_path / "report.json").output
+        text = (model / "MODEL_CARD.md").read_text()
+        another = "are of the weights at step 9, and this model is of step 7"
+        assert (another in text) is (another in told) is ("**Not of this model**" in text) is (step == 9)
+
+
+def test_the_report_is_looked_for_where_evaluate_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_report(tmp_path / "model.pt") == tmp_path / "model-evaluation" / "report.json"
+    of_run = tmp_path / "run" / "evaluation" / "report.json"
+    assert default_report(tmp_path / "run" / "checkpoints" / "best.pt") == of_run
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "run" / "checkpoints")
+    assert default_report(Path("best.pt")) == of_run
+
+
+def test_a_folder_may_be_the_current_one_or_a_link(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "write", lambda *arguments: arguments[-1].write_text("model"))
+    monkeypatch.setattr(check, "generator_difference", lambda *_: 0.0)
+    monkeypatch.setattr(check, "counts_difference", lambda *_: 0.0)
+    monkeypatch.setattr(formats, "load", lambda *_: None)
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert run(run_dir, "-o", ".", "--format", "pt2").exit_code == 0
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    assert run(run_dir, "-o", tmp_path / "link", "--format", "pt2", "--force").exit_code == 0
+    assert {path.name for path in (tmp_path / "model").iterdir()} < OWN_FILES
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match=r"can't make this folder .* choose another -o"):
+        run(run_dir, "-o", tmp_path / "file" / "model", "--format", "pt2")
 
 
 def test_another_kind_of_model_is_refused(run_dir: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +174,36 @@ def test_nothing_is_left_of_a_run_that_fails(run_dir: Path, tmp_path: Path) -> N
     assert list((tmp_path / "new").iterdir()) == []
 
 
+def test_nothing_is_left_on_a_full_disk_where_the_footer_cannot_be_written_either(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(pq.ParquetWriter):
+        def write_table(self, *_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            super().close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(write_module, "pq", SimpleNamespace(ParquetWriter=Full))
+    with pytest.raises(OSError, match="No space left"):
+        run(run_dir, "--primaries-from", "bench", "--events", 5, "-o", tmp_path / "new" / "out.parquet")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_place_where_nothing_can_be_written_is_told(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    arguments = (run_dir, "--primaries-from", "bench", "--events", 5, "-o")
+    with pytest.raises(BadInputError, match=r"file: can't make this directory .* choose another -o"):
+        run(*arguments, tmp_path / "file" / "out.parquet")
+    refusing = SimpleNamespace(access=lambda *_: False, W_OK=os.W_OK, X_OK=os.X_OK)  # root may write everywhere
+    monkeypatch.setattr(write_module, "os", refusing)
+    with pytest.raises(BadInputError, match="you may not write into it; choose another -o"):
+        run(*arguments, tmp_path / "out.parquet")
+
+
 def test_no_event_is_a_file_too(run_dir: Path, tmp_path: Path) -> None:
     write_events(tmp_path / "p.parquet", [])
     result = run(run_dir, tmp_path / "p.parquet", "-o", tmp_path / "out.parquet")
@@ -200,6 +233,7 @@ def test_what_is_there_is_overwritten_only_if_told(run_dir: Path, tmp_path: Path
         (("--primaries-from", "bench", "--events", "5", "--counts", "column"), "not with --primaries-from"),
         (("x.parquet", "--counts", "constant"), "constant:N"),
         (("x.parquet", "--counts", "constant:-3"), "constant:N"),
+        (("--primaries-from", "bench", "--events", "5", "--counts", f"constant:{10**30}"), "at most 1,000,000,000"),
         (("x.parquet", "--counts-column", "n"), "needs --counts column"),
         (("missing.parquet",), "missing.parquet"),
     ],

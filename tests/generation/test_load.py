@@ -55,3 +55,12 @@ def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=wider.model_dump()), make_sampler(WGAN))
     with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built"):
         load_trained(path, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("changed", [{"position": "[]"}, {"position": None}, {"step": None}])
+def test_a_checkpoint_that_lacks_a_part_is_told(tmp_path: Path, changed: dict[str, object]) -> None:
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    state = torch.load(path, weights_only=True) | changed
+    torch.save({name: value for name, value in state.items() if value is not None}, path)
+    with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built"):
+        load_trained(path, torch.device("cpu"))

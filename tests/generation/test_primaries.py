@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,20 @@ def test_rows_are_counted_over_batches_of_a_file(tmp_path: Path) -> None:
         read(path)
 
 
+def test_a_list_without_a_value_is_no_count_of_zero(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.parquet", {"primary": PRIMARY, "hits": [[1.0], None, [1.0, 2.0]]})
+    with pytest.raises(BadInputError, match="column 'hits', row 1: the value is null"):
+        read(path, WantedCounts("hits"))
+
+
+def test_an_absurd_count_stays_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.parquet", {"primary": PRIMARY, "n": pa.array([2**63 + 5, 1, 2], pa.uint64())})
+    counts_E = read(path, WantedCounts("n")).counts_E
+    assert counts_E is not None
+    assert counts_E[0] > 2**61
+    assert counts_E[1:].tolist() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("column", "told"), [("n", "row 1: 1.5; expected a whole number"), ("gone", "no column 'gone'"), ("", "'muons' or")]
 )
@@ -159,6 +174,26 @@ def test_a_truncated_file_is_told(tmp_path: Path) -> None:
     path = write_events(tmp_path / "f.parquet", EVENTS)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(BadInputError, match=r"f\.parquet"):
+        read(path)
+
+
+def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.parquet", {"primary": PRIMARY * 1000})
+    data = bytearray(path.read_bytes())
+    data[4:44] = b"\xff" * 40  # the header of the first page
+    path.write_bytes(data)
+    with pytest.raises(BadInputError, match=r"f\.parquet: truncated, or damaged: .*thrift"):
+        read(path)
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "f.parquet", {"primary": PRIMARY})
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(pq, "read_schema", refused)  # root may read everything
+    with pytest.raises(BadInputError, match=r"f\.parquet: can't be read \(Permission denied\)"):
         read(path)
 
 

@@ -146,6 +146,14 @@ def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> N
     assert (tmp_path / "data" / "precious").exists()
 
 
+def test_fresh_deletes_the_former_models_report_which_export_would_take_for_the_new_ones(tmp_path: Path) -> None:
+    report = tmp_path / "evaluation" / "report.json"
+    report.parent.mkdir()
+    report.touch()
+    assert icestream_run(tmp_path, "--fresh", "--yes", "-i", "demo").exit_code == 0
+    assert not report.exists()
+
+
 def test_fresh_without_a_terminal_needs_yes(tmp_path: Path) -> None:
     fill(tmp_path)
     with pytest.raises(BadInputError, match="no terminal to ask on: add --yes"):
@@ -176,6 +184,18 @@ def test_fresh_without_an_input_deletes_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="--fresh forgets"):
         icestream_run(tmp_path, "--fresh", "--yes")
     assert (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/best.pt"])
+def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, place: str) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / "checkpoints").mkdir(parents=True)
+    (run_dir / "checkpoints" / "best.pt").touch()
+    (tmp_path / "link").symlink_to(run_dir)
+    with pytest.raises(BadInputError, match=r"--fresh would delete .*, which the run is to start from"):
+        icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path / "link" / place))
+    assert (run_dir / "checkpoints" / "best.pt").exists()
+    assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
 
 
 def test_fresh_deletes_nothing_under_a_run_that_is_active(tmp_path: Path) -> None:
