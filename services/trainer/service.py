@@ -45,29 +45,23 @@ _LOCK_WAIT_S = 60.0
 _STOP = b"\0stop"
 
 TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
-    "wgan": lambda config, device, ranks: WganTask(
-        config.trainer.wgan,
-        device,
-        config.seed,
-        sum_over_ranks=ranks.sum_,
-        limits=update_limits(config.trainer.health),
-        bf16=config.trainer.precision == "bf16",
-        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
-    ),
-    "flow": lambda config, device, ranks: FlowTask(
-        config.trainer.flow,
-        device,
-        config.seed,
-        sum_over_ranks=ranks.sum_,
-        limits=update_limits(config.trainer.health),
-        bf16=config.trainer.precision == "bf16",
-        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
-    ),
+    "wgan": lambda config, device, ranks: WganTask(config.trainer.wgan, device, config.seed, **_shared(config, ranks)),
+    "flow": lambda config, device, ranks: FlowTask(config.trainer.flow, device, config.seed, **_shared(config, ranks)),
 }
 _MEANING_OF_WEIGHTS = ("radius_offset_m", "pooling")
 """Settings of networks that no shape tells of."""
 AVERAGED = {"wgan": "w_gap", "flow": "flow_loss"}
 """The metric of each model's whose mean over the last steps is told."""
+
+
+def _shared(config: Config, ranks: Ranks) -> dict[str, Any]:
+    """What every model is given."""
+    return {
+        "sum_over_ranks": ranks.sum_,
+        "limits": update_limits(config.trainer.health),
+        "bf16": config.trainer.precision == "bf16",
+        "threads": config.trainer.threads or len(os.sched_getaffinity(0)),
+    }
 
 
 def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:

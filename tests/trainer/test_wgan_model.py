@@ -222,7 +222,7 @@ def test_slow_sgd_is_warned_about_and_the_default_is_not() -> None:
     assert WganConfig().warnings() == []
     assert WganConfig(optimiser="sgd", generator_lr=1e-2, critic_lr=1e-2).warnings() == []
 
-    warnings = WganConfig(optimiser="sgd").warnings()
+    warnings = WganConfig(optimiser="sgd", generator_lr=2e-4, critic_lr=4e-4).warnings()
 
     assert [line.split(" = ")[0] for line in warnings] == ["generator_lr", "critic_lr"]
     assert "1e-2" in warnings[0]
