@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+from host_syncs import no_host_sync
 
 from services.trainer.batch import Microbatch
 from services.trainer.wgan.thin import counts_of, thinned
@@ -69,3 +71,14 @@ def test_without_a_limit_or_without_large_events_nothing_is_copied() -> None:
     assert thinned(all_of_them, 10, torch.Generator()) is all_of_them
     nothing = events(())
     assert thinned(nothing, 4, torch.Generator()) is nothing
+
+
+def test_the_host_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_of_them = events()
+
+    def from_host(*_: object) -> None:
+        raise AssertionError("a copy from the host")
+
+    monkeypatch.setattr(torch, "from_numpy", from_host)
+    with no_host_sync():
+        assert thinned(all_of_them, 4, torch.Generator().manual_seed(0)).num_particles == 12

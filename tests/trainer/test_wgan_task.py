@@ -18,6 +18,7 @@ from services.trainer.health import UpdateLimits
 from services.trainer.segments import Segments
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import AdaptiveConfig, NetworkConfig, WganConfig
+from services.trainer.wgan.energy_score import EnergyScore
 from services.trainer.wgan.networks import Draw, Events, Networks
 from services.trainer.wgan.schedule import learning_rate_factor
 from services.trainer.wgan.task import WganTask
@@ -752,3 +753,19 @@ def test_two_hundred_steps_on_toy_events_stay_finite_and_learn_the_counts() -> N
     assert sum(last) / 10 < 2
     assert sum(last) < 0.8 * sum(first)
     assert float(metrics["w_gap"]) < 2
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_the_energy_score_is_a_mean_over_the_muons_that_it_was_taken_of(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    task = make_task(critic_max_muons=most)
+    generator_loss = task.networks.generator_loss
+
+    def scores_of_one(part: Any, draw: Any) -> tuple[Tensor, EnergyScore]:
+        loss, score = generator_loss(part, draw)
+        return loss, EnergyScore(0 * score.of_muons + part.source.num_particles, 0 * score.of_events)
+
+    monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
+    batch = split(toy_batch(counts=[*range(8)] * 4), [10, 22])
+    assert float(task.step(batch)["energy_score"]) == pytest.approx(3.0)

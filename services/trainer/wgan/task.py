@@ -151,7 +151,7 @@ class WganTask:
                     parts = self._without_running_out(self._update_critic, parts, num_present, metrics)
             with parametrize.cached():
                 self.networks.normalise()
-                update = partial(self._update_generator, num_particles=batch.total_particles)
+                update = partial(self._update_generator, num_particles=self._num_shown(batch, parts))
                 parts = self._without_running_out(update, parts, num_present, metrics)
         if batch.total_events > 0:
             self._update_count_head(parts, batch.total_events, metrics)
@@ -207,7 +207,7 @@ class WganTask:
         _note(metrics, "critic", updated)
 
     def _update_generator(
-        self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor], *, num_particles: int
+        self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor], *, num_particles: int | Tensor
     ) -> None:
         generator = self._optimisers["generator"]
 
@@ -290,6 +290,14 @@ class WganTask:
         num_present = torch.full((), float(own), device=self.device)
         self._sum_over_ranks([num_present])
         return num_present.clamp_min(1)
+
+    def _num_shown(self, batch: Batch, parts: list[Events]) -> int | Tensor:
+        """Muons of all ranks that generator and critic are trained on, at least 1."""
+        if self.config.critic_max_muons == 0:
+            return batch.total_particles
+        num_shown = torch.full((), float(sum(part.source.num_particles for part in parts)), device=self.device)
+        self._sum_over_ranks([num_shown])
+        return num_shown.clamp_min(1)
 
     def _parts(self, microbatch: Microbatch) -> Iterator[Events]:
         """A microbatch in chunks that stay in the cache."""
