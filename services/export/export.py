@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.errors import BadInputError
 from services.export import check, formats
-from services.export.formats import Format
+from services.export.format_names import FORMATS, Format
 from services.export.functions import (
     COUNTS_INPUTS,
     COUNTS_OUTPUTS,
@@ -26,7 +26,7 @@ from services.trainer.wgan.sampler import WganSampler
 
 CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"
 OWN_FILES = frozenset(
-    {CARD, CARD_JSON} | {f"{name}.{suffix}" for name in ("generator", "counts") for suffix in formats.FORMATS}
+    {CARD, CARD_JSON} | {f"{name}.{suffix}" for name in ("generator", "counts") for suffix in FORMATS}
 )
 
 

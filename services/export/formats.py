@@ -8,16 +8,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from common.errors import BadInputError
 from services.export.check import Function
+from services.export.format_names import Format
 
-Format = Literal["pt2", "onnx"]
-FORMATS: tuple[Format, ...] = ("pt2", "onnx")
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 

@@ -22,9 +22,10 @@ from common.errors import BadInputError
 from services.config import Config
 from services.export import check, formats
 from services.export.card import covered
-from services.export.command import default_report, export
+from services.export.command import export
 from services.export.export import OWN_FILES, sampler_of
 from services.export.functions import COUNTS_INPUTS, GENERATOR_INPUTS, CountsFunction, GeneratorFunction
+from services.export.run import default_report
 from services.export.usage import program
 from services.generation.load import load_trained
 from services.trainer.wgan.config import NetworkConfig, WganConfig

@@ -10,6 +10,7 @@ from runs import PACKAGE_ROOT
 
 from services.cli import VERBS
 
+QUICK = ("run", "trainer", "evaluate", "generate", "export")
 HEAVY = ("torch", "pyarrow", "fsspec", "zmq", "tensorboard", "matplotlib")
 
 
@@ -33,7 +34,7 @@ def test_the_help_of_every_command_has_an_example_of_it(verb: str) -> None:
     assert f"icestream {verb}" in text
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["trainer", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in QUICK)])
 def test_help_loads_nothing_that_takes_long(arguments: list[str]) -> None:
     probe = (
         "import sys; from services.cli import cli\n"
