@@ -22,7 +22,7 @@ import torch
 
 from common.status import FetcherStatus, TrainerStatus, read_status
 
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 _POLL_S = 0.01
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
 ICESTREAM = ("-m", "services")
