@@ -22,9 +22,12 @@ __all__ = ["server"]
 pytestmark = pytest.mark.slow
 
 RANKS = 2
+# At the default rates the two networks chase each other so fast that rounding grows a million times in 90 steps; at
+# these it stays what it is, and only an error of the ranks can part the curves.
 LANES = (
     *("stream.lanes=4", "stream.slots=8", "epochs=2"),
     *("trainer.log_every=1", "trainer.wgan.penalty_weight=10", "trainer.wgan.critic_steps=2"),
+    *("trainer.wgan.generator_lr=2e-5", "trainer.wgan.critic_lr=4e-5"),
 )
 CURVES = dict.fromkeys(("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"), 1e-5) | dict.fromkeys(
     ("generator_grad_norm", "critic_grad_norm", "count_grad_norm"), 1e-4
