@@ -47,8 +47,8 @@ from services.generation.write import BundleWriter
 from services.simulator.config import preset
 from services.simulator.flux import sample_primaries
 from services.simulator.muons import simulate
+from services.trainer.muons.count_head import MixtureCountHead
 from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.count_head import MixtureCountHead
 from services.trainer.wgan.inference import CPU_PIECES
 from services.trainer.wgan.layers import Dense
 from services.trainer.wgan.sampler import WganSampler

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from services.trainer.batch import Batch
+from services.trainer.muons.standardise import Standardise
 from services.trainer.noise import Noise
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.layers import LEAK, Dense
 from services.trainer.wgan.networks import Networks
-from services.trainer.wgan.standardise import Standardise
 from services.trainer.wgan.task import MUONS_SCORE_FACTOR
 
 

@@ -99,11 +99,12 @@ PURE = (
     "services/trainer/pace.py",
     "services/trainer/position.py",
     "services/trainer/rank_place.py",
+    "services/trainer/schedule.py",
     "services/trainer/segments.py",
     "services/trainer/waits.py",
     "services/trainer/wgan/adaptive.py",
     "services/trainer/wgan/penalty_sample.py",
-    "services/trainer/wgan/schedule.py",
+    "services/trainer/schedule.py",
     "services/trainer/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
@@ -112,6 +113,7 @@ COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common"
 _TRAINER_MODULES = (
     *("loop", "feed", "state", "copier", "position", "batch", "audit"),
     *("ahead", "gauges", "pace", "profile", "replay"),
+    *("noise", "optimiser", "schedule", "segments", "thin"),
     *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
     *("telemetry", "validation", "evaluator", "sinks"),
 )
@@ -155,6 +157,15 @@ def test_a_service_never_imports_another(service: str) -> None:
             if other != service:
                 found = [module for module in imports(path) if is_in(module, f"services.{other}")]
                 assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+@pytest.mark.parametrize(("package", "others"), [("wgan", ["flow"]), ("flow", ["wgan"]), ("muons", ["wgan", "flow"])])
+def test_the_models_share_what_is_in_muons_and_nothing_of_each_other(package: str, others: list[str]) -> None:
+    paths = list(ROOT.glob(f"services/trainer/{package}/*.py"))
+    assert paths
+    for path in paths:
+        found = [module for module in imports(path) for other in others if is_in(module, f"services.trainer.{other}")]
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
 def test_common_and_config_modules_import_neither_a_service_nor_torch() -> None:

@@ -22,7 +22,7 @@ from services.physics.bundles import Bundles, Float64
 from services.physics.evaluate import evaluate
 from services.physics.sample import Sample
 from services.physics.settings import EvaluationSettings
-from services.trainer.wgan.count_head import MixtureCountHead, count_nll
+from services.trainer.muons.count_head import MixtureCountHead, count_nll
 
 EVENTS_AT_A_TIME = 4096
 MAX_COUNT = 20_000

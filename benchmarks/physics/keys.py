@@ -21,12 +21,15 @@ from services.trainer.wgan.config import WganConfig
 ROOT = Path(__file__).resolve().parents[2]
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "services/simulator/")
-_SHARED = tuple(f"services/trainer/{name}.py" for name in ("batch", "noise", "segments"))
+_SHARED = (
+    *(f"services/trainer/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
+    "services/trainer/muons/",
+)
 _WGAN = ("services/trainer/wgan/", *_SHARED)
 _OF_MODEL = {
     "wgan": (f"{_HERE}/models.py", *_WGAN),
     "count head": (f"{_HERE}/models.py", *_WGAN),
-    "flow": (f"{_HERE}/models.py", *_WGAN, "services/trainer/flow/", "services/trainer/muons/"),
+    "flow": (f"{_HERE}/models.py", *_SHARED, "services/trainer/flow/"),
     "present": (f"{_HERE}/present_recipe.py", "services/trainer/segments.py"),
 }
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")

@@ -18,12 +18,12 @@ from services.trainer.batch import Batch
 from services.trainer.flow.config import FlowConfig
 from services.trainer.flow.sampler import FlowSampler
 from services.trainer.flow.task import FlowTask
+from services.trainer.schedule import learning_rate_factor
 from services.trainer.segments import segment_sum
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import WganConfig
 from services.trainer.wgan.networks import Events
 from services.trainer.wgan.sampler import WganSampler
-from services.trainer.wgan.schedule import learning_rate_factor
 from services.trainer.wgan.task import WganTask
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from typing import Any
 from services.export.export import CARD_JSON, Exported
 from services.export.usage import snippets
 from services.generation.load import Trained
+from services.trainer.muons.standardise import DEPTH_OFFSET_M, Standardise
 from services.trainer.wgan.sampler import WganSampler
-from services.trainer.wgan.standardise import DEPTH_OFFSET_M, Standardise
 
 NO_LICENCE = "none stated; ask who trained it. The terms of the training data may apply"
 SPREADS = 2.0

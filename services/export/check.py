@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from services.trainer.muons.count_head import CountMixture
+from services.trainer.muons.standardise import DEPTH_OFFSET_M, Standardise
 from services.trainer.segments import Segments
-from services.trainer.wgan.count_head import CountMixture
 from services.trainer.wgan.sampler import WganSampler
-from services.trainer.wgan.standardise import DEPTH_OFFSET_M, Standardise
 
 LARGEST_DIFFERENCE = 1e-4
 """Relative to the value, or to 1 if that is larger. Rounding gives 1e-6 to 1e-5: energies are powers of 10."""

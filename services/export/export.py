@@ -21,7 +21,7 @@ from services.export.functions import (
     GeneratorFunction,
 )
 from services.generation.load import Trained
-from services.trainer.wgan.count_head import MixtureCountHead
+from services.trainer.muons.count_head import MixtureCountHead
 from services.trainer.wgan.sampler import WganSampler
 
 CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"

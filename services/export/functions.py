@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from services.trainer.wgan.count_head import MixtureCountHead
+from services.trainer.muons.count_head import MixtureCountHead
+from services.trainer.muons.standardise import POSITION_SCALE_M, Standardise
 from services.trainer.wgan.layers import LEAK
 from services.trainer.wgan.model import Generator, size_E1
 from services.trainer.wgan.sampler import WganSampler
-from services.trainer.wgan.standardise import POSITION_SCALE_M, Standardise
 
 GENERATOR_INPUTS = ("primary", "counts", "z_global", "z_local", "azimuth", "event")
 GENERATOR_OUTPUTS = ("muons",)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.trainer.muons.standardise import Standardise
 from services.trainer.wgan.config import NetworkConfig
-from services.trainer.wgan.standardise import Standardise
 
 
 def some_primaries(num_events: int = 500) -> Tensor:

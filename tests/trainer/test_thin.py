@@ -8,7 +8,7 @@ import torch
 from host_syncs import no_host_sync
 
 from services.trainer.batch import Microbatch
-from services.trainer.wgan.thin import counts_of, thinned
+from services.trainer.thin import counts_of, thinned
 
 COUNTS = (0, 3, 10, 5, 1)
 

@@ -9,8 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from services.trainer.muons.count_head import CountMixture, count_cdf, count_nll
 from services.trainer.segments import Segments, spread
-from services.trainer.wgan.count_head import CountMixture, count_cdf, count_nll
 from services.trainer.wgan.losses import between, critic_loss, generator_loss, gradient_penalty
 
 SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3

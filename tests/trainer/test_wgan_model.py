@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from services.trainer.muons.count_head import MeanCountHead, MixtureCountHead
 from services.trainer.segments import Segments
 from services.trainer.wgan.config import NetworkConfig, WganConfig
-from services.trainer.wgan.count_head import MeanCountHead, MixtureCountHead
 from services.trainer.wgan.model import Critic, Generator
 
 NUM_FEATURES = 2

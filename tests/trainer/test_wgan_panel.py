@@ -15,9 +15,10 @@ from torch import Tensor
 from services.physics.metrics import W1_FEATURES
 from services.trainer.batch import Batch
 from services.trainer.evaluator import Evaluation
+from services.trainer.muons.bundles import Bundles
 from services.trainer.muons.panel import FIGURE
 from services.trainer.wgan.panel import WganPanel
-from services.trainer.wgan.task import Bundles, WganTask
+from services.trainer.wgan.task import WganTask
 
 METRICS = ("count_tv", *(f"{name}_w1" for name in W1_FEATURES))
 HISTOGRAMS = (

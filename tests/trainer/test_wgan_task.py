@@ -15,12 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from common.errors import BadInputError
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
+from services.trainer.schedule import learning_rate_factor
 from services.trainer.segments import Segments
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import AdaptiveConfig, NetworkConfig, WganConfig
 from services.trainer.wgan.energy_score import EnergyScore
 from services.trainer.wgan.networks import Draw, Events, Networks
-from services.trainer.wgan.schedule import learning_rate_factor
 from services.trainer.wgan.task import WganTask
 
 CPU = torch.device("cpu")

@@ -7,18 +7,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from common.config import ConfigBranch
+from services.trainer.muons.config import MuonNetworkConfig
 
 
-class FlowNetworkConfig(ConfigBranch):
+class FlowNetworkConfig(MuonNetworkConfig):
     """Sizes and shapes of the flow's networks: a checkpoint fits only the network it was written with."""
-
-    azimuth: Literal["symmetric", "learned"] = "symmetric"
-    """``symmetric``: the radius is generated and the azimuth drawn flat. ``learned``: x and y are generated,
-    for data where a magnetic field or the detector breaks the symmetry."""
-
-    radius_offset_m: float = Field(0.1, gt=0)
-    """r0 in lg(r + r0), in metres: below it, distances to the shower axis are not told apart. Used when
-    ``azimuth`` is ``symmetric``."""
 
     hidden: int = Field(96, ge=1)
     """Width of the layers that see muon by muon."""
@@ -35,19 +28,9 @@ class FlowNetworkConfig(ConfigBranch):
     frequencies: int = Field(8, ge=1)
     """cos(π k t), k = 1 … this number: how the network sees the time."""
 
-    count_hidden: int = Field(64, ge=1)
-    """Width of both hidden layers of the count head."""
-
-    count_components: int = Field(2, ge=1, le=16)
-    """Negative binomials mixed in the count head."""
-
     shared_noise: float = Field(0.0, ge=0, lt=1)
     """Part of the noise's variance that the muons of an event share: where what they share in the data comes from.
     Above 0 it helps events of 100 muons and more, at a price: docs/flow.md."""
-
-    zero_truncated_counts: bool = False
-    """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
-    still generates empty events as often as the others say."""
 
 
 class FlowConfig(ConfigBranch):

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from services.trainer.flow.config import FlowNetworkConfig
+from services.trainer.muons.standardise import NUM_CONDITIONS
 from services.trainer.segments import Segments, pool, segment_argmax, spread
-from services.trainer.wgan.standardise import NUM_CONDITIONS
 
 
 class VelocityField(nn.Module):

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from services.trainer.batch import Microbatch
-from services.trainer.flow.config import FlowConfig, FlowNetworkConfig
+from services.trainer.flow.config import FlowConfig
 from services.trainer.flow.model import VelocityField
+from services.trainer.muons.count_head import MixtureCountHead
+from services.trainer.muons.standardise import Standardise
 from services.trainer.segments import Segments, sort_within_events, spread
-from services.trainer.wgan.config import NetworkConfig
-from services.trainer.wgan.count_head import make_count_head
-from services.trainer.wgan.standardise import Standardise
-from services.trainer.wgan.thin import counts_of
+from services.trainer.thin import counts_of
 
 _TIME, _NOISE = "flow_time", "flow_noise"
 _GOLDEN = 0.6180339887498949
@@ -41,18 +40,6 @@ class Events:
     time_E: Tensor
 
 
-def features_and_counts(config: FlowNetworkConfig) -> NetworkConfig:
-    """What standardisation and count head, which the WGAN has too, are built from."""
-    return NetworkConfig(
-        azimuth=config.azimuth,
-        radius_offset_m=config.radius_offset_m,
-        count_head="nb_mixture",
-        count_hidden=config.count_hidden,
-        count_components=config.count_components,
-        zero_truncated_counts=config.zero_truncated_counts,
-    )
-
-
 class Networks:
     """Standardisation, count head, velocity field with its running mean."""
 
@@ -60,13 +47,12 @@ class Networks:
         self.config = config
         self.device = device
         self._bf16 = bf16
-        shared = features_and_counts(config.network)
         # Weights are drawn on the host, so that a seed means the same start on every device, and the caller's
         # generator is left as it was.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            self.standardise = Standardise(shared).to(device)
-            self.count_head = make_count_head(shared).to(device)
+            self.standardise = Standardise(config.network).to(device)
+            self.count_head = MixtureCountHead(config.network).to(device)
             self.velocity = VelocityField(self.standardise.num_features, config.network).to(device)
         self.velocity_average = copy.deepcopy(self.velocity).requires_grad_(False)
 

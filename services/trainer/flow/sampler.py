@@ -12,17 +12,17 @@ from torch import Tensor
 
 from services.trainer.flow.config import FlowConfig
 from services.trainer.flow.model import VelocityField
-from services.trainer.flow.networks import draw_noise, features_and_counts, integrate
+from services.trainer.flow.networks import draw_noise, integrate
+from services.trainer.muons.count_head import MixtureCountHead
+from services.trainer.muons.standardise import Standardise
 from services.trainer.segments import Segments
-from services.trainer.wgan.count_head import CountHead, make_count_head
-from services.trainer.wgan.standardise import Standardise
 
 
 class FlowSampler:
     """Standardisation, count head and the velocity field whose weights are meant to be used."""
 
     def __init__(
-        self, config: FlowConfig, standardise: Standardise, count_head: CountHead, velocity: VelocityField
+        self, config: FlowConfig, standardise: Standardise, count_head: MixtureCountHead, velocity: VelocityField
     ) -> None:
         """RuntimeError if nothing was trained on yet."""
         standardise.require_fit()
@@ -37,9 +37,8 @@ class FlowSampler:
 
         KeyError or RuntimeError if the networks differ, or nothing was trained on yet.
         """
-        shared = features_and_counts(config.network)
-        standardise = Standardise(shared).to(device)
-        count_head = make_count_head(shared).to(device)
+        standardise = Standardise(config.network).to(device)
+        count_head = MixtureCountHead(config.network).to(device)
         velocity = VelocityField(standardise.num_features, config.network).to(device)
         networks = task_state["networks"]
         weights = "velocity_average" if config.average_decay > 0 else "velocity"

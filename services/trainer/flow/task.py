@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,13 @@ from services.trainer.flow.model import VelocityField
 from services.trainer.flow.networks import Networks
 from services.trainer.flow.sampler import FlowSampler
 from services.trainer.health import UpdateLimits
+from services.trainer.muons.bundles import Bundles
 from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
+from services.trainer.optimiser import GuardedOptimiser, Learned
 from services.trainer.ranks import SumOverRanks, one_rank
-from services.trainer.wgan.optimiser import GuardedOptimiser, Learned
-from services.trainer.wgan.schedule import learning_rate_factor
-from services.trainer.wgan.thin import thinned
+from services.trainer.schedule import learning_rate_factor
+from services.trainer.thin import thinned
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +31,6 @@ CPU_CHUNK_PARTICLES = 2048
 _METRICS = ("flow_loss", "m_loss", "flow_grad_norm", "count_grad_norm", "skipped_updates")
 _RECIPE = ("schedule", "schedule_steps", "warmup_steps", "flow_lr", "count_lr", "muon_weight", "pair_by_energy")
 _COUNTERS = ("steps", "rate_scale")
-
-
-class Bundles(NamedTuple):
-    """Generated events. The muons of an event are neighbours, events in order."""
-
-    counts_E: Tensor
-    """(E,) int64."""
-    muons_P3: Tensor
-    """(P, 3) float32: energy_gev, x_m, y_m."""
-    num_capped: int
-    """Events whose count was cut down to ``max_count``."""
 
 
 class FlowTask:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 from services.trainer.batch import Batch
+from services.trainer.muons.standardise import Standardise
 from services.trainer.ranks import SumOverRanks
-from services.trainer.wgan.standardise import Standardise
 
 MIN_PARTICLES_TO_FIT = 2
 

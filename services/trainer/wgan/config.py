@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from common.config import ConfigBranch
+from services.trainer.muons.config import MuonNetworkConfig
 
 # Below this, SGD was measured to learn nothing in 2000 steps (docs/model.md).
 MIN_USEFUL_SGD_LR = 1e-3
 
 
-class _Branch(BaseModel):
-    """A branch of the configuration tree: unknown keys are errors, docstrings describe the fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class NetworkConfig(_Branch):
+class NetworkConfig(MuonNetworkConfig):
     """Sizes and shapes of the three networks: a checkpoint fits only the network it was written with."""
-
-    azimuth: Literal["symmetric", "learned"] = "symmetric"
-    """``symmetric``: the radius is generated and the azimuth drawn flat. ``learned``: x and y are generated,
-    for data where a magnetic field or the detector breaks the symmetry."""
-
-    radius_offset_m: float = Field(default=0.1, gt=0)
-    """r0 in lg(r + r0), in metres: below it, distances to the shower axis are not told apart. Used when
-    ``azimuth`` is ``symmetric``."""
 
     z_global: int = Field(default=16, ge=1)
     """Random numbers that all muons of an event share: how events of one primary differ."""
@@ -38,17 +27,7 @@ class NetworkConfig(_Branch):
 
     count_head: Literal["nb_mixture", "mse"] = "nb_mixture"
     """How the number of muons is learned: ``nb_mixture`` is a distribution, learned by its likelihood; ``mse`` is one
-    number for each primary, the mean of ln(1 + N), for comparison with older models."""
-
-    count_hidden: int = Field(default=64, ge=1)
-    """Width of both hidden layers of the count head."""
-
-    count_components: int = Field(default=2, ge=1, le=16)
-    """Negative binomials mixed in the count head. ``mse`` has none."""
-
-    zero_truncated_counts: bool = False
-    """For files without empty events (some converters leave them out): the count head learns from p(N | N ≥ 1), and so
-    still generates empty events as often as the others say. With `count_head = "nb_mixture"`."""
+    number for each primary, the mean of ln(1 + N), for comparison with older models, without ``count_components``."""
 
     pooling: Literal["mean+max", "max", "mean", "sum"] = "mean+max"
     """How the critic makes one row of an event's muons."""
@@ -82,7 +61,7 @@ class NetworkConfig(_Branch):
         return self
 
 
-class AdaptiveConfig(_Branch):
+class AdaptiveConfig(ConfigBranch):
     """The adaptive critic: strengthens critic or penalty by what it sees on a batch before it is trained on."""
 
     enabled: bool = False
@@ -114,7 +93,7 @@ class AdaptiveConfig(_Branch):
     """After so many checks in a row without either, both go back by one step towards their configured values."""
 
 
-class SamplingConfig(_Branch):
+class SamplingConfig(ConfigBranch):
     """Bounds on what is generated, so that a rare extreme costs one wrong event and not the memory."""
 
     max_count: int = Field(default=100_000, ge=1)
@@ -124,7 +103,7 @@ class SamplingConfig(_Branch):
     """Bound on a generated feature, in standard deviations of the training data from their mean."""
 
 
-class WganConfig(_Branch):
+class WganConfig(ConfigBranch):
     """Training of the muon WGAN."""
 
     network: NetworkConfig = NetworkConfig()

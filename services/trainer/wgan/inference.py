@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from services.trainer.muons.standardise import POSITION_SCALE_M, Standardise
 from services.trainer.wgan.layers import LEAK, Dense
 from services.trainer.wgan.model import Generator, size_E1
-from services.trainer.wgan.standardise import POSITION_SCALE_M, Standardise
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from services.trainer.muons.standardise import NUM_CONDITIONS
 from services.trainer.segments import Segments, pool, segment_argmax, spread, unpool
 from services.trainer.wgan.config import NetworkConfig
 from services.trainer.wgan.layers import Dense
-from services.trainer.wgan.standardise import NUM_CONDITIONS
 
 
 class Generator(nn.Module):

@@ -18,15 +18,16 @@ from torch.nn.utils import parametrize
 
 from common.errors import BadInputError
 from services.trainer.batch import Microbatch
+from services.trainer.muons.bundles import Bundles
+from services.trainer.muons.count_head import make_count_head
+from services.trainer.muons.standardise import Standardise
 from services.trainer.segments import Segments, sort_within_events
+from services.trainer.thin import counts_of
 from services.trainer.wgan import losses
 from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.count_head import make_count_head
 from services.trainer.wgan.energy_score import EnergyScore, energy_score
 from services.trainer.wgan.model import Critic, Generator
 from services.trainer.wgan.penalty_sample import penalised_events
-from services.trainer.wgan.standardise import Standardise
-from services.trainer.wgan.thin import counts_of
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,6 @@ class Draw(NamedTuple):
         return self.z_EZ, self.z_PZ
 
 
-class Bundles(NamedTuple):
-    """Generated events. The muons of an event are neighbours, events in order."""
-
-    counts_E: Tensor
-    """(E,) int64."""
-    muons_P3: Tensor
-    """(P, 3) float32: energy_gev, x_m, y_m."""
-    num_capped: int
-    """Events whose count was cut down to ``sampling.max_count``."""
-
-
 class Networks:
     """Standardisation, count head, generator with its running mean, critic."""
 
@@ -91,7 +81,7 @@ class Networks:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.standardise = Standardise(config.network).to(device)
-            self.count_head = make_count_head(config.network).to(device)
+            self.count_head = make_count_head(config.network, config.network.count_head).to(device)
             self.generator = Generator(self.standardise.num_features, config.network).to(device)
             self.critic = Critic(self.standardise.num_features, config.network).to(device)
         self.generator_average = copy.deepcopy(self.generator).requires_grad_(False)

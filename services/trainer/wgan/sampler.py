@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.trainer.muons.count_head import make_count_head
+from services.trainer.muons.standardise import Standardise
 from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.count_head import make_count_head
 from services.trainer.wgan.inference import CPU_PIECES, GPU_PIECES, Inference
 from services.trainer.wgan.model import Generator
-from services.trainer.wgan.standardise import Standardise
 
 
 class WganSampler:
@@ -24,7 +24,7 @@ class WganSampler:
         self.config = config
         self.device = device
         self.standardise = Standardise(config.network).to(device)
-        self.count_head = make_count_head(config.network).to(device)
+        self.count_head = make_count_head(config.network, config.network.count_head).to(device)
         self.generator = Generator(self.standardise.num_features, config.network).to(device)
         for module in (self.standardise, self.count_head, self.generator):
             module.requires_grad_(False).eval()

@@ -15,20 +15,17 @@ from torch.nn.utils import parametrize
 
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.health import UpdateLimits
+from services.trainer.muons.bundles import Bundles
 from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
+from services.trainer.optimiser import GuardedOptimiser, Learned, Updated
 from services.trainer.ranks import SumOverRanks, one_rank
+from services.trainer.schedule import learning_rate_factor
+from services.trainer.thin import thinned
 from services.trainer.wgan import adaptive
 from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.networks import Bundles, Draw, Events, Networks
-from services.trainer.wgan.optimiser import (
-    GuardedOptimiser,
-    Learned,
-    Updated,
-    make_optimiser,
-)
-from services.trainer.wgan.schedule import learning_rate_factor
-from services.trainer.wgan.thin import thinned
+from services.trainer.wgan.networks import Draw, Events, Networks
+from services.trainer.wgan.optimiser import make_optimiser
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from services.trainer.muons.config import MuonNetworkConfig
 from services.trainer.ranks import SumOverRanks, one_rank
-from services.trainer.wgan.config import NetworkConfig
 
 NUM_CONDITIONS = 5
 """lg E, lg(E/A), cos zenith, lg A, lg depth. E/A, the energy of a nucleon, rules the count."""
@@ -37,7 +37,7 @@ class Standardise(nn.Module):
     conditions_fitted: Tensor
     features_fitted: Tensor
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
         self.symmetric = config.azimuth == "symmetric"
         self.radius_offset_m = config.radius_offset_m

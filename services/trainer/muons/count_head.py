@@ -6,13 +6,13 @@ Shape suffixes: E events, C conditions, K mixture components.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from services.trainer.wgan.config import NetworkConfig
-from services.trainer.wgan.standardise import NUM_CONDITIONS
+from services.trainer.muons.config import MuonNetworkConfig
+from services.trainer.muons.standardise import NUM_CONDITIONS
 
 LOG_MEAN_RANGE = (-12.0, 12.0)
 LOG_SHAPE_RANGE = (-4.0, 8.0)
@@ -30,7 +30,7 @@ class CountMixture(NamedTuple):
 class MixtureCountHead(nn.Module):
     """A mixture of negative binomials; N = 0 needs no special case."""
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
         self.zero_truncated = config.zero_truncated_counts
         self.network = _network(config.count_hidden)
@@ -74,7 +74,7 @@ class MixtureCountHead(nn.Module):
 class MeanCountHead(nn.Module):
     """One number for each primary, as older models have it: the mean of ln(1 + N). Knows no fluctuations."""
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
         self.network = _network(config.count_hidden)
         self.output = nn.Linear(config.count_hidden, 1)
@@ -103,9 +103,9 @@ class MeanCountHead(nn.Module):
 CountHead = MixtureCountHead | MeanCountHead
 
 
-def make_count_head(config: NetworkConfig) -> CountHead:
-    """The head of ``network.count_head``."""
-    return MixtureCountHead(config) if config.count_head == "nb_mixture" else MeanCountHead(config)
+def make_count_head(config: MuonNetworkConfig, kind: Literal["nb_mixture", "mse"]) -> CountHead:
+    """The head of that name in the configuration of the WGAN."""
+    return MixtureCountHead(config) if kind == "nb_mixture" else MeanCountHead(config)
 
 
 def count_nll(mixture: CountMixture, counts_E: Tensor, *, zero_truncated: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
-"""Events with so many muons that the critic need not see all of them. Pure.
+"""Events with so many particles that a network need not see all of them. Pure.
 
-A random subset of an event's muons is as good a sample of it as all, and bounds what one event can cost. How many muons
-there are is kept: the count head learns from it, generator and critic are told it.
+A random subset of an event's particles is as good a sample of it as all, and bounds what one event can cost. How many
+there are is kept beside it: some networks learn from it, or are told it.
 
 Shape suffixes: E events, P particles.
 """
