@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from federation.fixtures import federation, started_federation  # noqa: F401  (for every test)
 
-
 PIPELINE = Path(__file__).parent / "pipeline"
 
 
