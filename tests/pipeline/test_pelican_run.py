@@ -15,9 +15,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from federation.federation import Federation
-from showers import EPOCHS, ROW_GROUP_EVENTS, Showers, Undisturbed
-
 from runs import PATIENCE_S, SMALL_STREAM, Process, Processes, settings
+from showers import EPOCHS, ROW_GROUP_EVENTS, Showers, Undisturbed
 
 pytestmark = pytest.mark.slow
 

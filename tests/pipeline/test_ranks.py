@@ -12,11 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
 from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
-
-from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
 
 __all__ = ["server"]
 
