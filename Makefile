@@ -47,9 +47,9 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 demo-federation: $(VENV)/.complete
 	$(BIN)/python -m tests.federation $(FEDERATION)
 
-# Two at a time, of which at most one starts processes (tests/conftest.py).
+# Two at a time, of which at most one is of a whole run (tests/pipeline/conftest.py).
 test: $(VENV)/.complete
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 lint: $(VENV)/.complete
 	$(BIN)/ruff check .

@@ -1,22 +1,14 @@
-"""Order and company of the tests: fast ones first, those of whole runs never two at once; everything runs."""
+"""Fast tests first, so that a mistake shows early; everything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from federation.fixtures import federation, started_federation  # noqa: F401  (for every test)
 
-PIPELINE = Path(__file__).parent / "pipeline"
 
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if PIPELINE in item.path.parents:
-            # Each starts four processes and more: with `-n` they all go to one worker, one after the other.
-            item.add_marker(pytest.mark.xdist_group("pipeline"))
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
