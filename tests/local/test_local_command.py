@@ -224,12 +224,14 @@ def stored_lanes(run_dir: Path) -> int:
 
 
 def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Path) -> None:
-    result = icestream_run(tmp_path / "a", "-i", "demo", "--trainers", "2")
+    # Once one trainer has ended the others get so long, and a busy machine may start them one after the other.
+    patient = ("--set", "local.stop_timeout_s=60")
+    result = icestream_run(tmp_path / "a", "-i", "demo", "--trainers", "2", *patient)
     assert stored_lanes(tmp_path / "a") == 2
     assert "2 trainers" in result.output
-    icestream_run(tmp_path / "b", "-i", "demo", "--trainers", "2", "--set", "stream.lanes=4")
+    icestream_run(tmp_path / "b", "-i", "demo", "--trainers", "2", "--set", "stream.lanes=4", *patient)
     assert stored_lanes(tmp_path / "b") == 4
-    icestream_run(tmp_path / "b", "--trainers", "4")
+    icestream_run(tmp_path / "b", "--trainers", "4", *patient)
     assert stored_lanes(tmp_path / "b") == 4
 
 

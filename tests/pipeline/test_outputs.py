@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -70,6 +71,17 @@ def test_a_destination_that_fails_and_a_copier_that_is_killed_do_not_end_the_run
     assert (processes.logs / "there" / f"checkpoints/step-{undisturbed.steps:09d}.pt").exists()
 
 
+def put_a_file_in_place_of(folder: Path) -> None:
+    """While somebody writes there, who may make the folder again at any moment."""
+    for attempt in itertools.count():
+        folder.rename(folder.with_name(f"gone-{attempt}"))
+        try:
+            folder.open("x").close()
+        except FileExistsError:
+            continue
+        return
+
+
 def test_a_destination_that_goes_away_in_mid_run_is_told_and_the_run_ends_well(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
@@ -77,8 +89,7 @@ def test_a_destination_that_goes_away_in_mid_run_is_told_and_the_run_ends_well(
     flags = [*command, *settings(f"outputs.destination={there}", "outputs.every_s=0.2", "outputs.final_sync_s=3")]
     run = processes.start_and_reach(5, flags, before=undisturbed.steps)
     processes.wait_in(run, lambda: list(there.glob("checkpoints/*.pt")), "the first copy")
-    shutil.rmtree(there)
-    there.write_text("a file, no folder")
+    put_a_file_in_place_of(there)
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same(processes)
     assert "the newest outputs were not copied" in run.output()
