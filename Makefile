@@ -47,9 +47,8 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 demo-federation: $(VENV)/.complete
 	$(BIN)/python -m tests.federation $(FEDERATION)
 
-# Two at a time, of which at most one is of a whole run (tests/pipeline/conftest.py).
 test: $(VENV)/.complete
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest
 
 lint: $(VENV)/.complete
 	$(BIN)/ruff check .

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,16 +12,6 @@ from runs import SMALL_STREAM, Processes, settings
 from showers import EPOCHS, EVENTS_PER_FILE, NUM_FILES, Showers, Undisturbed
 
 from services.simulator.command import simulate
-
-
-@pytest.fixture(autouse=True)
-def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each test here may start six processes: those of two workers of pytest-xdist never run at once."""
-    folder = tmp_path_factory.getbasetemp()
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
-    with (shared / "pipeline.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture(scope="session")
