@@ -6,6 +6,7 @@ import fcntl
 import logging
 import math
 import os
+import pickle
 import re
 import shutil
 import time
@@ -87,7 +88,10 @@ class Checkpoints:
         paths = self._all()
         if not paths:
             return None
-        return paths[0], read_checkpoint(paths[0])
+        try:
+            return paths[0], read_checkpoint(paths[0])
+        except UnreadableError as error:
+            raise BadInputError(f"{error}; delete it to go on from the one before") from None
 
     def _score_of_best(self) -> float:
         """Infinite if there is none."""
@@ -142,13 +146,23 @@ def find_checkpoint(place: Path) -> Path:
     raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
 
 
+class UnreadableError(BadInputError):
+    """A file that is damaged, or no checkpoint at all."""
+
+
+def why_unreadable(error: Exception) -> str:
+    """What torch.load failed with. Of a pickle that it refuses it advises to run it: that is not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "damaged, or not written by icestream"
+    return " ".join(str(error).split())[:200]
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What was saved, on the CPU. Raises BadInputError that names the file."""
+    """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
-        reason = " ".join(str(error).split())[:200]
-        raise BadInputError(f"{path}: can't be read ({reason}); delete it to go on from the one before") from None
+        raise UnreadableError(f"{path}: can't be read ({why_unreadable(error)})") from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
     return state

@@ -15,6 +15,7 @@ from torch import Tensor
 from common.errors import BadInputError
 from common.ragged import UnitArrays
 from services.trainer.batch import Batch, Microbatch
+from services.trainer.checkpoint import why_unreadable
 from services.trainer.config import ValidationConfig
 from services.trainer.copier import copy_to_host
 
@@ -91,7 +92,7 @@ class ValidationBlock:
             made_for = state["made_for"]
             parts = [_of_saved(saved) for saved in state["parts"]]
         except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
-            reason = " ".join(str(error).split())[:200]
+            reason = why_unreadable(error)
             raise BadInputError(f"{self._path}: can't be read ({reason}); delete it to begin another block") from None
         if made_for == self._made_for:
             return parts

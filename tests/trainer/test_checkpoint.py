@@ -15,7 +15,7 @@ import torch
 from common.errors import BadInputError
 from common.transport import StopRequested
 from services.trainer import checkpoint as module
-from services.trainer.checkpoint import Checkpoints
+from services.trainer.checkpoint import Checkpoints, read_checkpoint
 
 
 @pytest.fixture
@@ -83,8 +83,12 @@ def test_a_checkpoint_that_cannot_be_read_is_named(checkpoints: Checkpoints, tmp
 def test_a_checkpoint_that_would_run_code_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "checkpoints" / "step-000000005.pt"
     torch.save({"format": 2, "bomb": Bomb()}, path)
-    with pytest.raises(BadInputError, match="can't be read"):
+    with pytest.raises(BadInputError, match=r"can't be read .*; delete it to go on from the one before"):
         checkpoints.latest()
+    with pytest.raises(BadInputError, match="can't be read") as told:
+        read_checkpoint(path)
+    assert "weights_only" not in str(told.value), "torch's advice would run what is in it"
+    assert "delete" not in str(told.value), "whoever names a file may have named the wrong one"
 
 
 class Bomb:
