@@ -20,6 +20,7 @@ from torch import Tensor
 from services.physics.bundles import Bundles
 from services.trainer.batch import Batch
 from services.trainer.evaluator import Evaluation
+from services.trainer.muons.bundles import Bundles as GeneratedBundles
 from services.trainer.sinks import Histogram
 
 logger = logging.getLogger(__name__)
@@ -35,16 +36,6 @@ _SHOWN = (
 )
 _BEYOND = 0.001
 """Part of the real values that the range of a histogram may leave out on each side, before it is widened."""
-
-
-class _Generated(Protocol):
-    @property
-    def counts_E(self) -> Tensor:
-        """(E,) int64."""
-
-    @property
-    def muons_P3(self) -> Tensor:
-        """(P, 3) float32: energy_gev, x_m, y_m."""
 
 
 class MuonTask(Protocol):
@@ -64,7 +55,7 @@ class MuonTask(Protocol):
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
         """Metrics of events that are not trained on, 0-dim."""
 
-    def generate(self, primary_E4: Tensor) -> _Generated:
+    def generate(self, primary_E4: Tensor) -> GeneratedBundles:
         """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
 
 
