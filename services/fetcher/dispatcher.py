@@ -103,6 +103,7 @@ class _Entry:
     decoder: str | None = None
     layout: m.Layout = NOTHING
     tally: m.Tally = field(default_factory=m.Tally)
+    content: str = ""
 
 
 @dataclass
@@ -363,6 +364,7 @@ class Dispatcher:
             return []
         entry = self._table[done.k]
         entry.state, entry.decoder, entry.layout, entry.tally = State.READY, None, layout, tally
+        entry.content = done.content
         self.counts["events_decoded"] += tally.rows_read
         return [Quarantine(tally.bad)] if tally.bad else []
 
@@ -633,8 +635,16 @@ class Dispatcher:
                 layout=entry.layout,
                 tally=entry.tally,
                 block_quarantined=unit.quarantined if first else (),
+                bad_files=self._bad_files_since(k - len(self.lanes), k),
                 source=unit.source,
+                content=entry.content,
             ),
+        )
+
+    def _bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
+        """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
+        return tuple(
+            bad.file for j in range(former_k + 1, k + 1) if j in self.units for bad in self.units[j].quarantined
         )
 
     # -------------------------------------------------------------- small things
