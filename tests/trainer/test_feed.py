@@ -432,17 +432,6 @@ def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_on
     assert feed.position == before
 
 
-@pytest.mark.parametrize("connect", ["late, two batches ahead"], indirect=True)
-def test_where_no_slot_may_be_held_nothing_is_read_ahead(
-    fetch: Callable[..., Fetcher], connect: Callable[..., Feed]
-) -> None:
-    stream = two_lanes(1)
-    fetch(stream=stream)
-    feed = connect(stream=stream)
-    assert sum(len(rows(fed)) for fed in feed.batches(StreamPosition.start(2))) == len(ALL_ROWS)
-    assert delayed_copier(feed).most_ahead == 0
-
-
 def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(
     fetch: Callable[..., Fetcher], connect: Callable[..., Feed]
 ) -> None:
