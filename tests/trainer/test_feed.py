@@ -76,6 +76,7 @@ class Fetcher:
         self._wrong_headers = Counter(wrong_headers)
         self._damaged = damaged
         self.rejected: list[m.Reject] = []
+        self.attached: list[m.Attach] = []
         self._leases: deque[m.Lease] = deque()
         self._stopped = False
         self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
@@ -89,6 +90,8 @@ class Fetcher:
                     case Received(peer, message):
                         if isinstance(message, m.Reject):
                             self.rejected.append(message)
+                        if isinstance(message, m.Attach):
+                            self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
                             if not self.transport.is_connected(former):
                                 self._act(self.dispatcher.lose(former))  # as the service: its end may come later
@@ -306,6 +309,15 @@ def test_a_slot_that_holds_another_unit_again_and_again_is_skipped_in_the_end(
     assert len(fetcher.rejected) == 3
     assert feed.position.skipped_units == (2,)
     assert feed.position.counters.adds_up()
+
+
+def test_an_attaching_trainer_names_the_bad_files_that_it_counted_and_those_that_its_lanes_depend_on(
+    fetch: Callable[..., Fetcher], connect: Callable[[], Feed]
+) -> None:
+    fetcher, feed = fetch(), connect()
+    journal = (m.Quarantined(9, -1, 3, "no footer"), m.Quarantined(2, 0, 3, "a row group"), m.Quarantined(4, -1, 0, ""))
+    list(feed.batches(StreamPosition(quarantined=journal, bad_files=(4, 7))))
+    assert [attach.bad_files for attach in fetcher.attached] == [(4, 7, 9)]
 
 
 def open_positions(feed: Feed) -> dict[int, StreamPosition]:
