@@ -61,8 +61,8 @@ class StreamConfig(ConfigBranch):
     def _each_lane_has_a_slot(self) -> StreamConfig:
         if self.slots < self.lanes:
             raise ValueError(
-                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}: a lane waits with a unit in its "
-                f"slot while another one's is decoded; set stream.slots={self.lanes} or more (with a smaller "
+                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}: a lane waits with a unit in "
+                f"its slot while another one's is decoded; set stream.slots={self.lanes} or more (with a smaller "
                 "stream.slot_mib, if memory is short), or lower stream.lanes"
             )
         return self
