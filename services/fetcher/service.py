@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
+from common.file_lock import RunLock, patience
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash
 from common.process import StopFlag
@@ -58,6 +59,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
+_LOCK_S = 2.0
+"""How long the place of a fetcher that was just killed may take to be free: a file server hears of it later."""
 _LINGER_S = 5.0
 _LOOK_AHEAD_BLOCKS = 10_000
 _REQUEST_S = 1.0
@@ -81,6 +84,8 @@ class FetcherService:
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
+        # Before anything else of the run is touched: SQLite's ledger must not be open on two hosts.
+        self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
@@ -171,13 +176,14 @@ class FetcherService:
         if self._exporter is not None:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
+        self._ledger.close()
+        self._lock.close()
         self._arena.close()
         self._cache.stop()
         self._remotes.close()  # before who waits for it
         self._pool.close()
         self._lister.close()
         self._cache.close()
-        self._ledger.close()
 
     # -------------------------------------------------------------- actions
 

@@ -18,11 +18,10 @@ from typing import Literal
 
 import pytest
 
-from common.errors import BadInputError
 from common.status import FetcherStatus, write_status
 from services.local import supervisor as supervisor_module
 from services.local.config import LocalConfig
-from services.local.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
+from services.local.supervisor import Outcome, Processes, Supervisor, service_command
 
 PATIENCE_S = 60.0
 
@@ -119,16 +118,6 @@ run_dir, stand_in = Path(sys.argv[1]), sys.argv[2]
 command = lambda name: [sys.executable, "-I", "-S", "-c", stand_in, name, "waits", str(run_dir)]
 outcome = Supervisor(run_dir, LocalConfig(), command).run()
 sys.exit(outcome.exit_code)
-"""
-
-HOLDER = """
-import signal, sys
-from pathlib import Path
-from services.local.supervisor import hold_run
-
-with hold_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    signal.pause()
 """
 
 Story = list[tuple[str, str]]
@@ -684,26 +673,6 @@ def test_signals_are_handled_as_before_when_the_run_has_ended(stage: Stage) -> N
     stage.run()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
-    refused = pytest.raises(BadInputError, match="a run is already active in this directory")
-    with hold_run(tmp_path), refused, hold_run(tmp_path):
-        pass
-    with hold_run(tmp_path):
-        pass
-
-
-def test_the_lock_of_a_killed_run_is_gone_with_it(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(BadInputError), hold_run(tmp_path):
-            pass
-        holder.kill()
-        holder.wait()
-        with hold_run(tmp_path):
-            pass
 
 
 def test_a_service_never_takes_its_modules_from_the_working_directory(
