@@ -30,7 +30,7 @@ from services.local.restart import Ended, Restart, RestartPolicy, UserError
 from services.local.trainer_group import (
     GROUP_END_S,
     cause_of,
-    free_loopback_port,
+    new_meeting,
     rank_environment,
     trainer_names,
 )
@@ -115,7 +115,7 @@ class Supervisor:
         names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start))]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._port = 0
+        self._meeting = Path()
         """Where the trainers meet, if they are several."""
         self._group_ends_s = math.inf
         """Patience with the other trainers, once one has ended."""
@@ -192,8 +192,8 @@ class Supervisor:
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if self._local.trainers > 1 and service_of(child.name) == TRAINER:
             if child.name == TRAINER:  # it is the first of them to start
-                self._port = free_loopback_port()
-            environment |= rank_environment(child.name, self._local.trainers, self._port)
+                self._meeting = new_meeting(self._run_dir)
+            environment |= rank_environment(child.name, self._local.trainers, self._meeting)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)

@@ -71,8 +71,8 @@ elif behaviour == "shows its environment":
     print({key: value for key, value in os.environ.items() if "ICESTREAM" in key}, flush=True)
     sys.exit(2)
 elif behaviour == "shows its rank":
-    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")))
-    tell("port-" + os.environ["MASTER_PORT"])
+    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
+    tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -438,17 +438,17 @@ def test_several_trainers_get_torchruns_environment(stage: Stage, monkeypatch: p
     monkeypatch.setenv("RANK", "7")  # of whoever started `icestream run`
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     stage.behaviours = dict.fromkeys(TRAINERS, "shows its rank")
-    ports: list[str] = []
+    files: list[str] = []
 
     def told(story: Story) -> bool:
-        ports[:] = [what for _, what in story if what.startswith("port-")]
-        return len(ports) == 2
+        files[:] = [what for _, what in story if what.startswith("file-")]
+        return len(files) == 2
 
     stage.script = [(started(*EVERYONE), lambda: None), (told, CTRL_C)]
     stage.run(trainers=2)
-    assert ("trainer", "0_2_0_127.0.0.1") in stage.story()
-    assert ("trainer-1", "1_2_1_127.0.0.1") in stage.story()
-    assert len(set(ports)) == 1
+    assert ("trainer", "0_2_0_-") in stage.story()
+    assert ("trainer-1", "1_2_1_-") in stage.story()
+    assert len(set(files)) == 1
 
 
 @pytest.mark.parametrize("victim", TRAINERS)
