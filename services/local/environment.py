@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from common.secret_variables import without_secret_variables
 from services.config import ENVIRONMENT_PREFIX
 from services.local.trainer_group import RANK_VARIABLES
 
@@ -17,15 +17,6 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy
 _STORES = ("AWS_*", "S3_*", "AZURE_*", "GOOGLE_*", "GCS_*", "FSSPEC_*", "HF_*", "GITHUB_*", "X509_*", "SSH_AUTH_SOCK")
 """What fsspec's backends read."""
 _WANDB = ("WANDB_*",)
-
-_SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|CREDS|APIKEY|COOKIE|BEARER|HEADERS"
-    r"|(^|_)(KEYS?|AUTH|AUTHORIZATION|PASS|PAT|DSN|PRIVATE)(_|$)"
-    r"|^(AWS|S3|AZURE|GOOGLE|GCS|FSSPEC|HF|GITHUB|X509|WANDB|OTEL)_",
-    re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(r"://[^/\s]*@|\b(Bearer|Basic) \S|^eyJ[\w-]+\.|-----BEGIN")
-"""A URL with a user's name, a header, a JSON web token, a key."""
 
 
 def secrets_allowed(config: Config) -> dict[str, tuple[str, ...]]:
@@ -48,16 +39,6 @@ def child_environment(environment: Mapping[str, str], allowed: Sequence[str] = (
     """
     return {
         name: value
-        for name, value in environment.items()
-        if not name.startswith(ENVIRONMENT_PREFIX)
-        and name not in RANK_VARIABLES
-        and (not _is_secret(name, value) or any(_matches(name, rule) for rule in allowed))
+        for name, value in without_secret_variables(environment, allowed).items()
+        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
     }
-
-
-def _is_secret(name: str, value: str) -> bool:
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
-
-
-def _matches(name: str, rule: str) -> bool:
-    return name.startswith(rule[:-1]) if rule.endswith("*") else name == rule

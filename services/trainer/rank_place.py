@@ -39,9 +39,8 @@ class RankPlace:
     @property
     def is_local(self) -> bool:
         """True if all ranks are on this machine: they meet in a file, or at a loopback address."""
-        return (
-            bool(self.file) or self.address == "localhost" or self.address.startswith("127.") or self.address == "::1"
-        )
+        is_loopback = self.address in ("localhost", "::1") or self.address.startswith("127.")
+        return bool(self.file) or is_loopback
 
 
 def place_from(environment: Mapping[str, str]) -> RankPlace | None:
