@@ -7,7 +7,6 @@ or the next look at the progress is due.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import selectors
@@ -20,18 +19,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.errors import USER_ERROR_EXIT_CODE
 from common.process import PARENT_VARIABLE
 from common.status import FetcherStatus, TrainerStatus, read_status
-from services.config import ENVIRONMENT_PREFIX
 from services.local.config import LocalConfig
+from services.local.environment import child_environment
 from services.local.restart import Ended, Restart, RestartPolicy, UserError
 from services.local.trainer_group import (
     GROUP_END_S,
-    RANK_VARIABLES,
     cause_of,
-    free_loopback_port,
+    new_meeting,
     rank_environment,
     trainer_names,
 )
@@ -82,34 +81,15 @@ def service_command(name: str, run_dir: Path) -> list[str]:
     return [sys.executable, *safe_path, "-m", "services", service_of(name), "--run-dir", str(run_dir)]
 
 
-@contextlib.contextmanager
-def hold_run(run_dir: Path) -> Iterator[None]:
-    """Keep other supervisors out of the run directory. The lock goes with this process, however it ends.
-
-    Raises BadInputError if another one holds it.
-    """
-    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInputError(
-                f"{run_dir}: a run is already active in this directory;"
-                " wait for it, stop it, or choose another --run-dir"
-            ) from None
-        yield
-    finally:
-        os.close(folder)
-
-
 class Supervisor:
     """One session of a run: one fetcher, decoders, one trainer or several as a group. Use from the main thread.
 
     There are ``local.decoders`` decoders, or with "auto" as many as the fetcher's status says are wanted.
 
-    ``watch`` is called every ``tick_s`` with what is running, ``say`` with one line for each thing that happens.
-    A second Ctrl-C kills; within ``hurry_after_s`` of the first it counts as the same one, because wrappers
-    such as `timeout` and `make` pass on what the terminal has delivered already.
+    ``secrets``: what each service gets of them, see secrets_allowed(). ``watch`` is called every ``tick_s`` with what
+    is running, ``say`` with one line for each thing that happens. A second Ctrl-C kills; within ``hurry_after_s`` of
+    the first it counts as the same one, because wrappers such as `timeout` and `make` pass on what the terminal has
+    delivered already.
     """
 
     def __init__(
@@ -118,6 +98,7 @@ class Supervisor:
         local: LocalConfig,
         command_for: CommandFor,
         *,
+        secrets: Mapping[str, Sequence[str]] = MappingProxyType({}),
         watch: Callable[[Processes], None] = lambda processes: None,
         say: Callable[[str], None] = lambda text: None,
         tick_s: float = 0.5,
@@ -126,6 +107,7 @@ class Supervisor:
         self._run_dir = run_dir
         self._local = local
         self._command_for = command_for
+        self._secrets = secrets
         self._watch = watch
         self._say = say
         self._tick_s = tick_s
@@ -133,7 +115,7 @@ class Supervisor:
         names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start))]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._port = 0
+        self._meeting = Path()
         """Where the trainers meet, if they are several."""
         self._group_ends_s = math.inf
         """Patience with the other trainers, once one has ended."""
@@ -206,11 +188,12 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
-        environment = _environment()
+        environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
+        environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if self._local.trainers > 1 and service_of(child.name) == TRAINER:
             if child.name == TRAINER:  # it is the first of them to start
-                self._port = free_loopback_port()
-            environment |= rank_environment(child.name, self._local.trainers, self._port)
+                self._meeting = new_meeting(self._run_dir)
+            environment |= rank_environment(child.name, self._local.trainers, self._meeting)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
@@ -536,16 +519,6 @@ def _stop_signals() -> Iterator[socket.socket]:
             for number, handler in old_handlers.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(old_fd)
-
-
-def _environment() -> dict[str, str]:
-    """Of the services: what the environment configures is in the stored configuration already, below the flags."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
-    }
-    return own | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 
 def _how_it_ended(exit_code: int) -> str:
