@@ -1,4 +1,4 @@
-"""torch's optimisers without the marks for its compiler: what they learn and save is the same, and they start sooner."""
+"""torch's optimisers without the marks for its compiler: they learn and save the same, and start sooner."""
 
 from __future__ import annotations
 
