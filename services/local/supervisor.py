@@ -40,6 +40,8 @@ FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
 INTERRUPTED_EXIT_CODE = 130
+UNKILLABLE_S = 10.0
+"""A process that has not ended so long after SIGKILL is in uninterruptible sleep."""
 FAREWELL_S = 10.0
 """How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
@@ -183,8 +185,13 @@ class Supervisor:
             self._group_ends_s = math.inf
             for trainer in self._trainers:
                 trainer.kill()
-        if self._stop is not None:
-            self._stop.pursue(now_s)
+        for child in self._stop.pursue(now_s) if self._stop is not None else ():
+            self._selector.unregister(child.pidfd)
+            self._say(
+                f"{child.name} (process {child.pid}) was killed and does not end: it waits for this machine (a file "
+                "system that does not answer?); it is left behind, and will do nothing more"
+            )
+            child.leave_behind()
 
     def _start(self, child: _Child) -> None:
         # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
@@ -376,7 +383,7 @@ class Supervisor:
         for child in alive:
             child.wait(deadline_s - time.monotonic())
             child.kill()
-            child.reap()
+            child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
 
 
 @dataclass(frozen=True)
@@ -390,28 +397,32 @@ class _Step:
 
 
 class _Stop:
-    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed."""
+    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed. A kill isn't trusted."""
 
     def __init__(self, steps: Sequence[_Step], timeout_s: float) -> None:
         self._steps = deque(steps)
         self._timeout_s = timeout_s
         self._step = _Step((), None)
+        self._killed = False
         self.patience_ends_s = math.inf
 
-    def pursue(self, now_s: float) -> None:
+    def pursue(self, now_s: float) -> Sequence[_Child]:
+        """Take the steps that are due. Processes that were killed and do not end: nobody can do more."""
         while True:
             alive = [child for child in self._step.members if child.alive]
             if alive and now_s < self.patience_ends_s:
-                return
+                return ()
+            if alive and self._killed:
+                return alive
             if alive and self._step.number is not None:
                 for child in alive:
                     child.kill()
-                self.patience_ends_s = math.inf
-                return
+                self._killed, self.patience_ends_s = True, now_s + UNKILLABLE_S
+                return ()
             if not self._steps:
                 self.patience_ends_s = math.inf
-                return
-            self._step = self._steps.popleft()
+                return ()
+            self._step, self._killed = self._steps.popleft(), False
             self.patience_ends_s = now_s + min(self._step.timeout_s, self._timeout_s)
             for child in self._step.members:
                 if self._step.number is not None:
@@ -470,11 +481,11 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until it has ended, or the time is up (None: for ever)."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended, or the time is up (None: for ever); True if it has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pidfd, selectors.EVENT_READ)
-            selector.select(timeout_s)
+            return bool(selector.select(timeout_s))
 
     def reap(self) -> int:
         """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
@@ -485,6 +496,13 @@ class _Child:
         os.close(self.pidfd)
         self.pidfd, self._process = -1, None
         return self.exit_code
+
+    def leave_behind(self) -> None:
+        """Don't wait for it any more."""
+        assert self._process is not None
+        os.close(self.pidfd)
+        self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
+        self.pidfd, self._process = -1, None
 
     def last_error(self) -> str:
         """The text of the last line "Error: …" that it wrote since its last start."""

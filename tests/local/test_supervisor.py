@@ -298,6 +298,31 @@ def test_a_process_that_ignores_its_signal_is_killed_when_patience_ends(stage: S
     assert stage.run(stop_timeout_s=0.05).exit_code == 130
 
 
+def test_a_process_that_was_killed_and_does_not_end_is_left_behind_and_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in uninterruptible sleep: its kill is accepted, and nothing follows."""
+    stage.behaviours = {"decoder-1": "stubborn"}
+    stage.script = [(started(*EVERYONE), CTRL_C)]
+    killpg = os.killpg
+    held: list[int] = []
+
+    def accept(pid: int, number: signal.Signals) -> None:
+        if pid == stage.processes.pids.get("decoder-1", 0) and number == signal.SIGKILL:
+            held.append(pid)
+        else:
+            killpg(pid, number)
+
+    monkeypatch.setattr(os, "killpg", accept)
+    monkeypatch.setattr(supervisor_module, "UNKILLABLE_S", 0.1)
+    outcome = stage.run(stop_timeout_s=0.5)
+    assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
+    (pid,) = set(held)
+    assert any(f"decoder-1 (process {pid}) was killed and does not end" in line for line in stage.said)
+    killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 @pytest.mark.parametrize("name", ["fetcher", "decoder-0", "trainer"])
 def test_exit_code_2_stops_everything_with_its_message(stage: Stage, name: str) -> None:
     stage.behaviours = {name: "refuses"}
