@@ -132,7 +132,9 @@ ANSWERS = st.builds(
     lambda status, headers, body: answer(f"{status} X", *headers, body=body),
     st.sampled_from([200, 200, 206, 206, 207, 301, 400, 401, 403, 404, 416, 500, 503, 999]),
     HEADERS,
-    st.one_of(st.binary(max_size=50), st.sampled_from([CONTENT, HALF, b"{}", b"[" * 20_000, b'{"director_endpoint": 1}'])),
+    st.one_of(
+        st.binary(max_size=50), st.sampled_from([CONTENT, HALF, b"{}", b"[" * 20_000, b'{"director_endpoint": 1}'])
+    ),
 )
 
 

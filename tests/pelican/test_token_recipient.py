@@ -189,7 +189,9 @@ def test_a_narrower_token_in_a_later_place_goes_before_one_that_may_write(run: R
 @pytest.mark.parametrize("federation_name", ["", "osg-htc.org"])
 def test_an_opaque_token_goes_nowhere_but_to_the_federation_that_the_user_names(run: Run, federation_name: str) -> None:
     run.environment["BEARER_TOKEN"] = "s3cret-opaque"
-    with pytest.raises(UnavailableError, match=r"token\.federation=localhost|for the federation osg-htc\.org") as caught:
+    with pytest.raises(
+        UnavailableError, match=r"token\.federation=localhost|for the federation osg-htc\.org"
+    ) as caught:
         run.listed(federation=federation_name)
     assert "s3cret" not in str(caught.value)
     assert run.sent == set()
