@@ -101,7 +101,8 @@ class ListingParser:
         listed = path.rstrip("/")
         above = listed + "/"
         entries: dict[str, Entry] = {}
-        itself, num_refused, refused = None, 0, []
+        itself, num_refused = None, 0
+        refused: list[str] = []
         for href, size_bytes, is_dir in self._responses:
             place = _place(href, raw_names=raw_names).rstrip("/")
             if place == listed:

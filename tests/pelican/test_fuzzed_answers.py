@@ -33,8 +33,8 @@ from services.pelican.tokens.store import Client, load_token
 from services.pelican.url import PelicanUrl, may_get_token, server_address
 from services.pelican.webdav import MalformedListing, parse_listing
 
-FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 ANY = st.text(st.characters(), max_size=40)  # lone surrogates, too: headers are decoded with them
 NUMBERS = st.sampled_from(
     ["0", "7", "²", "٣", "-1", "+1", "1_0", "9" * 19, "9" * 5000, str(1 << 63), " 1", "1e9", "0x1", ""]

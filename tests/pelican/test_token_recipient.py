@@ -54,7 +54,7 @@ RECIPIENTS = st.builds(
 CONSENTS = st.builds(Consent, federation=st.sampled_from(FEDERATIONS), may_write=st.booleans())
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(CLAIMS, RECIPIENTS, CONSENTS)
 def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
     claims: Claims, to: Recipient, consent: Consent
