@@ -16,7 +16,6 @@ has the whole text.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias, get_args
 
 import msgpack
@@ -378,7 +377,8 @@ def encode(message: Message) -> bytes:
     packed = msgpack.packb(fields, default=vars)  # as dataclasses.asdict would have it, in a tenth of the time
     assert isinstance(packed, bytes)
     if len(packed) > MAX_MESSAGE_BYTES:
-        raise ValueError(f"a {type(message).__name__} of {len(packed)} bytes: a message has {MAX_MESSAGE_BYTES} at most")
+        name = type(message).__name__
+        raise ValueError(f"a {name} of {len(packed)} bytes: a message has {MAX_MESSAGE_BYTES} at most")
     return packed
 
 

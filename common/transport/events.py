@@ -7,6 +7,10 @@ from typing import TypeAlias
 
 from common import messages as m
 
+MESSAGES_A_POLL = 256
+BYTES_A_POLL = 4 * m.MAX_MESSAGE_BYTES
+"""A poll returns after so many: who sends without end keeps nobody else waiting."""
+
 
 class FetcherLost(Exception):
     """The fetcher is gone: the lifeline, or the TCP connection, has ended."""

@@ -241,7 +241,9 @@ def plan_block(
     if stream.shuffle:
         order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
         parts = _spans_in_order([parts[i] for i in order])
-    quarantined = tuple(Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None)
+    quarantined = tuple(
+        Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None
+    )
     packed = list(_pack(parts, capacity, stream)) or [()]
     return [
         Unit(first_k + i, epoch, block, first_k, parts, () if i else quarantined, source)

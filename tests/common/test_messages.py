@@ -108,7 +108,9 @@ def test_the_largest_message_of_each_class_is_still_a_message(name: str, text: s
 
 @settings(max_examples=60, deadline=None)
 @given(
-    reasons=st.lists(st.text(max_size=30).flatmap(lambda text: st.integers(0, 400).map(lambda n: text * n)), max_size=40),
+    reasons=st.lists(
+        st.text(max_size=30).flatmap(lambda text: st.integers(0, 400).map(lambda n: text * n)), max_size=40
+    ),
     times=st.integers(1, 25),
 )
 def test_a_block_of_bad_files_is_told_whole_whatever_the_reasons_are(reasons: list[str], times: int) -> None:
