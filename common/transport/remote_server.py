@@ -38,7 +38,7 @@ from common.errors import BadInputError
 from common.rarely import Rarely
 from common.transport import wire
 from common.transport.endpoint import Endpoint, parse_endpoint, require_keys
-from common.transport.events import BYTES_A_POLL, MESSAGES_A_POLL, Event, Lost, Received
+from common.transport.events import BYTES_A_POLL, MESSAGES_A_POLL, UNREAD_MESSAGES, Event, Lost, Received
 from common.transport.gate import HANDSHAKE_S, Gate
 from common.transport.keys import KeyPair, known_clients, server_keys
 from common.transport.tcp import ZAP_DOMAIN, set_heartbeat
@@ -50,8 +50,6 @@ PayloadBytes: TypeAlias = Callable[[m.Layout], int]
 
 _PROBE_S = 1.0
 _LAST_MESSAGES_S = 2.0
-_UNREAD_MESSAGES = 1000
-"""Of one connection; the kernel keeps what comes on top. A good trainer never has so many: it has few credits."""
 _MOST_FRAMES = 3
 """With the name of who sent them."""
 _SETTLE_S = 1.0
@@ -106,7 +104,7 @@ class RemoteServer:
         self.router.setsockopt(zmq.IPV6, int(endpoint.is_ipv6))
         self.router.setsockopt(zmq.SNDHWM, 0)
         self.router.setsockopt(zmq.LINGER, 0)
-        self.router.setsockopt(zmq.RCVHWM, _UNREAD_MESSAGES)
+        self.router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
         self.router.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
         heartbeat_s = set_heartbeat(self.router, config.heartbeat_timeout_s)
         self._gate = Gate(self.router, heartbeat_s)
