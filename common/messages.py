@@ -2,7 +2,7 @@
 
     decoder -> dispatcher   Hello Decoding Done Failed Beat Bye
     dispatcher -> decoder   Lease Retire Stop
-    trainer -> dispatcher   Attach Want Release Committed Finished
+    trainer -> dispatcher   Attach Want Release Reject Committed Finished
     dispatcher -> trainer   DeliveredUnit CommitRequest End Refuse
 
 A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).
@@ -22,7 +22,7 @@ import msgpack
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 1 << 20
 """A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
 
@@ -57,11 +57,15 @@ def _is_short(text: str) -> str:
 
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+FileNumber = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT_BYTES), AfterValidator(_is_short)]
 Reason = Annotated[
     str, Field(strict=True), BeforeValidator(lambda text: shortened(text) if isinstance(text, str) else text)
 ]
 """A text for people, of any length when it is given: shortened."""
+Digest = Annotated[str, Field(strict=True, max_length=64)]
+"""Compared, and nothing else."""
+FileNumbers = Annotated[tuple[FileNumber, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)]
 
 _checked = ConfigDict(extra="forbid")
 
@@ -121,7 +125,7 @@ def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]
     return tuple(dataclasses.replace(one, reason=shortened(one.reason, share)) for one in bad)
 
 
-BadFiles = Annotated[
+BlockQuarantined = Annotated[
     tuple[Quarantined, ...],
     Field(max_length=MAX_BLOCK_FILES, fail_fast=True),
     AfterValidator(_shortened_together),
@@ -151,7 +155,7 @@ class Unit:
     block_first_unit: Count
     """k of the first unit of the block."""
     parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
-    quarantined: BadFiles = ()
+    quarantined: BlockQuarantined = ()
     """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
     source: Source = Source()
 
@@ -223,6 +227,8 @@ class Done:
     lease: Count
     layout: Layout
     tally: Tally
+    content: Digest = ""
+    """Of the events in the slot: their sources in order, and the microbatches' bounds (common/ragged.py)."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -286,7 +292,7 @@ class Attach:
     """Of every lane, in order."""
     skipped_units: Annotated[tuple[Count, ...], Field(max_length=MAX_LANES, fail_fast=True)] = ()
     """Behind the cursors of their lanes; those before are never asked for again."""
-    bad_files: Annotated[tuple[Count, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)] = ()
+    bad_files: FileNumbers = ()
     """Whole files that its journal says are quarantined."""
     source: Source = Source()
     """What its weights have seen data of; an inventory that differs there is another plan."""
@@ -305,6 +311,14 @@ class Release:
     """The trainer has copied unit k out of its slot."""
 
     k: Count
+
+
+@dataclass(frozen=True, config=_checked)
+class Reject:
+    """The slot of unit k does not hold what was delivered: decode it again."""
+
+    k: Count
+    reason: Reason
 
 
 @dataclass(frozen=True, config=_checked)
@@ -335,9 +349,14 @@ class DeliveredUnit:
     lease: Count
     layout: Layout
     tally: Tally
-    block_quarantined: BadFiles
+    block_quarantined: BlockQuarantined
     """Files of the block that gave no units (with the block's first unit)."""
+    bad_files: FileNumbers = ()
+    """Files that gave no units, of all blocks that begin behind the lane's former unit: this unit's k depends on them,
+    whichever lane counts them."""
     source: Source = Source()
+    content: Digest = ""
+    """As in Done; empty for a unit that was skipped."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -362,7 +381,7 @@ class Refuse:
 
 
 DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye
-TrainerMessage: TypeAlias = Attach | Want | Release | Committed | Finished
+TrainerMessage: TypeAlias = Attach | Want | Release | Reject | Committed | Finished
 ToDecoder: TypeAlias = Lease | Retire | Stop | Refuse
 ToTrainer: TypeAlias = DeliveredUnit | CommitRequest | End | Refuse
 Message: TypeAlias = DecoderMessage | TrainerMessage | ToDecoder | ToTrainer

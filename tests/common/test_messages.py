@@ -92,8 +92,9 @@ def largest(kind: Any, text: str) -> Any:
     if base is bool:
         return True
     if base is str:
-        is_reason = kind == m.Reason  # of any length when it is given
-        return text * (100_000 if is_reason else m.MAX_TEXT_BYTES // len(text.encode()))
+        most = [limit.max_length for limit in field.metadata if isinstance(limit, annotated_types.MaxLen)]
+        assert most or kind == m.Reason, "only a reason may be of any length when it is given"
+        return text * min(100_000, *[longest // len(text.encode()) for longest in most], 10**6)
     return most_of(field)
 
 
@@ -145,11 +146,11 @@ def test_a_message_that_no_receiver_takes_is_an_error_at_its_sender(monkeypatch:
 
 
 def test_the_settings_limits_are_those_of_the_messages() -> None:
-    StreamConfig(block_files=m.MAX_BLOCK_FILES, lanes=m.MAX_LANES)
+    StreamConfig(block_files=m.MAX_BLOCK_FILES, lanes=m.MAX_LANES, slots=m.MAX_LANES)
     with pytest.raises(ValidationError, match="less than or equal to 1024"):
         StreamConfig(block_files=m.MAX_BLOCK_FILES + 1)
     with pytest.raises(ValidationError, match="less than or equal to 256"):
-        StreamConfig(lanes=m.MAX_LANES + 1)
+        StreamConfig(lanes=m.MAX_LANES + 1, slots=m.MAX_LANES + 1)
 
 
 def test_no_bytes_raise_anything_but_malformed_message() -> None:
@@ -195,11 +196,18 @@ def test_no_bytes_raise_anything_but_malformed_message() -> None:
         {"op": "Attach", "v": V, "rank": 0, "ranks": 1, "plan_hash": "x" * 4097, "cursors": ()},
         {"op": "Attach", "v": V, "rank": 0, "ranks": 1, "plan_hash": "é" * 2049, "cursors": ()},
         {"op": "Attach", "v": V, "rank": 0, "ranks": 1, "plan_hash": "", "cursors": ({},) * 257},
+        {"op": "Reject", "v": V, "k": -1, "reason": "another unit"},
     ],
 )
 def test_a_message_with_a_wrong_field_is_malformed(fields: dict[str, Any]) -> None:
     with pytest.raises(m.MalformedMessage):
         m.decode(msgpack.packb(fields))
+
+
+@pytest.mark.parametrize("content", ["a" * 65, b"ab", None])
+def test_a_content_that_is_no_short_text_is_malformed(content: Any) -> None:
+    with pytest.raises(ValidationError):
+        m.Done(1, 1, m.Layout(0, 0, 0), m.Tally(), content)
 
 
 def test_too_many_bytes_are_malformed() -> None:

@@ -294,11 +294,13 @@ def test_a_trainer_of_another_protocol_version_is_told_so(
 ) -> None:
     server, where = serve(config)
     encode = wire.encode_handshake
-    monkeypatch.setattr(wire, "encode_handshake", lambda it: encode(it).replace(b"\xa1v\x03", b"\xa1v\x63"))
+    monkeypatch.setattr(
+        wire, "encode_handshake", lambda it: encode(it).replace(b"\xa1v%c" % m.PROTOCOL_VERSION, b"\xa1v\x63")
+    )
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(remote_peer, where)
         poll_until_lost(server)
-        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 3"):
+        with pytest.raises(BadInputError, match=f"speaks protocol version 99, this process {m.PROTOCOL_VERSION}"):
             future.result(timeout=20)
 
 
@@ -650,7 +652,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(
         [wire.JOIN],
         [wire.JOIN, b"rubbish"],
         [wire.JOIN, b"\x81\xa1v\xa1x"],
-        [wire.JOIN, b"\x82\xa1v\x03\xa1x\x01"],  # an unknown field
+        [wire.JOIN, b"\x82\xa1v%c\xa1x\x01" % m.PROTOCOL_VERSION],  # an unknown field
     ]
     for frames in bad:
         dealer.send_multipart(frames)
