@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from common.errors import BadInputError, TransientError
-from common.redact import without_secrets
+from common.file_lock import NO_LOCKS, locked, try_lock
+from common.redact import shown
 from services.fetcher.cache_layout import (
     FILE_MODE,
     NEW_SUM,
@@ -30,7 +31,6 @@ from services.fetcher.cache_layout import (
     names_in,
 )
 from services.fetcher.cache_sweep import remove_if_unpinned, remove_run, sweep
-from services.fetcher.file_lock import locked, try_lock
 from services.fetcher.plan import SourceFile
 from services.fetcher.sums import Sum
 
@@ -93,7 +93,7 @@ class Cache:
             sweep(self._layout)
         except BaseException as error:
             self.close()
-            if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            if isinstance(error, OSError) and error.errno in NO_LOCKS:
                 raise BadInputError(
                     f"fetcher.cache_dir = {self._layout.folder} lies on a file system without locks "
                     f"({error.strerror}): name a directory on a local disk"
@@ -280,7 +280,7 @@ class Cache:
         noted = Sum.noted(self._layout.sum(name))
         if size_bytes == source.size_bytes and noted is not None and Sum.of(path) == noted:
             return True
-        logger.warning("%s: damaged in the cache (%s); fetching it again", without_secrets(source.url), path)
+        logger.warning("%s: damaged in the cache (%s); fetching it again", shown(source.url), path)
         return False
 
     def _was_checked(self, name: str, path: Path) -> bool:

@@ -27,10 +27,15 @@ class Checkpoint:
 
 
 class Memory:
-    """The arena: which unit each slot holds, and whether it is whole. Whoever finds another one there raises."""
+    """The arena: which unit each slot holds, and whether it is whole. Whoever finds another one there raises.
+
+    The header that a lease left may be damaged: its reader sees that.
+    """
 
     def __init__(self, slots: int) -> None:
         self._held: list[tuple[int, bool]] = [(0, False)] * slots
+        self.damaged: set[int] = set()
+        """Leases."""
 
     def begin(self, lease: m.Lease) -> None:
         """A decoder begins to write."""
@@ -82,6 +87,8 @@ class Decoder:
             if lease.unit.k in poison:
                 return False
             memory.end(lease)
+            if rng.random() < 0.01:
+                memory.damaged.add(lease.lease)
             self.writing = None
             self.outbox.append(_outcome(lease, rng.random()))
             if rng.random() < 0.05:
@@ -157,7 +164,7 @@ class Trainer:
         if not self.attached:
             self._attach()
         elif self.inbox and rng.random() < 0.6:
-            self._receive(rng, memory)
+            self._receive(memory)
         elif self._copied and rng.random() < self._copy_chance:
             self._release(rng, memory)
         else:
@@ -202,9 +209,9 @@ class Trainer:
         self._share = 0  # microbatches of that lane
         self.used_up = True
 
-    def _receive(self, rng: random.Random, memory: Memory) -> None:
+    def _receive(self, memory: Memory) -> None:
         match self.inbox.popleft():
-            case m.DeliveredUnit() as unit if unit.slot >= 0 and rng.random() < 0.01:
+            case m.DeliveredUnit() as unit if unit.lease in memory.damaged:
                 self.outbox.append(m.Reject(unit.k, "another unit"))
                 self.attached = False
                 self.inbox.clear()
