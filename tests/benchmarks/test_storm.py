@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from itertools import islice
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.storm import STRIKES, VERBS, Outcome, Record, forecast, run_storm, silence_s, told, tracebacks
+from benchmarks.storm import run_storm
+from benchmarks.storm_strikes import STRIKES, VERBS, Record, Victim, forecast
+from benchmarks.storm_verdict import Outcome, silence_s, told, tracebacks
 from tests.pipeline.runs import Processes
 
 DECODER, FETCHER = 7, 8
@@ -37,6 +40,14 @@ def test_a_process_is_silent_while_it_is_suspended_and_the_fetcher_is_not() -> N
     assert silence_s(record, DECODER) == pytest.approx(4)
     assert silence_s(record, FETCHER) == 0
     assert silence_s(record, 9) == 0
+
+
+def test_a_process_that_was_suspended_twice_goes_on_with_one_signal() -> None:
+    record, decoder = Record(), Victim(DECODER, "decoder", -1)
+    for second, number in enumerate([signal.SIGSTOP, signal.SIGSTOP, signal.SIGCONT, signal.SIGCONT]):
+        record.note(decoder, number, second)
+    assert silence_s(record, DECODER) == 2
+    assert record.sent == 4
 
 
 def test_a_decoder_that_is_fenced_or_blamed_although_nobody_struck_it_is_named(tmp_path: Path) -> None:
