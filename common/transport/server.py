@@ -21,6 +21,7 @@ from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
+from common.process import is_suspended
 from common.transport.addresses import SOCKET_FOLDER, Addresses
 from common.transport.events import Event, Lost, Received
 from common.transport.lifeline import LAST_WORD, PEERCRED
@@ -159,6 +160,11 @@ class ServerTransport:
         if self._remote is not None and self._remote.owns(peer):
             return self._remote.is_connected(peer)
         return peer in self._peers and not self._is_ended(peer)
+
+    def is_suspended(self, peer: str) -> bool:
+        """True if a peer's process is seen to be stopped, frozen, or waiting for the machine."""
+        entry = self._peers.get(peer)
+        return entry is not None and entry.pidfd is not None and is_suspended(entry.pid)
 
     def fence(self, peer: str) -> bool:
         """Kill a peer's process; False where that isn't possible (it lives in another PID namespace)."""

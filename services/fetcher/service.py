@@ -187,6 +187,9 @@ class FetcherService:
                 case Send(peer, message):
                     self._transport.send(peer, message)
                 case Fence(peer):
+                    if self._transport.is_suspended(peer):
+                        logger.warning("decoder %s is stopped or waits for this machine; no unit is to blame", peer)
+                        self._dispatcher.excuse(peer)
                     if not self._transport.fence(peer):
                         logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
                         self._act(self._dispatcher.fence_failed(peer))
@@ -211,6 +214,11 @@ class FetcherService:
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
+        if self._dispatcher.barren_epochs and not self._config.epochs:
+            raise BadInputError(
+                "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
+                "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
+            )
 
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""

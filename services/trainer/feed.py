@@ -29,7 +29,7 @@ from services.trainer.ahead import ReadAhead
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
-from services.trainer.lane import Lane, holds_no_slot, lanes_of_rank, units_in_advance
+from services.trainer.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.position import StreamPosition
 from services.trainer.state import NEW_PLAN_REMEDY
 from services.trainer.waits import BatchWaits
@@ -207,17 +207,16 @@ class Feed:
         self._transport.send(
             m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files, at.source)
         )
-        if not holds_no_slot(self._stream):
-            for lane in self._lanes:
-                self._transport.send(m.Want(lane.number, self._units_in_advance))
+        for lane in self._lanes:
+            self._transport.send(m.Want(lane.number, self._units_in_advance))
 
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
         former = self._taken = self.position
-        # Where no slot may be held, a unit is asked for only when its lane waits for it: see lane.py.
-        most = 0 if holds_no_slot(self._stream) else self._copier.batches_ahead
-        ahead = ReadAhead(self._assembled(), most, wait=self._receive, poll=self._receive_if_there)
+        ahead = ReadAhead(
+            self._assembled(), self._copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
+        )
         assembled = iter(ahead)
         while True:
             mine, mark = next(assembled, (None, None))
@@ -274,9 +273,6 @@ class Feed:
         """
         while True:
             while not lane.arrived and not lane.ended and not self._stops():
-                if holds_no_slot(self._stream) and not lane.asked:
-                    lane.asked = True
-                    self._transport.send(m.Want(lane.number, 1))
                 yield None
             if not lane.arrived or self._stops():
                 return
@@ -328,7 +324,6 @@ class Feed:
             case m.DeliveredUnit() as unit:
                 lane = self._lane(unit.k % self._stream.lanes)
                 lane.arrived.append((unit, self._arrays(unit)))
-                lane.asked = False
             case m.End(number):
                 self._lane(number).ended = True
             case m.CommitRequest():
@@ -364,14 +359,9 @@ class Feed:
             return None
         slot = self._transport.arena.slot(unit.slot)
         check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
-        if holds_no_slot(self._stream):
-            slot = slot[: slot_bytes_needed(self._workload, unit.layout)].copy()
-            self._transport.send(m.Release(unit.k))
         return unit_arrays(slot, self._workload, unit.layout)
 
     def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
         """All microbatches of a unit have been copied."""
-        if not (holds_no_slot(self._stream) and unit.slot >= 0):
-            self._transport.send(m.Release(unit.k))
-        if not holds_no_slot(self._stream):
-            self._transport.send(m.Want(lane.number, 1))
+        self._transport.send(m.Release(unit.k))
+        self._transport.send(m.Want(lane.number, 1))
