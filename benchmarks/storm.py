@@ -29,6 +29,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no run stays behind
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
     print(f"seed {arguments.seed}")
     try:
