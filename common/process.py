@@ -16,6 +16,9 @@ from common.redacted_log import redact_everything
 PARENT_VARIABLE = "_ICESTREAM_PARENT"
 """Set by whoever starts services as children and wants them to end with it: its process id."""
 
+RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
+"""Set by `icestream run` for several trainers: the file of the run directory in which they find each other."""
+
 _PR_SET_PDEATHSIG = 1
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from pathlib import Path
 
 import click
 
 from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import make_run_dir
 from services.config import load_config, store_config
 from services.fetcher.service import FetcherService
 from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
@@ -25,7 +27,8 @@ def fetcher(
     start_logging("fetcher")
     end_with_parent(signal.SIGKILL)  # all that it has to save is saved already
     stop = StopFlag()
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if warning := make_run_dir(run_dir):
+        logging.getLogger(__name__).warning("%s", warning)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     service = FetcherService(run_dir, config)

@@ -690,11 +690,18 @@ class Dispatcher:
             layout=entry.layout,
             tally=entry.tally,
             block_quarantined=unit.quarantined if first else (),
+            bad_files=self._bad_files_since(k - len(self.lanes), k),
             source=unit.source,
             content=entry.content,
         )
         self._stimuli.append((self._now_s, lane.trainer, delivered))
         return Send(lane.trainer, delivered)
+
+    def _bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
+        """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
+        return tuple(
+            bad.file for j in range(former_k + 1, k + 1) if j in self.units for bad in self.units[j].quarantined
+        )
 
     # -------------------------------------------------------------- small things
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from typing import Literal
 import click
 
 from common.errors import BadInputError
+from common.file_lock import no_other_host
 from common.redact import without_secrets
 from services.config import CONFIG_FILE, load_config
 from services.fetcher.ledger import LEDGER_FILE, Ledger
@@ -56,8 +58,7 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """(epoch, a line for each range). Raises BadInputError."""
     config = load_config(run_dir, environment={})
-    ledger = Ledger(run_dir / LEDGER_FILE)
-    try:
+    with no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(run_dir / LEDGER_FILE)) as ledger:
         place = ledger.place()
         lines: list[RangeLine] = []
         for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges)):
@@ -75,6 +76,4 @@ def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
                 lines.append(RangeLine(name, "failed", 0, 0, f"{tries} tries: {without_secrets(reason)}"))
             else:
                 lines.append(RangeLine(name, "to come", 0, 0, ""))
-    finally:
-        ledger.close()
     return (place.epoch if place is not None else 0), lines

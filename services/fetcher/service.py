@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Literal
 from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
+from common.file_lock import RunLock, Wait, patience
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
-from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
+from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.cache import Cache
@@ -58,6 +59,10 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
+_LOCK_S = 2.0
+"""How long the place of a fetcher that was just killed may take to be free: a file server hears of it later."""
+_LET_GO_S = 60.0
+"""How long a trainer may take to see that a fetcher is gone: a step, an evaluation."""
 _LINGER_S = 5.0
 _LOOK_AHEAD_BLOCKS = 10_000
 _REQUEST_S = 1.0
@@ -68,6 +73,24 @@ _USELESS_ANSWERS = 3
 """So many in a row at the same place, and a checkpoint is no help."""
 """Blocks in which files are looked for that a former fetcher left on disk."""
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
+
+
+def _until_former_peers_let_go(run_dir: Path) -> Wait:
+    """Trainer and decoders of a fetcher that died keep its arena in memory until they see that it is gone."""
+    if read_status(run_dir, "fetcher", FetcherStatus) is None:
+        return lambda: False  # the first of this run
+    wait, told = patience(_LET_GO_S), False
+
+    def wait_and_tell() -> bool:
+        nonlocal told
+        if not told:
+            told = True
+            problem = f"too little memory for the arena; waiting up to {_LET_GO_S:g} s for that of the former fetcher"
+            logger.warning(problem)
+            write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid(), problem=problem))
+        return wait()
+
+    return wait_and_tell
 
 
 class FetcherService:
@@ -81,6 +104,9 @@ class FetcherService:
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
+        # Before anything else of the run is touched: SQLite's ledger must not be open on two hosts.
+        self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
+        wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
@@ -101,7 +127,8 @@ class FetcherService:
             budget_bytes=config.fetcher.disk_budget_bytes,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
-        self._arena = Arena.create(stream.slots, stream.slot_bytes)  # first of what grows with the slots: it may refuse
+        # First of what grows with the slots: it may refuse.
+        self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=self._hash,
@@ -171,13 +198,14 @@ class FetcherService:
         if self._exporter is not None:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
+        self._ledger.close()
+        self._lock.close()
         self._arena.close()
         self._cache.stop()
         self._remotes.close()  # before who waits for it
         self._pool.close()
         self._lister.close()
         self._cache.close()
-        self._ledger.close()
 
     # -------------------------------------------------------------- actions
 
