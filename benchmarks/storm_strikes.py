@@ -41,7 +41,7 @@ STRIKES = {
     "kill all": 0.5,
 }
 
-STILL_ACTIVE = ("already active in this", "already running in this", "is running in this", "at work in this")
+STILL_ACTIVE = ("the run is in use by", "is already running in this", "uses this cache directory")
 """A refusal beside processes of the former session that have not ended yet."""
 
 
