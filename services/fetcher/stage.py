@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.config import StreamConfig
 from common.errors import IcestreamError, TransientError
-from common.redact import without_secrets
+from common.redact import shown
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
@@ -54,10 +54,10 @@ class Stage:
                 return NotStaged(file, _reason(source, error))
             bad = StagedFile(file, str(path), None, reason=_reason(source, error))
         else:
-            remote = "" if local_path(source.url) else without_secrets(source.url)
+            remote = "" if local_path(source.url) else shown(source.url)
             return StagedFile(file, str(path), footer, remote)
         # The plan was made with this footer: its units stay, and the decoder quarantines their rows.
-        return StagedFile(file, "", footer, without_secrets(source.url)) if footer else bad
+        return StagedFile(file, "", footer, shown(source.url)) if footer else bad
 
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""
@@ -76,5 +76,5 @@ class Stage:
 
 
 def _reason(source: SourceFile, error: IcestreamError) -> str:
-    """Why a file is bad. It is told in logs, summaries and checkpoints: no secret may be in it."""
-    return without_secrets(f"{source.url}: {error}")
+    """Why a file is bad, for logs, summaries and checkpoints."""
+    return shown(f"{source.url}: {error}")
