@@ -77,7 +77,7 @@ class ParquetReader:
             file = self._open(path)
             whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
             if whole:
-                batches = self._iterate(file, [part.row_group for part in parts])
+                batches = self._iterate(file, parts)
             else:
                 batches = itertools.chain.from_iterable(self._rows_of(file, part) for part in parts)
             num_rows = 0
@@ -93,9 +93,12 @@ class ParquetReader:
         if num_rows != promised:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
-    def _iterate(self, file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
-        rows = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(rows, groups, self._names, use_threads=False)
+    def _iterate(self, file: pq.ParquetFile, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """Batches of the row groups of parts: many outliers in few rows would make a batch of any size."""
+        usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
+        rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
+        groups = [part.row_group for part in parts]
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(min(rows, usual), groups, self._names, use_threads=False)
         return batches
 
     def _rows_of(self, file: pq.ParquetFile, part: Part) -> Iterator[pa.RecordBatch]:
@@ -103,7 +106,7 @@ class ParquetReader:
         key = (part.path, part.row_group)
         scan = self._scans.pop(key, None)
         if scan is None or scan.row > part.first_row:
-            scan = _Scan(self._iterate(file, [part.row_group]))
+            scan = _Scan(self._iterate(file, [part]))
         yield from scan.rows(part.first_row, part.rows)
         if part.first_row + part.rows < file.metadata.row_group(part.row_group).num_rows:
             self._scans[key] = scan
