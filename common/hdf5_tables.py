@@ -30,7 +30,7 @@ _STANDARD_TYPES = tuple(
 _OF_THE_FILE = (0, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.ENODATA)
 """What the kernel says when a damaged file leads HDF5 to a place that no file has."""
 _CACHE_BYTES = 8 << 20
-_MOST_CACHE_BYTES = 256 << 20
+MOST_CACHE_BYTES = 256 << 20
 
 
 class BadTables(Exception):
@@ -129,11 +129,13 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
 
 @contextmanager
 def hdf5_errors(what: str) -> Iterator[None]:
-    """What HDF5 and h5py raise, as OSError with an errno (the machine) or BadTables (the file)."""
+    """What HDF5 and h5py raise, as OSError with an errno (the machine), BadTables (the file), or MemoryError."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         number = getattr(error, "errno", None) or _errno_in(str(error))
+        if number == errno.ENOMEM or "memory allocation failed" in str(error):
+            raise MemoryError(str(error)) from None
         if number not in _OF_THE_FILE:
             raise OSError(number, os.strerror(number), getattr(error, "filename", None)) from error
         raise BadTables(f"{what}: {' '.join(str(error).split())[:300]}") from None
@@ -167,7 +169,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         shape, dataset = tuple(opened.shape), opened.id
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
-            if _CACHE_BYTES < 2 * chunk_bytes <= _MOST_CACHE_BYTES:
+            if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
                 # What is larger than the cache would be decompressed anew for each slice of it.
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)

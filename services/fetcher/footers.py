@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from common.file_kind import file_kind
 from common.memory_limit import asked_for_too_much, too_much
 from common.schema import SourceColumn, Workload
-from services.fetcher.bad_file import BadFileError
+from services.fetcher.bad_file import BadFileError, check_largest
 from services.fetcher.parquet_claims import check_claims
 from services.fetcher.parquet_footer import DamagedFooter, NoFooter, parse_footer
 from services.fetcher.parquet_pages import check_pages
@@ -73,7 +73,7 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
                 spans: tuple[Span, ...] = ()
                 if not capacity.fits(group.rows, bound):
                     counts = _count(file, index, RowGroup(group.rows, bound), particles)
-                    check_largest(counts, capacity, f"row group {index}")
+                    check_largest(counts, capacity.largest_event, f"row group {index}")
                     spans = cut_spans(counts, capacity, stream)
                 groups.append(RowGroup(group.rows, bound, spans))
     except NoFooter as error:
@@ -87,16 +87,6 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
     except (pa.ArrowException, OSError) as error:
         raise BadFileError(f"unreadable: {_one_line(error)}") from None
     return Footer(tuple(groups))
-
-
-def check_largest(counts: npt.NDArray[np.integer], capacity: SlotCapacity, where: str) -> None:
-    """Raise BadFileError for an event that is too large even for an outlier."""
-    if len(counts) and counts.max() > capacity.largest_event:
-        row = int(np.argmax(counts > capacity.largest_event))
-        raise BadFileError(
-            f"{where}, row {row}: an event of {counts[row]} particles; at most {capacity.largest_event} are read: that "
-            "follows from stream.slot_mib"
-        )
 
 
 def _count(file: pq.ParquetFile, index: int, group: RowGroup, column: SourceColumn) -> npt.NDArray[np.integer]:

@@ -21,11 +21,15 @@ _MOST_WIDTHS = 8
 def check_claims(footer: ParquetFooter, workload: Workload) -> list[Sequence[ColumnChunk]]:
     """The columns of each row group that are read. Raises DamagedFooter; the columns must be there."""
     if len(footer.row_groups) > MOST_ROW_GROUPS:
-        raise DamagedFooter(f"{len(footer.row_groups)} row groups; at most {MOST_ROW_GROUPS} are read: write larger ones")
+        raise DamagedFooter(
+            f"{len(footer.row_groups)} row groups; at most {MOST_ROW_GROUPS} are read: write larger ones"
+        )
     columns = []
     for index, group in enumerate(footer.row_groups):
         if group.rows > MOST_ROWS:
-            raise DamagedFooter(f"row group {index} has {group.rows} rows; at most {MOST_ROWS} are read: write smaller ones")
+            raise DamagedFooter(
+                f"row group {index} has {group.rows} rows; at most {MOST_ROWS} are read: write smaller ones"
+            )
         columns.append([group.column(source.name) for source in workload.source_columns])
         for source, column in zip(workload.source_columns, columns[-1], strict=True):
             most = group.rows * len(workload.stored_fields(source)) * _MOST_WIDTHS if source.nesting == 1 else 0

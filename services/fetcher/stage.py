@@ -13,7 +13,6 @@ from common.redact import without_secrets
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
-from services.fetcher.footers import read_footer
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
 from services.fetcher.transfer import WrongSizeError, fetch
@@ -37,6 +36,8 @@ class Stage:
     capacity: SlotCapacity
     fetch: Callable[[SourceFile, Path], None] = fetch
     """Writes a remote file at a path: see `services.fetcher.cache.Fetch`."""
+    inspect: Callable[[Path], Footer] | None = None
+    """Reads a footer in another process: see `services.fetcher.inspection`. None: in this one."""
 
     def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
         """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason.
@@ -46,7 +47,7 @@ class Stage:
         path = self.path(source)
         try:
             self._bring(source, path)
-            footer = footer or read_footer(path, self.workload, self.stream, self.capacity)
+            footer = footer or self._inspect(path)
         except BadFileError as error:
             bad = StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=error.rows)
         except IcestreamError as error:
@@ -62,6 +63,13 @@ class Stage:
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""
         return local_path(source.url) or self.cache.path(source)
+
+    def _inspect(self, path: Path) -> Footer:
+        if self.inspect is not None:
+            return self.inspect(path)
+        from services.fetcher.footers import read_footer  # Arrow: 60 MiB that a fetcher doesn't need
+
+        return read_footer(path, self.workload, self.stream, self.capacity)
 
     def _bring(self, source: SourceFile, path: Path) -> None:
         if local_path(source.url) is None:
