@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from common.config import StreamConfig
 from common.geometry import vertical_depth_m
+from common.memory_limit import asked_for_too_much, free_heap, too_much
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.ragged import Array, UnitArrays, unit_arrays
 from common.schema import Depth, Workload
@@ -76,8 +77,9 @@ class Decode:
             return [], [], []
         try:
             return of_unit, self._read_parts(of_unit, beat), []
-        except BadRowsError:  # which of them is it?
+        except (BadRowsError, MemoryError):  # which of them is it?
             pass
+        free_heap()
         parts: list[Part] = []
         pieces: list[RaggedRows] = []
         bad: list[Quarantined] = []
@@ -87,6 +89,12 @@ class Decode:
                 parts.append(part)
             except BadRowsError as error:
                 bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
+            except MemoryError:
+                if not asked_for_too_much():
+                    raise  # it says something of this machine and nothing of the file
+                reason = f"{part.name}: row group {part.row_group} needs {too_much()} to decode"
+                bad.append(Quarantined(part.file, part.row_group, part.rows, reason[:2000]))
+                free_heap()
         return parts, pieces, bad
 
     def _read_parts(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
