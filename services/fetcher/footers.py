@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
+from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.schema import SourceColumn, Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.parquet_footer import DamagedFooter, parse_footer
@@ -21,13 +22,14 @@ _SCAN_ROWS = 65_536
 
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    """The file's row groups. Raises BadFileError that says what is wrong with the file."""
+    """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
     try:
         kind = file_kind(path)
     except BadInputError as error:
         raise BadFileError(str(error)) from None
     except OSError as error:
-        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+        raise_if_machine(error, path)
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
     if kind == "HDF5":
         from services.fetcher.hdf5_footer import read_hdf5_footer  # h5py: most runs never need it
 
@@ -54,10 +56,10 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
                 groups.append(RowGroup(group.rows, bound, spans))
     except DamagedFooter as error:
         raise BadFileError(f"damaged: {error}") from None
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise BadFileError(f"truncated, or not Parquet: {_one_line(error)}") from None
-    except (pa.ArrowException, OSError) as error:
-        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+    except (pa.ArrowException, *LIBRARY_ERRORS) as error:
+        raise_if_machine(error, path)
+        is_content = isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
+        raise BadFileError(f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}") from None
     return Footer(tuple(groups))
 
 
@@ -98,7 +100,3 @@ def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
             expected = ("an integer", "list<float>", "list<list<float>>")[column.nesting]
             return f"column {column.name!r} has type {kind}; expected {expected}"
     return None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

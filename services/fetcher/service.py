@@ -458,7 +458,7 @@ class FetcherService:
             ranges=len(self._inventory.ranges),
             ranges_listed=self._inventory.num_known,
             listing=self._listing.listing,
-            problem=self._listing.problem or self._pool.problem,
+            problem=self._listing.problem or self._pool.problem or self._dispatcher.problem,
             listed=self._listed,
             received_bytes=self._remotes.bytes_received,
             received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
