@@ -82,7 +82,6 @@ class FetcherService:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
@@ -90,6 +89,8 @@ class FetcherService:
         self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         self._inventory = Inventory(self._ledger, ranges, self._blocks)
+        # Behind the ledger: with a damaged one the service is made a second time.
+        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         self._claims = Claims(self._inventory)
         self._remotes = Remotes(config, self._note_listed)
         for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote

@@ -178,8 +178,8 @@ def test_no_error_of_the_machine_makes_a_listing_shorter(
     monkeypatch.setattr(os, touched, failing)
     listed([str(folder / pattern)])
     num_calls = calls
-    for number in ERRNOS:
-        for fails_at in range(1, num_calls + 1):
+    for fails_at in range(1, num_calls + 1):
+        for number in ERRNOS if fails_at == 1 else ERRNOS[::20]:
             calls = 0
             with pytest.raises(TransientError, match=re.escape(os.strerror(number))) as told:
                 listed([str(folder / pattern)])
