@@ -178,6 +178,8 @@ class Failed:
     reason: Text
     gone: Annotated[bool, Field(strict=True)] = False
     """A staged file is not on the disk any more: the unit is not to blame."""
+    machine: Annotated[bool, Field(strict=True)] = False
+    """Something is wrong with the decoder's machine: the unit is never to blame, and any decoder may try it again."""
 
 
 @dataclass(frozen=True, config=_checked)

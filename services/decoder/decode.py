@@ -5,6 +5,7 @@ R rows of the unit's parts, E events that go into the slot, P particles.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from common.config import StreamConfig
 from common.geometry import vertical_depth_m
+from common.input_errors import MachineError
 from common.memory_limit import asked_for_too_much, free_heap, too_much
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.ragged import Array, UnitArrays, unit_arrays
@@ -77,8 +79,9 @@ class Decode:
             return [], [], []
         try:
             return of_unit, self._read_parts(of_unit, beat), []
-        except (BadRowsError, MemoryError):  # which of them is it?
-            pass
+        except (BadRowsError, MachineError, MemoryError) as error:  # which of them is it?
+            if not isinstance(error, BadRowsError) and not _is_too_large(error):
+                raise
         free_heap()
         parts: list[Part] = []
         pieces: list[RaggedRows] = []
@@ -89,9 +92,9 @@ class Decode:
                 parts.append(part)
             except BadRowsError as error:
                 bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
-            except MemoryError:
-                if not asked_for_too_much():
-                    raise  # it says something of this machine and nothing of the file
+            except (MachineError, MemoryError) as error:
+                if not _is_too_large(error):
+                    raise
                 reason = f"{part.name}: row group {part.row_group} needs {too_much()} to decode"
                 bad.append(Quarantined(part.file, part.row_group, part.rows, reason[:2000]))
                 free_heap()
@@ -144,6 +147,12 @@ class Decode:
                 outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
         write_outliers(outlier_path(self.run_dir, unit.k), outliers, self.workload)
+
+
+def _is_too_large(error: MachineError | MemoryError) -> bool:
+    """True if a part asks for more memory than this process may have; else the error is about the machine."""
+    is_memory = isinstance(error, MemoryError) or error.number == errno.ENOMEM
+    return is_memory and asked_for_too_much()
 
 
 def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:

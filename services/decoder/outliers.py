@@ -46,8 +46,11 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload)
     columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may be at it, one of them thought hung
-    pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
-    part.replace(path)
+    try:
+        pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _common_schema(schemas: Sequence[pa.Schema], workload: Workload) -> pa.Schema:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import sqlite3
 from pathlib import Path
 
 import click
 
 from common.process import StopFlag, end_with_parent, start_logging
-from services.config import load_config, store_config
+from services.config import Config, load_config, store_config
+from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, raise_if_damaged, set_aside
 from services.fetcher.service import FetcherService
 from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
+
+logger = logging.getLogger(__name__)
 
 
 @click.command(epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml")
@@ -28,9 +33,22 @@ def fetcher(
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    while not stop:
+        try:
+            _serve(run_dir, config, stop)
+            return
+        except DamagedLedger as error:
+            aside = set_aside(run_dir / LEDGER_FILE)
+            logger.error("%s; it is %s now, and the inputs are listed again", error, aside)
+
+
+def _serve(run_dir: Path, config: Config, stop: StopFlag) -> None:
     service = FetcherService(run_dir, config)
     try:
         store_config(run_dir, config)  # decoders and the trainer read it from there
         service.run(stop)
+    except sqlite3.DatabaseError as error:
+        raise_if_damaged(run_dir / LEDGER_FILE, error)
+        raise
     finally:
         service.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
+from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
 from common.memory_limit import asked_for_too_much, too_much
 from common.schema import SourceColumn, Workload
 from services.fetcher.bad_file import BadFileError, check_largest
@@ -28,12 +30,11 @@ _BUFFER_BYTES = 1 << 20
 
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    """The file's row groups. Raises BadFileError that says what is wrong with the file, and MemoryError only if the
-    machine has no memory."""
+    """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
     try:
         return _read(path, workload, stream, capacity)
-    except MemoryError:
-        if asked_for_too_much():
+    except MachineError as error:
+        if error.number == errno.ENOMEM and asked_for_too_much():
             raise BadFileError(f"it needs {too_much()} to inspect") from None
         raise
 
@@ -44,7 +45,8 @@ def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCa
     except BadInputError as error:
         raise BadFileError(str(error)) from None
     except OSError as error:
-        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+        raise_if_machine(error, path)
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
     if kind == "HDF5":
         from services.fetcher.hdf5_footer import read_hdf5_footer  # h5py: most runs never need it
 
@@ -80,12 +82,12 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
         raise BadFileError(f"truncated, or not Parquet: {error}") from None
     except DamagedFooter as error:
         raise BadFileError(f"damaged: {error}") from None
-    except MemoryError:
-        raise
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise BadFileError(f"truncated, or not Parquet: {_one_line(error)}") from None
-    except (pa.ArrowException, OSError) as error:
-        raise BadFileError(f"unreadable: {_one_line(error)}") from None
+    except (pa.ArrowException, *LIBRARY_ERRORS) as error:
+        raise_if_machine(error, path)
+        is_content = isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
+        raise BadFileError(
+            f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}"
+        ) from None
     return Footer(tuple(groups))
 
 
@@ -131,7 +133,3 @@ def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
             expected = ("an integer", "list<float>", "list<list<float>>")[column.nesting]
             return f"column {column.name!r} has type {kind}; expected {expected}"
     return None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

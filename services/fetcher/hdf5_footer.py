@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from common.config import StreamConfig
+from common.input_errors import raise_if_machine
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError, check_largest
@@ -32,6 +33,7 @@ def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capac
     except BadTables as error:
         raise BadFileError(str(error), error.rows) from None
     except OSError as error:
+        raise_if_machine(error, path)
         raise BadFileError(f"unreadable: {error.strerror}") from None
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import fsspec
 
 from common.errors import BadInputError
+from services.fetcher.local_listing import files_below, files_matching, status_of
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
 from services.fetcher.suffixes import SUFFIXES
@@ -20,6 +23,10 @@ from services.pelican.url import is_pelican
 
 CHECKSUMS = ("adler32", "crc32", "md5", "sha1", "sha256")
 """Kinds of checksum that a list file may give."""
+NOT_UTF8 = "name=not-utf-8"
+"""Stands for the checksum of a file whose name can't be written down: the URL is only like it, for the user's eyes."""
+_MOST_BYTES = 1 << 60
+"""No file is larger; what claims to be would not fit the ledger's integers."""
 
 
 class NothingFound(BadInputError):
@@ -29,15 +36,27 @@ class NothingFound(BadInputError):
 def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
     """Every file once, in the order of the inputs, sorted inside each.
 
-    Raises BadInputError naming the input; it is NothingFound where all that is wrong is that no file is there.
+    Raises BadInputError naming the input, which is NothingFound where all that is wrong is that no file is there, and
+    TransientError.
     """
     if not inputs:
         raise BadInputError("no input: name files, directories, globs or URLs with -i")
     files: dict[str, SourceFile] = {}
     for text in inputs:
-        for file in sorted(_expand_one(text, remotes), key=lambda file: file.url):
+        for file in sorted(map(_writable, _expand_one(text, remotes)), key=lambda file: file.url):
             files.setdefault(file.url, file)
     return list(files.values())
+
+
+def _writable(file: SourceFile) -> SourceFile:
+    """The file as the ledger, messages and digests can hold it. Raises BadInputError."""
+    if not 0 <= file.size_bytes < _MOST_BYTES:
+        raise BadInputError(f"{file.url}: a size of {file.size_bytes:.3g} bytes; no file can have it")
+    try:
+        file.url.encode()
+    except UnicodeEncodeError:
+        return SourceFile(file.url.encode("utf-8", "backslashreplace").decode(), file.size_bytes, NOT_UTF8)
+    return file
 
 
 def local_path(url: str) -> Path | None:
@@ -93,7 +112,7 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
             continue
         size, checksum = (*rest, "")[:2]
         is_known_kind = not checksum or checksum.partition("=")[0] in CHECKSUMS
-        if not size.isascii() or not size.isdigit() or len(rest) > 2 or not is_known_kind:
+        if not size.isascii() or not size.isdigit() or len(size) > 18 or len(rest) > 2 or not is_known_kind:
             raise BadInputError(
                 f"@{path}, line {number}: expected an input, or URL, size in bytes and (for example) adler32=0123abcd, "
                 "with tabs between"
@@ -102,22 +121,26 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
 
 
 def _expand_local(text: str) -> Iterator[SourceFile]:
+    if "\0" in text:
+        raise BadInputError(f"{text!r}: no path has a zero byte in it")
     path = Path(text).expanduser().absolute()
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
+    status = status_of(path)
+    if status is not None:
+        found = sorted(files_below(path)) if stat.S_ISDIR(status.st_mode) else [path]
         if not found:
             raise NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
-    elif path.exists():
-        found = [path]
     elif glob.has_magic(text):
-        # pathlib can't expand an absolute glob.
-        found = [Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()]  # noqa: PTH207
+        found = files_matching(path)
         if not found:
             raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
     else:
         raise NothingFound(f"{text}: no such file or directory")
+    if not any(os.access(file, os.R_OK) for file in found):
+        raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
     for file in found:
-        yield SourceFile(str(file), file.stat().st_size)
+        status = status_of(file)
+        size_bytes = status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
+        yield SourceFile(str(file), size_bytes)
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:
@@ -150,4 +173,7 @@ def _size_bytes(url: str, info: dict[str, Any]) -> int:
     size = info.get("size")
     if size is None:
         raise BadInputError(f"{url}: the server doesn't tell the size of {info['name']}, which the plan needs")
-    return int(size)
+    try:
+        return int(size)
+    except (TypeError, ValueError, OverflowError):
+        raise BadInputError(f"{url}: the server tells {size!r:.80} as the size of {info['name']}") from None

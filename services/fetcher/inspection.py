@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from common.bounds import working_bytes
 from common.config import SourceConfig, StreamConfig
 from common.errors import TransientError
+from common.input_errors import MachineError
 from common.process import PARENT_VARIABLE
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.plan import Footer, RowGroup, Span
@@ -79,12 +80,12 @@ class Inspection:
         self._closed = False
 
     def __call__(self, path: Path) -> Footer:
-        """The file's footer. Raises BadFileError, and OSError or TransientError if it must be tried again."""
+        """The file's footer. Raises BadFileError, and TransientError if it must be tried again."""
         end = 0
         for _ in range(_TRIES):
             process = self._take()
             try:
-                footer = _footer_of(process.ask(json.dumps({"path": str(path)})))
+                footer = _footer_of(process.ask(json.dumps({"path": str(path)})), path)
             except _Died as error:
                 end = self._end(process)
                 if self._closed or not _is_own(end):
@@ -92,7 +93,7 @@ class Inspection:
                 if end == -signal.SIGXCPU:
                     raise BadFileError("it needs too much CPU time to inspect") from None
                 continue
-            except (BadFileError, OSError, TransientError):
+            except (BadFileError, MachineError):
                 self._idle.put(process)
                 raise
             self._idle.put(process)
@@ -190,13 +191,11 @@ class _Process:
         return code
 
 
-def _footer_of(answer: _Answer) -> Footer:
+def _footer_of(answer: _Answer, path: Path) -> Footer:
     if answer.bad is not None:
         raise BadFileError(answer.bad, answer.rows)
     if answer.machine is not None:
-        if answer.errno:
-            raise OSError(answer.errno, answer.machine)
-        raise TransientError(answer.machine)
+        raise MachineError(answer.machine, answer.errno, str(path))
     if answer.footer is None:
         raise _Died("another answer")
     groups = tuple(

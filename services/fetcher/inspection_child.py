@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.config import SourceConfig, StreamConfig
-from common.errors import BadInputError, IcestreamError
+from common.errors import BadInputError
+from common.input_errors import MachineError, machine_errno, one_line
 from common.memory_limit import limit_memory
 from common.process import end_with_parent
 from common.schema import WORKLOADS
@@ -53,12 +54,10 @@ def main() -> None:
             return {"bad": str(error), "rows": error.rows}
         except BadInputError as error:
             return {"bad": str(error)}
-        except IcestreamError as error:
-            return {"machine": str(error)}
-        except OSError as error:
-            return {"machine": error.strerror or str(error), "errno": error.errno or 0}
-        except MemoryError:
-            return {"machine": "no memory is left to inspect it"}
+        except MachineError as error:
+            return {"machine": str(error), "errno": error.number}
+        except (OSError, MemoryError) as error:
+            return {"machine": f"{path}: {one_line(error)}", "errno": machine_errno(error)}
         except Exception as error:  # noqa: BLE001  whatever the bytes of a file lead to ends this file, not the run
             return {"bad": f"it can't be inspected: {error!r}"[:300]}
 

@@ -5,6 +5,7 @@ All but the frozen inventories is cache. Files are numbered over the ranges in u
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from array import array
@@ -47,6 +48,15 @@ CREATE TABLE IF NOT EXISTS bad (
 CREATE TABLE IF NOT EXISTS failures (inputs TEXT PRIMARY KEY, tries INTEGER NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, ranges_done INTEGER NOT NULL);
 """
+
+
+class DamagedLedger(BadInputError):
+    """The ledger can't be believed. Nothing in it is the only copy: see set_aside()."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        super().__init__(
+            f"{path}: not a ledger, or damaged ({reason}); the run's fetcher makes a new one when it starts"
+        )
 
 
 @dataclass(frozen=True)
@@ -92,9 +102,8 @@ class Ledger:
             with self._db:
                 self._settings = self._id("settings", "hash", settings)
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorname not in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
-                raise  # a full or failing disk, say: the ledger itself may be sound
-            raise BadInputError(f"{path}: not a ledger ({error}); use --fresh, or another run directory") from None
+            raise_if_damaged(path, error)
+            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -124,7 +133,7 @@ class Ledger:
         size_bytes = sum(file.size_bytes for file in files)
         digest = files_digest((file.url, file.size_bytes) for file in files)
         with self._db:
-            row = (_key(one), len(files), size_bytes, digest, note)
+            row = (_key(one), len(files), min(size_bytes, 2**63 - 1), digest, note)
             query = "INSERT INTO ranges (inputs, num_files, bytes, digest, note) VALUES (?, ?, ?, ?, ?)"
             added = self._db.execute(query, row)
             assert added.lastrowid is not None
@@ -170,7 +179,10 @@ class Ledger:
             "SELECT folders.url, name, size_bytes, checksum FROM files JOIN folders ON folders.id = folder "
             "WHERE range = ? AND file = ?"
         )
-        folder, name, size_bytes, checksum = self._db.execute(query, self._at(file)).fetchone()
+        row = self._db.execute(query, self._at(file)).fetchone()
+        if row is None:
+            raise DamagedLedger(self._path, f"file {file} is missing")
+        folder, name, size_bytes, checksum = row
         return SourceFile(folder + name, size_bytes, checksum)
 
     def staged_bytes(self, frozen: FrozenRange) -> array[int]:
@@ -187,8 +199,11 @@ class Ledger:
         row = self._db.execute(query, (self._settings, *self._at(file))).fetchone()
         if row is None:
             return None
-        groups = msgpack.unpackb(row[0], use_list=False)
-        return Footer(tuple(RowGroup(rows, n, tuple(Span(*span) for span in spans)) for rows, n, *spans in groups))
+        try:
+            groups = msgpack.unpackb(row[0], use_list=False)
+            return Footer(tuple(RowGroup(rows, n, tuple(Span(*span) for span in spans)) for rows, n, *spans in groups))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DamagedLedger(self._path, f"the footer of file {file}: {error}") from None
 
     def keep_footer(self, file: int, footer: Footer) -> None:
         """Remember a footer."""
@@ -245,6 +260,26 @@ class Ledger:
             raise BadInputError(
                 f"{self._path}: written by another version of icestream; use --fresh, or another run directory"
             )
+
+
+def raise_if_damaged(path: Path, error: sqlite3.DatabaseError) -> None:
+    """Raise DamagedLedger if the file itself is wrong: with a full or failing disk it may be sound."""
+    if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        raise DamagedLedger(path, error) from None
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged ledger out of the way; where it is now. The next one is made from the inputs.
+
+    The trainer's checkpoint has the digest of the inventory, the cursor and the bad files: a run goes on where it was,
+    or is told that its inputs are others now.
+    """
+    aside = path.with_name(f"{path.name}.damaged")
+    for suffix in ("-wal", "-shm"):  # a new ledger would take them for its own
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(aside)
+    return aside
 
 
 def _key(one: Range) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from common.errors import BadInputError
 from common.redact import without_secrets
 from services.config import CONFIG_FILE, load_config
-from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.ledger import LEDGER_FILE, Ledger, raise_if_damaged
 from services.fetcher.ranges import make_ranges
 from services.options import run_dir_option
 
@@ -75,6 +76,9 @@ def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
                 lines.append(RangeLine(name, "failed", 0, 0, f"{tries} tries: {without_secrets(reason)}"))
             else:
                 lines.append(RangeLine(name, "to come", 0, 0, ""))
+    except sqlite3.DatabaseError as error:
+        raise_if_damaged(run_dir / LEDGER_FILE, error)
+        raise
     finally:
         ledger.close()
     return (place.epoch if place is not None else 0), lines

@@ -83,7 +83,6 @@ class FetcherService:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
@@ -91,6 +90,8 @@ class FetcherService:
         self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         self._inventory = Inventory(self._ledger, ranges, self._blocks)
+        # Behind the ledger: with a damaged one the service is made a second time.
+        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         self._claims = Claims(self._inventory)
         self._remotes = Remotes(config, self._note_listed)
         for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
@@ -461,7 +462,7 @@ class FetcherService:
             ranges=len(self._inventory.ranges),
             ranges_listed=self._inventory.num_known,
             listing=self._listing.listing,
-            problem=self._listing.problem or self._pool.problem,
+            problem=self._listing.problem or self._pool.problem or self._dispatcher.problem,
             listed=self._listed,
             received_bytes=self._remotes.bytes_received,
             received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),

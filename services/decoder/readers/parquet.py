@@ -13,6 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.errors import BadInputError
+from common.file_kind import open_file
+from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
 from common.ragged import Array
 from common.schema import SourceColumn, Workload
@@ -23,6 +26,8 @@ from services.decoder.rows import BadRowsError, RaggedRows
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
+_BUFFER_BYTES = 1 << 20
+"""Of each column of a file that isn't mapped: else a row group's column is read at once."""
 _SMALL_ROWS = 8_192
 _BATCH_ROWS = 16_384
 _ORDERED_BATCH_ROWS = 28_672
@@ -74,7 +79,7 @@ class ParquetReader:
         if not path:
             raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
         try:
-            file = self._open(path)
+            file = self._open(path, own_copy=bool(parts[0].remote))
             whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
             if whole:
                 batches = self._iterate(file, parts)
@@ -84,11 +89,10 @@ class ParquetReader:
             for batch in batches:
                 num_rows += batch.num_rows
                 yield batch
-        except (pa.ArrowException, OSError, IndexError) as error:
+        except (pa.ArrowException, BadInputError, *LIBRARY_ERRORS) as error:
             self._close(path)
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-                raise  # it says something of this machine and nothing of the file: decoding must not depend on it
-            raise BadRowsError(f"{where} can't be read: {' '.join(str(error).split())[:300]}") from None
+            raise_if_machine(error, path)
+            raise BadRowsError(f"{where} can't be read: {one_line(error)}") from None
         promised = sum(part.rows for part in parts)
         if num_rows != promised:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
@@ -113,12 +117,19 @@ class ParquetReader:
             while len(self._scans) > _OPEN_SCANS:
                 self._scans.popitem(last=False)
 
-    def _open(self, path: str) -> pq.ParquetFile:
+    def _open(self, path: str, *, own_copy: bool) -> pq.ParquetFile:
         file = self._files.pop(path, None)
         if file is None:
             for evicted in [known for known in self._files if not Path(known).exists()]:
                 self._close(evicted)  # an open file would keep its disk space
-            file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            with open_file(Path(path)) as opened:  # Arrow would wait for ever for a pipe that took the file's place
+                # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.
+                file = pq.ParquetFile(
+                    f"/proc/self/fd/{opened.fileno()}",
+                    memory_map=own_copy,
+                    buffer_size=0 if own_copy else _BUFFER_BYTES,
+                    page_checksum_verification=True,
+                )
         self._files[path] = file
         while len(self._files) > _OPEN_FILES:
             self._close(next(iter(self._files)))
