@@ -17,7 +17,7 @@ _LEAST_SHARE = 8
 _LEAST_OUTLIER_BYTES = 32 * MIB
 """Slots smaller than 4 MiB: an event of 178,000 particles takes 2 MiB, whatever the slot."""
 _BASE_BYTES = 512 * MIB
-_COPIES = 16
+_COPIES = 8
 """Bytes in memory for one byte of numbers, at most: levels, offsets, values that grow by doubling, the outliers as they
 stand in the file, and their Parquet file."""
 

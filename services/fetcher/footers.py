@@ -74,6 +74,11 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
                 bound = group.column(particles.name).num_values // width
                 spans: tuple[Span, ...] = ()
                 if not capacity.fits(group.rows, bound):
+                    if bound > group.rows * capacity.largest_event:
+                        raise DamagedFooter(
+                            f"row group {index} has {bound} particles in {group.rows} events; at most "
+                            f"{capacity.largest_event} each are read, which follows from stream.slot_mib"
+                        )
                     counts = _count(file, index, RowGroup(group.rows, bound), particles)
                     check_largest(counts, capacity.largest_event, f"row group {index}")
                     spans = cut_spans(counts, capacity, stream)

@@ -27,6 +27,7 @@ from common.process import PARENT_VARIABLE
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.plan import Footer, RowGroup, Span
 
+_COMMAND = [sys.executable, "-m", "services.fetcher.inspection_child"]
 _MOST_PROCESSES = 2
 _SOON_S = 0.5
 """A second process is started only if the first is busy for so long: each costs 60 MiB."""
@@ -94,18 +95,21 @@ class Inspection:
                     raise BadFileError("it needs too much CPU time to inspect") from None
                 continue
             except (BadFileError, MachineError):
-                self._idle.put(process)
+                self._give_back(process)
                 raise
-            self._idle.put(process)
+            self._give_back(process)
             return footer
-        raise BadFileError(f"it ends the process that inspects it ({_end_text(end)} {_TRIES} times)")
+        raise BadFileError(f"it ends the process that inspects it ({_end_text(end)}, {_TRIES} times)")
 
     def close(self) -> None:
         """End all processes: who waits for an answer gets a TransientError."""
-        self._closed = True
         with self._lock:
+            self._closed = True
             for process in self._all:
                 process.kill()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._end(self._idle.get_nowait())
 
     def _take(self) -> _Process:
         """An idle process, or a new one. Raises TransientError."""
@@ -136,6 +140,13 @@ class Inspection:
         ended = _end_text(self._end(process))
         raise TransientError(f"the process to inspect it could not start: {said}, {ended}")
 
+    def _give_back(self, process: _Process) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.put(process)
+                return
+        self._end(process)
+
     def _end(self, process: _Process) -> int:
         """Its return code."""
         with self._lock:
@@ -149,12 +160,17 @@ class _Process:
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "services.fetcher.inspection_child"],
+            _COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # libraries print what files say
             env={**environment, PARENT_VARIABLE: str(os.getpid()), "ARROW_DEFAULT_MEMORY_POOL": "system"},
         )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def ask(self, line: str) -> _Answer:
         """Its answer to a line. Raises _Died."""
