@@ -27,10 +27,10 @@ def _write(path: Path, muons: pa.Array, **options: Any) -> Path:
     return path
 
 
-def muons_of(counts: Sequence[int]) -> pa.Array:
-    """(R,) events with so many muons of zeros."""
+def muons_of(counts: Sequence[int], value: float = 0.0) -> pa.Array:
+    """(R,) events with so many muons of that number."""
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), _one_row(3 * int(offsets[-1])).flatten())
+    return pa.ListArray.from_arrays(pa.array(offsets), _one_row(3 * int(offsets[-1]), value).flatten())
 
 
 def _one_row(size: int, value: float | None = 0.0) -> pa.Array:
@@ -38,7 +38,7 @@ def _one_row(size: int, value: float | None = 0.0) -> pa.Array:
     if value is None:
         return pa.ListArray.from_arrays(pa.array([0, size], pa.int32()), pa.nulls(size, NUMBERS.value_type))
     inner = pa.ListArray.from_arrays(
-        pa.array(np.arange(0, size + 1, 3, np.int32)), pa.array(np.zeros(size, np.float32))
+        pa.array(np.arange(0, size + 1, 3, np.int32)), pa.array(np.full(size, value, np.float32))
     )
     return pa.ListArray.from_arrays(pa.array([0, len(inner)], pa.int32()), inner)
 
