@@ -2,7 +2,7 @@
 
     python benchmarks/bench_hostile_files.py [--size 24000000]        # prints a table and a last JSON line
 
-For each trick of tests/hostile_files.py, a fresh process inspects the file as a fetcher does (its child is counted, too);
+For each trick of tests/hostile_files.py, a fresh process inspects the file as a fetcher does (with its child);
 another decodes its first 20 units as a decoder does: of a refused file the first row group, as if it had passed. The
 memory is the peak resident set above that of the same process with a good file. Files are written once into --folder.
 --tree measures another checkout, from before. Reading: no number is above the limit that follows from the settings

@@ -93,8 +93,8 @@ def many_columns(path: Path, size: int) -> Path:
 
 
 def many_row_groups(path: Path, size: int) -> Path:
-    """``size`` / 100 row groups of one event."""
-    pq.write_table(make_table(make_events([0] * (size // 100))), path, row_group_size=1, write_statistics=False)
+    """``size`` / 1000 row groups of one event."""
+    pq.write_table(make_table(make_events([0] * (size // 1000))), path, row_group_size=1, write_statistics=False)
     return path
 
 

@@ -15,7 +15,7 @@ from common import memory_limit
 from common.bounds import outlier_share
 from common.config import MIB, StreamConfig
 from common.input_errors import MachineError
-from common.memory_limit import asked_for_too_much, limit_memory
+from common.memory_limit import asked_for_too_much, free_heap, limit_memory
 from common.messages import Part, Unit
 from common.schema import MUONS
 from services.decoder.decode import Decode
@@ -25,12 +25,15 @@ from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
 
 LIMIT = 16 * MIB
 STREAM = StreamConfig()
+SIZE = 18_000_000
+"""Numbers: more than the limit, and than what this process has kept of its heap."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
     """This process has a limit, as a decoder has."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
+    free_heap()  # what was kept for later would not count
     limit_memory(LIMIT)
     try:
         yield
@@ -48,7 +51,7 @@ def test_a_row_group_above_the_limit_is_quarantined_by_name_and_its_neighbours_a
     tmp_path: Path, trick: str
 ) -> None:
     """As if the fetcher had let it pass."""
-    bad = hostile_files.PARQUET[trick](tmp_path / "bad.parquet", 6_000_000)
+    bad = hostile_files.PARQUET[trick](tmp_path / "bad.parquet", SIZE)
     good = write_events(tmp_path / "good.parquet", make_events([1, 2, 3]))
     parts = (Part(0, str(bad), 0, 0, 1, 600_000, 0), Part(1, str(good), 0, 0, 3, 6, 0))
     slot = np.zeros(STREAM.slot_bytes, np.uint8)
@@ -64,7 +67,7 @@ def test_a_machine_without_memory_blames_no_file(tmp_path: Path, monkeypatch: py
     def refuses(*args: object, **options: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    bad = hostile_files.run_lengths(tmp_path / "bad.parquet", 6_000_000)
+    bad = hostile_files.run_lengths(tmp_path / "bad.parquet", SIZE)
     monkeypatch.setattr("mmap.mmap", refuses)  # less than the limit, even
     unit = Unit(0, 0, 0, 0, (Part(0, str(bad), 0, 0, 1, 600_000, 0),))
     decode, slot = decode_of(tmp_path, STREAM), np.zeros(STREAM.slot_bytes, np.uint8)
