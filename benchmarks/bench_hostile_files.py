@@ -96,7 +96,7 @@ def decode(path: Path) -> str:
     stream = StreamConfig()
     try:
         from common.bounds import working_bytes
-        from common.memory_limit import limit_memory
+        from common.own_memory import limit_memory
 
         limit_memory(working_bytes(stream))
     except ImportError:

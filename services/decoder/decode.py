@@ -17,8 +17,8 @@ import pyarrow as pa
 from common.config import StreamConfig
 from common.geometry import vertical_depth_m
 from common.input_errors import MachineError
-from common.memory_limit import asked_for_too_much, free_heap, too_much
 from common.messages import Layout, Part, Quarantined, Tally, Unit
+from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.ragged import Array, UnitArrays, unit_arrays
 from common.schema import Depth, Workload
 from common.streams import Stream, generator

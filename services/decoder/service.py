@@ -15,7 +15,7 @@ from common import messages as m
 from common.bounds import working_bytes
 from common.errors import BadInputError
 from common.input_errors import MachineError, one_line
-from common.memory_limit import asked_for_too_much, limit_memory, too_much
+from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, write_header

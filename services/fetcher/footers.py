@@ -15,7 +15,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
 from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
-from common.memory_limit import asked_for_too_much, too_much
+from common.own_memory import asked_for_too_much, too_much
 from common.schema import SourceColumn, Workload
 from services.fetcher.bad_file import BadFileError, check_largest
 from services.fetcher.parquet_claims import check_claims

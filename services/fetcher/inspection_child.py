@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from common.config import SourceConfig, StreamConfig
 from common.errors import BadInputError
 from common.input_errors import MachineError, machine_errno, one_line
-from common.memory_limit import limit_memory
+from common.own_memory import limit_memory
 from common.process import end_with_parent
 from common.schema import WORKLOADS
 

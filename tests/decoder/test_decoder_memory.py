@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from muon_files import make_events, write_events
 
-from common import memory_limit
+from common import own_memory
 from common.bounds import outlier_share
 from common.config import MIB, StreamConfig
 from common.input_errors import MachineError
-from common.memory_limit import asked_for_too_much, free_heap, limit_memory
 from common.messages import Part, Unit
+from common.own_memory import asked_for_too_much, free_heap, limit_memory
 from common.schema import MUONS
 from services.decoder.decode import Decode
 from services.decoder.readers.by_content import ContentReader
@@ -39,7 +39,7 @@ def limited() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
-        memory_limit._limit_bytes = None
+        own_memory._limit_bytes = None
 
 
 def decode_of(folder: Path, stream: StreamConfig) -> Decode:
