@@ -98,10 +98,10 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
 def _failed(lease: m.Lease, error: Exception) -> m.Failed:
     """What is told of an error of this machine, while reading or while writing outliers. No unit is to blame."""
     k, unit = lease.unit.k, lease.unit
-    if isinstance(error, MachineError) and error.number == errno.ENOENT:
+    missing = error.path if isinstance(error, MachineError) and error.number == errno.ENOENT else ""
+    if missing and any(part.remote and part.path == missing for part in unit.parts):
         # The cache directory was removed: the fetcher brings its files again.
-        if any(part.remote and part.path == error.path for part in unit.parts):
-            return m.Failed(k, lease.lease, str(error)[:2000], gone=True)
+        return m.Failed(k, lease.lease, str(error)[:2000], gone=True)
     return m.Failed(k, lease.lease, (one_line(error) or type(error).__name__)[:2000], machine=True)
 
 

@@ -59,7 +59,9 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
     except (pa.ArrowException, *LIBRARY_ERRORS) as error:
         raise_if_machine(error, path)
         is_content = isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
-        raise BadFileError(f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}") from None
+        raise BadFileError(
+            f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}"
+        ) from None
     return Footer(tuple(groups))
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from common.config import StreamConfig
-from common.input_errors import raise_if_machine
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
+from common.input_errors import raise_if_machine
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.hdf5_storage import check_storage

@@ -54,7 +54,9 @@ class DamagedLedger(BadInputError):
     """The ledger can't be believed. Nothing in it is the only copy: see set_aside()."""
 
     def __init__(self, path: Path, reason: object) -> None:
-        super().__init__(f"{path}: not a ledger, or damaged ({reason}); the run's fetcher makes a new one when it starts")
+        super().__init__(
+            f"{path}: not a ledger, or damaged ({reason}); the run's fetcher makes a new one when it starts"
+        )
 
 
 @dataclass(frozen=True)

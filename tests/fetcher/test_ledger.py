@@ -127,15 +127,13 @@ def damaged_ledger(folder: Path, num_files: int = 2000) -> Path:
 
 def test_a_damaged_page_is_found_set_aside_and_leaves_room_for_a_new_ledger(tmp_path: Path) -> None:
     path = damaged_ledger(tmp_path)
+    ledger = Ledger(path)
+    ledger.use([X])
+    with pytest.raises(sqlite3.DatabaseError) as found:
+        for file in range(2000):
+            ledger.source(file)
     with pytest.raises(DamagedLedger, match=f"{LEDGER_FILE}: not a ledger, or damaged"):
-        try:
-            ledger = Ledger(path)
-            ledger.use([X])
-            for file in range(2000):
-                ledger.source(file)
-        except sqlite3.DatabaseError as error:
-            raise_if_damaged(path, error)
-            raise
+        raise_if_damaged(path, found.value)
     ledger.close()
     path.with_name(f"{LEDGER_FILE}-wal").write_bytes(b"the old one's")
     damaged = path.read_bytes()

@@ -58,7 +58,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(BODY[:1000] if answer == "short" else BODY)
         self.close_connection = True
 
-
     def send_endlessly(self, status: int) -> None:
         self.send_response(status)
         self.end_headers()
