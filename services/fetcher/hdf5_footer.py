@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from common.config import StreamConfig
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
-from common.input_errors import raise_if_machine
+from common.input_errors import one_line, raise_if_machine
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.hdf5_storage import check_storage
@@ -31,9 +31,9 @@ def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capac
             tables.close()
     except BadTables as error:
         raise BadFileError(str(error), error.rows) from None
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise_if_machine(error, path)
-        raise BadFileError(f"unreadable: {error.strerror}") from None
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
     rows = rows_of_group(stream)
     return Footer(tuple(_row_group(counts[i : i + rows], stream, capacity) for i in range(0, len(counts), rows)))
 

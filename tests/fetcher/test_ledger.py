@@ -130,8 +130,7 @@ def test_a_damaged_page_is_found_set_aside_and_leaves_room_for_a_new_ledger(tmp_
     ledger = Ledger(path)
     ledger.use([X])
     with pytest.raises(sqlite3.DatabaseError) as found:
-        for file in range(2000):
-            ledger.source(file)
+        [ledger.source(file) for file in range(2000)]
     with pytest.raises(DamagedLedger, match=f"{LEDGER_FILE}: not a ledger, or damaged"):
         raise_if_damaged(path, found.value)
     ledger.close()

@@ -1,4 +1,4 @@
-"""A directory with everything odd that can lie in one: the run ends, what is good is trained once, the rest is named."""
+"""A directory with everything odd in it: the run ends, what is good is trained once, and the rest is named."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, settings
+from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, Summary, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
-from common.schema import MUONS
-
-NOBODY = 65534
+BOUND_BY_PERMISSIONS = (
+    "-c",
+    "import ctypes, os, sys\n"
+    "for capability in (1, 2):\n"  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: root loses them with the next exec
+    "    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)\n"
+    "os.execv(sys.executable, [sys.executable, '-m', 'services', *sys.argv[1:]])",
+)
+"""`icestream`, to which permissions of files apply also if root starts it."""
 
 
 def write_bomb(path: Path, table: pa.Table) -> None:
@@ -52,10 +57,23 @@ def fill(folder: Path, showers: Showers) -> dict[str, str]:
         "empty_folder": "a directory; expected a file",
         "empty": "the file is empty",
         "name_\\udcff": "is not UTF-8: rename it",
+        "unreadable": "Permission denied",
         "escapes": "is missing; the file has",
         # What a unit can't hold is an outlier, or refused: never the end of a process.
         "bomb": "",
     }
+
+
+def named(summary: Summary, folder: Path) -> dict[str, str]:
+    """Name of the file without its suffix -> why it, or a part of it, is quarantined."""
+    return {reason.removeprefix(f"{folder}/").partition(".parquet")[0]: reason for reason in summary["quarantined"]}
+
+
+def assert_undisturbed(processes: Processes) -> None:
+    """No process was started again, and none showed a traceback."""
+    assert not any(processes.summary()["restarts"].values()), processes.report()
+    assert not processes.fetcher.problem
+    assert "Traceback" not in "".join(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))
 
 
 @pytest.mark.slow
@@ -65,27 +83,50 @@ def test_a_run_over_everything_odd_trains_what_is_good_and_names_the_rest(
     folder = tmp_path / "data"
     odd = fill(folder, showers)
     good = showers.write(folder)
-    is_root = os.geteuid() == 0
-    if not is_root:  # permissions don't bind root
-        odd["unreadable"] = "Permission denied"
 
-    summary = processes.train("-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=20"))
+    command = ["-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=20")]
+    assert processes.finish(processes.start("run", *command, program=BOUND_BY_PERMISSIONS)) == 0, processes.report()
 
-    reasons = {reason.removeprefix(f"{folder}/").partition(".parquet")[0]: reason for reason in summary["quarantined"]}
+    summary = processes.summary()
+    reasons = named(summary, folder)
     is_bomb_outlier = "bomb" not in reasons
     expected = {name: text for name, text in odd.items() if name != "bomb" or not is_bomb_outlier}
     assert reasons.keys() == expected.keys()
     for name, text in expected.items():
         assert text in reasons[name], reasons[name]
-    num_good = len(good) + is_root
     assert summary["adds_up"]
     assert summary["events_trained"] + summary["events_outlier"] + summary["events_empty"] == (
-        num_good * EVENTS_PER_FILE + is_bomb_outlier
+        len(good) * EVENTS_PER_FILE + is_bomb_outlier
     )
-    assert not any(summary["restarts"].values()), processes.report()
     assert processes.fetcher.files_bad == len(expected)
-    assert not processes.fetcher.problem
-    told = "".join(processes.log(name) for name in ("fetcher", "decoder-0", "trainer")) + str(summary)
-    assert "Traceback" not in told
-    for name in processes.run_dir.glob("*.json"):
-        assert "\x1b" not in name.read_text()
+    assert_undisturbed(processes)
+    for path in processes.run_dir.glob("*.json"):
+        assert "\x1b" not in path.read_text()
+
+
+@pytest.mark.slow
+def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_rows_and_nothing_else(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    num_good = len(showers.write(folder))
+    truncated, replaced = folder / "truncated.parquet", folder / "replaced.parquet"
+    for path in (truncated, replaced):
+        pq.write_table(showers.tables[0], path, row_group_size=ROW_GROUP_EVENTS)
+    command = ["-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=2", "fetcher.blocks_ahead=5")]
+    # No more is decoded than three slots hold, of 25 units, before the steps are made.
+    run = processes.start("run", *command, program=FAULTY_ICESTREAM, environment={"PACE": "1 3"})
+    processes.wait_in(run, lambda: processes.fetcher.files_planned == num_good + 2, "the plan")
+    os.truncate(truncated, 5_000)
+    part = tmp_path / "new"
+    part.write_bytes(b"PAR1" + os.urandom(truncated.stat().st_size) + b"PAR1")
+    part.replace(replaced)
+
+    assert processes.finish(run) == 0, processes.report()
+    summary = processes.summary()
+    summary.assert_read((num_good + 2) * EVENTS_PER_FILE)
+    assert named(summary, folder).keys() == {"truncated", "replaced"}
+    lost = summary["events_quarantined"]
+    assert 0 < lost <= 2 * EVENTS_PER_FILE
+    assert lost % ROW_GROUP_EVENTS == 0
+    assert_undisturbed(processes)
