@@ -16,7 +16,7 @@ from common.errors import BadInputError
 from common.input_errors import MachineError, one_line
 from common.plan_hash import plan_hash
 from common.process import StopFlag
-from common.ragged import SlotHeader, SlotMismatch, write_header
+from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
@@ -122,4 +122,5 @@ def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:
         transport.send(m.Failed(k, lease.lease, str(error)[:2000]))
         return
     write_header(slot, SlotHeader(transport.plan_hash, k, lease.lease, layout))
-    transport.send(m.Done(k, lease.lease, layout, tally))
+    content = content_digest(unit_arrays(slot, decode.workload, layout))
+    transport.send(m.Done(k, lease.lease, layout, tally, content))

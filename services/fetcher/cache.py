@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from common.errors import BadInputError, TransientError
+from common.file_lock import NO_LOCKS, locked, try_lock
 from common.redact import without_secrets
 from services.fetcher.cache_layout import (
     FILE_MODE,
@@ -30,7 +31,6 @@ from services.fetcher.cache_layout import (
     names_in,
 )
 from services.fetcher.cache_sweep import remove_if_unpinned, remove_run, sweep
-from services.fetcher.file_lock import locked, try_lock
 from services.fetcher.plan import SourceFile
 from services.fetcher.sums import Sum
 
@@ -94,7 +94,7 @@ class Cache:
             sweep(self._layout)
         except BaseException as error:
             self.close()
-            if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+            if isinstance(error, OSError) and error.errno in NO_LOCKS:
                 raise BadInputError(
                     f"fetcher.cache_dir = {self._layout.folder} lies on a file system without locks "
                     f"({error.strerror}): name a directory on a local disk"

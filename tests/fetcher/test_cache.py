@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError, TransientError
+from common.file_lock import try_lock
 from services.fetcher import cache as module
 from services.fetcher.cache import Cache, DiskFullError
 from services.fetcher.cache_layout import CacheLayout, name_of
 from services.fetcher.cache_sweep import sweep
-from services.fetcher.file_lock import try_lock
 from services.fetcher.plan import SourceFile
 
 BODY = bytes(range(256)) * 40
