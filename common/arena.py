@@ -3,12 +3,12 @@
 Contract (rule R3 of the queue; the dispatcher holds it by leases, this module by types):
 
     who          calls                  when                         what holds after
-    fetcher      Arena.create           once, at start               all pages are allocated, the size is sealed
+    fetcher      Arena.create           once, at start               all pages are allocated, size and seals are sealed
     fetcher      Arena.fd               a peer's lifeline opened     the peer has a descriptor of its own
     decoder      Arena.attach(write)    after its lifeline opened    it may write into slots that it has leased, only
     decoder      slot(i)                between Lease and Done       nobody else reads or writes slot i
     trainer      Arena.attach(read)     after its lifeline opened    it may read slots that were delivered to it, only
-    trainer      slot(i)                between delivery and Release nobody writes slot i
+    trainer      slot(i)                between delivery and Release or Reject nobody writes slot i
     any          close                  at its end                   its mapping is gone; the last one frees the memory
 """
 
@@ -19,7 +19,7 @@ import errno
 import fcntl
 import mmap
 import os
-from pathlib import Path
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -27,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from common.errors import BadInputError
+from common.memory_limit import available_memory_bytes
 
 # linux/fcntl.h: not in Python's fcntl module before 3.13.
 _F_ADD_SEALS = 1033
+_F_SEAL_SEAL = 0x0001
 _F_SEAL_SHRINK = 0x0002
 _F_SEAL_GROW = 0x0004
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -50,16 +50,29 @@ class Arena:
         self._bytes: Bytes | None = np.frombuffer(self._map, np.uint8)
 
     @classmethod
-    def create(cls, slots: int, slot_bytes: int) -> Self:
-        """Allocate the slab in full. Raises BadInputError where the memory isn't there."""
+    def create(cls, slots: int, slot_bytes: int, wait: Callable[[], bool] = lambda: False) -> Self:
+        """Allocate the slab in full.
+
+        ``wait`` is called while there is too little memory: it pauses, and returns False to give up. Raises
+        BadInputError where the memory isn't there.
+        """
+        while True:
+            try:
+                return cls._allocate(slots, slot_bytes)
+            except BadInputError:
+                if not wait():
+                    raise
+
+    @classmethod
+    def _allocate(cls, slots: int, slot_bytes: int) -> Self:
         size = slots * slot_bytes
         fd = os.memfd_create("icestream-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             # tmpfs pages are allocated on first touch, and a touch that finds no memory is a SIGBUS: ask now.
-            if size > _available_memory_bytes():
+            if size > available_memory_bytes():
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             os.posix_fallocate(fd, 0, size)
-            fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
+            fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
             return cls(fd, slots, slot_bytes, writable=True)
         except OSError as error:
             os.close(fd)
@@ -111,18 +124,3 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _available_memory_bytes() -> int:
-    """What the machine, or the container's memory limit, still has: fallocate on a memfd fills memory until a kill."""
-    fields = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = int(value.split()[0]) * 1024
-    available = fields["MemAvailable"] + fields.get("SwapFree", 0)
-    limit, used = (_CGROUP / "memory.max", _CGROUP / "memory.current")  # cgroup 2, as seen inside a container
-    if limit.exists() and limit.read_text().strip() != "max":
-        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
-        droppable = int(stat["inactive_file"]) + int(stat["active_file"])  # files read or written a while ago
-        available = min(available, int(limit.read_text()) - int(used.read_text()) + droppable)
-    return available

@@ -38,7 +38,7 @@ class StreamConfig(ConfigBranch):
     """Ordered streams that the units are dealt to, one after the other. R trainers take lanes / R each, so that what is
     trained, in which order, does not depend on their number. A step takes batch_events / lanes events of each lane."""
     slots: int = Field(8, ge=1)
-    """Slots of the arena: units that may be in decoding, ready or in use at a time."""
+    """Slots of the arena: units that may be in decoding, ready or in use at a time. At least one a lane."""
     slot_mib: float = Field(8.0, gt=0)
     """Size of one slot. The arena takes slots × slot_mib of memory."""
 
@@ -56,6 +56,16 @@ class StreamConfig(ConfigBranch):
     def outlier_above(self) -> int:
         """Most particles of an event that is not an outlier."""
         return self.max_particles_per_event or self.max_particles
+
+    @model_validator(mode="after")
+    def _each_lane_has_a_slot(self) -> StreamConfig:
+        if self.slots < self.lanes:
+            raise ValueError(
+                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}: a lane waits with a unit in "
+                f"its slot while another one's is decoded; set stream.slots={self.lanes} or more (with a smaller "
+                "stream.slot_mib, if memory is short), or lower stream.lanes"
+            )
+        return self
 
     @model_validator(mode="after")
     def _an_event_fits_a_microbatch(self) -> StreamConfig:

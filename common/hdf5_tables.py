@@ -86,12 +86,13 @@ class Tables:
     events: Table
     particles: Table
     counts: Table
+    path: Path
     size_bytes: int
     """Of the file when it was opened."""
 
     def check_size(self) -> None:
         """Raise BadTables if the file was truncated since: HDF5 reads zeros where it has no bytes any more."""
-        size_bytes = _size_bytes(self.file)
+        size_bytes = _size_bytes(self.file, self.path)
         if size_bytes < self.size_bytes:
             raise BadTables(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
 
@@ -106,8 +107,8 @@ def open_tables(path: Path, workload: Workload) -> Tables:
     if layout is None:
         raise BadTables(f"HDF5, which the workload {workload.name} is not read from; convert it to Parquet")
     file = open_hdf5(path)
-    size_bytes = _size_bytes(file)
     try:
+        size_bytes = _size_bytes(file, path)
         counts = _open(file, layout.counts, "iu", 1)
         events = _open(file, layout.events, "f", 2)
         particles = _open(file, layout.particles, "f", 2)
@@ -122,7 +123,7 @@ def open_tables(path: Path, workload: Workload) -> Tables:
     except BaseException:
         file.close()
         raise
-    return Tables(file, events, particles, counts, size_bytes)
+    return Tables(file, events, particles, counts, path, size_bytes)
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -149,8 +150,8 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _size_bytes(file: h5py.File) -> int:
-    with hdf5_errors("its size can't be told", file.filename):
+def _size_bytes(file: h5py.File, path: Path) -> int:
+    with hdf5_errors("its size can't be told", path):
         return os.fstat(file.id.get_vfd_handle()).st_size
 
 

@@ -2,7 +2,7 @@
 
     decoder -> dispatcher   Hello Decoding Done Failed Beat Bye
     dispatcher -> decoder   Lease Retire Stop
-    trainer -> dispatcher   Attach Want Release Committed Finished
+    trainer -> dispatcher   Attach Want Release Reject Committed Finished
     dispatcher -> trainer   DeliveredUnit CommitRequest End Refuse
 
 A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).
@@ -17,7 +17,7 @@ import msgpack
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 1 << 20
 """A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
 
@@ -25,6 +25,8 @@ MAX_LANES = 256
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Text = Annotated[str, Field(strict=True, max_length=4096)]
+Digest = Annotated[str, Field(strict=True, max_length=64)]
+"""Compared, and nothing else."""
 
 _checked = ConfigDict(extra="forbid")
 
@@ -167,6 +169,8 @@ class Done:
     lease: Count
     layout: Layout
     tally: Tally
+    content: Digest = ""
+    """Of the events in the slot: their sources in order, and the microbatches' bounds (common/ragged.py)."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -253,6 +257,14 @@ class Release:
 
 
 @dataclass(frozen=True, config=_checked)
+class Reject:
+    """The slot of unit k does not hold what was delivered: decode it again."""
+
+    k: Count
+    reason: Text
+
+
+@dataclass(frozen=True, config=_checked)
 class Committed:
     """A checkpoint with these cursors is on disk: nothing before them will be asked for again."""
 
@@ -282,7 +294,12 @@ class DeliveredUnit:
     tally: Tally
     block_quarantined: tuple[Quarantined, ...]
     """Files of the block that gave no units (with the block's first unit)."""
+    bad_files: tuple[Count, ...] = ()
+    """Files that gave no units, of all blocks that begin behind the lane's former unit: this unit's k depends on them,
+    whichever lane counts them."""
     source: Source = Source()
+    content: Digest = ""
+    """As in Done; empty for a unit that was skipped."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -307,7 +324,7 @@ class Refuse:
 
 
 DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye
-TrainerMessage: TypeAlias = Attach | Want | Release | Committed | Finished
+TrainerMessage: TypeAlias = Attach | Want | Release | Reject | Committed | Finished
 ToDecoder: TypeAlias = Lease | Retire | Stop | Refuse
 ToTrainer: TypeAlias = DeliveredUnit | CommitRequest | End | Refuse
 Message: TypeAlias = DecoderMessage | TrainerMessage | ToDecoder | ToTrainer

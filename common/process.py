@@ -8,12 +8,16 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 from common.redacted_log import redact_everything
 
 PARENT_VARIABLE = "_ICESTREAM_PARENT"
 """Set by whoever starts services as children and wants them to end with it: its process id."""
+
+RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
+"""Set by `icestream run` for several trainers: the file of the run directory in which they find each other."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -41,6 +45,21 @@ def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != int(parent):  # it died before we asked
         os.kill(os.getpid(), number)
+
+
+def is_suspended(pid: int) -> bool:
+    """True if a process is stopped by a signal, frozen with its control group, or in uninterruptible sleep (a file
+    system that doesn't answer): its silence is the machine's affair. False if that can't be seen from here."""
+    try:
+        # The name, in parentheses, may hold anything: the state is what follows the last one.
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        if state in ("T", "t", "D"):
+            return True
+        groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        group = next((line.removeprefix("0::/") for line in groups if line.startswith("0::/")), "")
+        return "frozen 1" in Path("/sys/fs/cgroup", group, "cgroup.events").read_text().splitlines()
+    except (OSError, IndexError):
+        return False
 
 
 def start_logging(name: str) -> None:

@@ -8,7 +8,9 @@ E events, P particles, M microbatches.
 
 from __future__ import annotations
 
+import hashlib
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -88,6 +90,19 @@ def unit_arrays(slot: npt.NDArray[np.uint8], workload: Workload, layout: Layout)
         particle_columns={column.name: views[column.name] for column in workload.columns_per("particle")},
         event_columns={column.name: views[column.name] for column in event_columns(workload)},
     )
+
+
+def content_digest(arrays: UnitArrays) -> str:
+    """Digest of which events lie in the slot, in which order, and of their microbatches; 32 hexadecimal digits.
+
+    It compares two decodings of one unit. CRC-32 of the source columns: a cryptographic digest would take 3 % of the
+    decoding, and nobody gains by a collision.
+    """
+    digest = hashlib.blake2b(arrays.microbatch_bounds.tobytes(), digest_size=16)
+    digest.update(arrays.offsets[arrays.microbatch_bounds].tobytes())
+    for column in SOURCE_COLUMNS:
+        digest.update(zlib.crc32(arrays.event_columns[column.name].data).to_bytes(4, "little"))
+    return digest.hexdigest()
 
 
 def write_header(slot: npt.NDArray[np.uint8], header: SlotHeader) -> None:

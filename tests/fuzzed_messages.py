@@ -43,7 +43,8 @@ def _instance(rng: random.Random, kind: Any) -> Any:
     if base is bool:
         return rng.random() < 0.5
     if base is str:
-        return rng.choice(("", "ab" * 16, "x" * 4096, "a\nb", "\x00", "é🙂", "../../etc/passwd"))
+        longest = min(limit.max_length for limit in field.metadata if isinstance(limit, annotated_types.MaxLen))
+        return rng.choice(("", "ab" * 16, "x" * longest, "a\nb", "\x00", "é🙂", "../../etc/passwd"))
     limits = field.metadata
     least = max((limit.ge for limit in limits if isinstance(limit, annotated_types.Ge)), default=0)
     most = [limit.le for limit in limits if isinstance(limit, annotated_types.Le)]

@@ -18,6 +18,7 @@ SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 PURE = (
     "common/errors.py",
     "common/geometry.py",
+    "common/input_errors.py",
     "common/measurements.py",
     "common/messages.py",
     "common/metrics.py",
@@ -25,6 +26,7 @@ PURE = (
     "common/ragged.py",
     "common/redact.py",
     "common/schema.py",
+    "common/secret_variables.py",
     "common/streams.py",
     "common/transport/endpoint.py",
     "common/transport/events.py",
@@ -53,6 +55,7 @@ PURE = (
     "services/fetcher/ranges.py",
     "services/fetcher/scaling.py",
     "services/fetcher/stage_ahead.py",
+    "services/local/environment.py",
     "services/local/restart.py",
     "services/outliers/merge.py",
     "services/outliers/schema.py",

@@ -89,6 +89,15 @@ def test_every_dependency_is_justified_and_pinned() -> None:
         assert f"{name.lower()}==" in pinned, f"constraints.txt doesn't pin {name}"
 
 
+def test_every_pin_is_one_version_and_the_build_uses_the_pinned_setuptools() -> None:
+    import tomllib
+
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert [name for name in build if name not in pins] == []
+
+
 def test_every_key_that_the_page_on_migrating_names_exists() -> None:
     page = (ROOT / "docs/migrating.md").read_text()
     branches = "|".join(sorted({key.partition(".")[0] for key in known_keys() if "." in key}))

@@ -14,7 +14,7 @@ from common.transport.events import Event, FetcherLost, Lost, Received, StopRequ
 from common.transport.peer import PeerTransport
 from common.transport.remote_peer import RemotePeerTransport
 from common.transport.remote_server import check_listen
-from common.transport.server import ServerTransport, keep_fetchers_out
+from common.transport.server import ServerTransport
 
 __all__ = [
     "SOCKET_FOLDER",
@@ -27,5 +27,4 @@ __all__ = [
     "ServerTransport",
     "StopRequested",
     "check_listen",
-    "keep_fetchers_out",
 ]

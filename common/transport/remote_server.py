@@ -13,7 +13,7 @@ When a slot may be written again (rule R3): a payload is sent straight from the 
 it at any time until its tracker is done. A Release proves that the trainer has the whole payload: nothing is left to
 read. A trainer that is gone releases nothing; the end of its connection drops the frames that it did not get, and it is
 reported as lost only when all its trackers are done. (A trainer that sends Release for what it has not got spoils its
-own payload, and nothing else: its check of the slot's header or sizes ends it.)
+own payload, and nothing else: its check of the slot's header or sizes rejects it.)
 """
 
 from __future__ import annotations

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
+from common.process import is_suspended
 from common.transport.addresses import SOCKET_FOLDER, Addresses
 from common.transport.events import Event, Lost, Received
 from common.transport.lifeline import LAST_WORD, PEERCRED
@@ -30,22 +29,6 @@ logger = logging.getLogger(__name__)
 
 _LAST_MESSAGES_S = 2.0
 _LEAVING_POLL_S = 0.01
-
-
-@contextlib.contextmanager
-def keep_fetchers_out(run_dir: Path, config: TransportConfig) -> Iterator[None]:
-    """Hold the place of the run's fetcher, so that none can start. Raises BadInputError if one is running."""
-    with contextlib.ExitStack() as held:
-        addresses = Addresses(run_dir, config.sockets)
-        held.callback(addresses.close)
-        try:
-            if addresses.folder_fd is not None:
-                fcntl.flock(addresses.folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:
-                held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).bind(addresses.lifeline)
-        except OSError:
-            raise BadInputError(f"{run_dir}: a fetcher is running in this run directory") from None
-        yield
 
 
 @dataclass
@@ -59,7 +42,7 @@ class _Peer:
 
 
 class ServerTransport:
-    """The dispatcher's side. Raises BadInputError if another fetcher serves this run directory."""
+    """The dispatcher's side. The caller holds the run's lock for fetchers: no other one serves this directory."""
 
     def __init__(self, run_dir: Path, config: TransportConfig, arena: Arena, plan_hash: str) -> None:
         self._malformed = 0
@@ -73,7 +56,9 @@ class ServerTransport:
         self._leaving: dict[str, float] = {}  # peers that have ended, and when; their last messages may be on their way
         self._addresses = Addresses(run_dir, config.sockets)
         self._folder = run_dir / SOCKET_FOLDER if config.sockets == "folder" else None
-        self._claim_folder(run_dir)
+        if self._folder is not None:
+            for stale in self._folder.iterdir():  # of a dead fetcher
+                stale.unlink()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(self._addresses.lifeline)
@@ -94,18 +79,6 @@ class ServerTransport:
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._listener, zmq.POLLIN)
-
-    def _claim_folder(self, run_dir: Path) -> None:
-        """Lock the socket folder (the lock ends with us, however we end) and remove what a dead fetcher left."""
-        if self._folder is None or self._addresses.folder_fd is None:
-            return
-        try:
-            fcntl.flock(self._addresses.folder_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._addresses.close()
-            raise BadInputError(f"{run_dir}: a fetcher is already running in this run directory") from None
-        for stale in self._folder.iterdir():
-            stale.unlink()
 
     def listen(self, payload_bytes: PayloadBytes) -> str:
         """Serve trainers over tcp too, where transport.listen says; the address, "" if there shall be none.
@@ -159,6 +132,11 @@ class ServerTransport:
         if self._remote is not None and self._remote.owns(peer):
             return self._remote.is_connected(peer)
         return peer in self._peers and not self._is_ended(peer)
+
+    def is_suspended(self, peer: str) -> bool:
+        """True if a peer's process is seen to be stopped, frozen, or waiting for the machine."""
+        entry = self._peers.get(peer)
+        return entry is not None and entry.pidfd is not None and is_suspended(entry.pid)
 
     def fence(self, peer: str) -> bool:
         """Kill a peer's process; False where that isn't possible (it lives in another PID namespace)."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import own_files_only
 from services.config import load_config
 from services.decoder.cores import limit_math_threads, pin_to_own_cores
 from services.decoder.heap import share_one_heap
@@ -23,6 +24,7 @@ def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> N
     start_logging("decoder")
     end_with_parent(signal.SIGKILL)  # it has no state to save
     stop = StopFlag()
+    own_files_only()
     config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
     if config is not None:
         share_one_heap()

@@ -19,6 +19,7 @@ from common.geometry import vertical_depth_m
 from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
+from common.plan_hash import plan_hash
 from common.ragged import Array, UnitArrays, unit_arrays
 from common.schema import Depth, Workload
 from common.streams import Stream, generator
@@ -146,7 +147,8 @@ class Decode:
                 events = piece.large_events.take(pa.array(np.searchsorted(piece.large, chosen)))
                 outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
-        write_outliers(outlier_path(self.run_dir, unit.k), outliers, self.workload)
+        plan = plan_hash(self.workload, self.stream, self.seed)
+        write_outliers(outlier_path(self.run_dir, unit, plan), outliers, self.workload)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.messages import Unit
 from common.schema import Workload
 from common.status import OUTLIER_FOLDER
 from services.decoder.readers.lists import is_list
@@ -31,9 +32,9 @@ class Outliers:
     """The workload's source columns, as the files have them."""
 
 
-def outlier_path(run_dir: Path, k: int) -> Path:
-    """Named by the unit: decoding it again replaces the file."""
-    return run_dir / OUTLIER_FOLDER / f"unit-{k:010d}.parquet"
+def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
+    """Named by unit, plan hash and inventory digest: decoding it again replaces the file, another plan leaves it."""
+    return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
 def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload) -> None:

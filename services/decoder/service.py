@@ -18,7 +18,7 @@ from common.input_errors import MachineError, one_line
 from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
 from common.process import StopFlag
-from common.ragged import SlotHeader, SlotMismatch, write_header
+from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
@@ -104,10 +104,10 @@ def _failed(lease: m.Lease, error: Exception) -> m.Failed:
     k, unit = lease.unit.k, lease.unit
     if isinstance(error, MemoryError) and asked_for_too_much():
         return m.Failed(k, lease.lease, f"it needs {too_much()} to decode")  # the unit is to blame, not the machine
-    if isinstance(error, MachineError) and error.number == errno.ENOENT:
+    missing = error.path if isinstance(error, MachineError) and error.number == errno.ENOENT else ""
+    if missing and any(part.remote and part.path == missing for part in unit.parts):
         # The cache directory was removed: the fetcher brings its files again.
-        if any(part.remote and part.path == error.path for part in unit.parts):
-            return m.Failed(k, lease.lease, str(error)[:2000], gone=True)
+        return m.Failed(k, lease.lease, str(error)[:2000], gone=True)
     return m.Failed(k, lease.lease, (one_line(error) or type(error).__name__)[:2000], machine=True)
 
 
@@ -128,4 +128,5 @@ def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:
         transport.send(m.Failed(k, lease.lease, str(error)[:2000]))
         return
     write_header(slot, SlotHeader(transport.plan_hash, k, lease.lease, layout))
-    transport.send(m.Done(k, lease.lease, layout, tally))
+    content = content_digest(unit_arrays(slot, decode.workload, layout))
+    transport.send(m.Done(k, lease.lease, layout, tally, content))

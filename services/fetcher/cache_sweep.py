@@ -6,8 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from common.file_lock import locked, try_lock
 from services.fetcher.cache_layout import NEW_SUM, CacheLayout, RunFolder, names_in
-from services.fetcher.file_lock import locked, try_lock
 
 
 def sweep(layout: CacheLayout, *, all_dead: bool = False) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
-import sqlite3
 from pathlib import Path
 
 import click
 
 from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import make_run_dir
 from services.config import Config, load_config, store_config
-from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, raise_if_damaged, set_aside
+from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, damage_named, set_aside
 from services.fetcher.service import FetcherService
 from services.options import absolute, config_options, input_option, ranges_option, run_dir_option
 
@@ -30,7 +31,8 @@ def fetcher(
     start_logging("fetcher")
     end_with_parent(signal.SIGKILL)  # all that it has to save is saved already
     stop = StopFlag()
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if warning := make_run_dir(run_dir):
+        logger.warning("%s", warning)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
     config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     while not stop:
@@ -43,12 +45,6 @@ def fetcher(
 
 
 def _serve(run_dir: Path, config: Config, stop: StopFlag) -> None:
-    service = FetcherService(run_dir, config)
-    try:
+    with damage_named(run_dir / LEDGER_FILE), contextlib.closing(FetcherService(run_dir, config)) as service:
         store_config(run_dir, config)  # decoders and the trainer read it from there
         service.run(stop)
-    except sqlite3.DatabaseError as error:
-        raise_if_damaged(run_dir / LEDGER_FILE, error)
-        raise
-    finally:
-        service.close()

@@ -1,21 +1,26 @@
 """The dispatcher: the only owner of units, leases and slots. Messages and deaths in, actions out; no IO, no clock.
 
-A unit is absent, leased, orphaned (leased, its decoder gone; it keeps its slot), ready, delivered, and absent again.
-The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, heads of lanes
-first. So a head that its trainer waits for always owns a slot, or takes the slot of a unit that nobody waits for, and
-delivery in order can't deadlock. "Next to lease" is derived, never stored.
+A unit is absent, leased, ready, delivered, and absent again. The slot is bound when the lease is given, and leases go
+to the lowest unit that is wanted and absent, heads of lanes first. So a head that its trainer waits for gets a free
+slot, or takes the slot of a unit that nobody waits for, and delivery in order can't deadlock. "Next to lease" is
+derived, never stored.
 
-Unit k belongs to lane k mod ``lanes``; each lane is delivered in order, to the one trainer that took it.
+Unit k belongs to lane k mod ``lanes``; each lane is delivered in order, to the one trainer that took it. There are at
+least as many slots as lanes, and a trainer asks for at most slots / lanes units of each (services/trainer/lane.py).
+
+Silence of a decoder counts only while the dispatcher itself is awake: the gap between two ticks counts as at most
+``_LONGEST_GAP_S``, so that a suspended fetcher doesn't take its own sleep for hung decoders.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import TypeAlias
 
 from common import messages as m
@@ -24,13 +29,18 @@ from common.status import STALL_REASONS
 logger = logging.getLogger(__name__)
 
 NOTHING = m.Layout(events=0, particles=0, microbatches=0)
+FENCE_GRACE_S = 5.0
+"""An accepted SIGKILL that has not ended the decoder by then is not trusted: a process in uninterruptible sleep."""
+_LONGEST_GAP_S = 1.0
+"""Most of the time between two ticks that counts as silence of the decoders."""
+_STIMULI = 4096
+"""Newest messages, deaths, leases and deliveries that are kept for story()."""
 
 
 class State(Enum):
     """Of a unit that is in the table; a unit that isn't is absent."""
 
     LEASED = "leased"
-    ORPHANED = "orphaned"
     READY = "ready"
     DELIVERED = "delivered"
 
@@ -48,7 +58,8 @@ class Send:
 
 @dataclass(frozen=True)
 class Fence:
-    """Kill this decoder: it is hung with units in work. Report back with lose() or fence_failed()."""
+    """Kill this decoder: it is hung with units in work. Report back with fence_failed() if that can't be done, and
+    before it with excuse() if the process is suspended."""
 
     peer: str
 
@@ -103,6 +114,8 @@ class _Entry:
     decoder: str | None = None
     layout: m.Layout = NOTHING
     tally: m.Tally = field(default_factory=m.Tally)
+    content: str = ""
+    """Digest of what the slot holds, as its decoder said."""
 
 
 @dataclass
@@ -110,7 +123,8 @@ class _Decoder:
     """A decoder that said Hello."""
 
     credit: int
-    heard_s: float
+    silent_s: float = 0.0
+    """Time awake without a message of it."""
     leases: dict[int, int] = field(default_factory=dict)
     """Lease -> k, oldest first: a decoder works in this order."""
     zombies: dict[int, int] = field(default_factory=dict)
@@ -118,6 +132,8 @@ class _Decoder:
     decoding: int | None = None
     """Lease in work, as far as it said."""
     fenced: bool = False
+    excused: bool = False
+    """Its process is suspended: no unit is to blame for its silence."""
     retired: bool = False
     """It was told to leave and gets no more leases."""
 
@@ -137,11 +153,14 @@ class _Lane:
 
 
 class Dispatcher:
-    """See the module. ``slots`` of the arena; a unit that cost ``max_unit_deaths`` decoders is skipped."""
+    """See the module. ``slots`` of the arena, at least one a lane; a unit that cost ``max_unit_deaths`` decoders is
+    skipped."""
 
     def __init__(
         self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float, lanes: int = 1
     ) -> None:
+        if slots < lanes:
+            raise ValueError(f"{slots} slots can't serve {lanes} lanes")
         self.slots = slots
         self.lanes = [_Lane(number, deliver_k=number) for number in range(lanes)]
         self.plan_hash = plan_hash
@@ -158,6 +177,8 @@ class Dispatcher:
         self.problem = ""
         """What a decoder's machine said last, until a unit is decoded."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
+        self.barren_epochs = 0
+        """Whole epochs in a row of which no unit had an event to train."""
         self.counts: Counter[str] = Counter()
         self._table: dict[int, _Entry] = {}
         self._decoders: dict[str, _Decoder] = {}
@@ -166,8 +187,12 @@ class Dispatcher:
         self._restaged: dict[int, set[int]] = {}  # unit -> files of it that are still on their way
         self._last_lease = 0
         self._ticked_s: float | None = None
+        self._fruitful_epoch: int | None = None
+        """The newest epoch of which a unit had an event to train, or before which decoding began."""
         self._now_s = 0.0
         """Newest time that was passed in."""
+        self._stimuli: deque[tuple[float, str, object]] = deque(maxlen=_STIMULI)
+        """(time, peer, message or word): what arrived, and the leases and deliveries that followed."""
 
     # -------------------------------------------------------------- what others may ask
 
@@ -258,12 +283,14 @@ class Dispatcher:
         """A message arrived from ``peer``. One that doesn't fit the peer's part is counted and dropped."""
         actions: list[Action] = []
         self._now_s = now_s
+        if not isinstance(message, m.Beat):
+            self._stimuli.append((now_s, peer, message))
         decoder = self._decoders.get(peer)
         if decoder is not None:
-            decoder.heard_s = now_s
+            decoder.silent_s = 0.0
         match message:
             case m.Hello(credit) if decoder is None and not self._lanes_of(peer):
-                self._decoders[peer] = _Decoder(credit=credit, heard_s=now_s)
+                self._decoders[peer] = _Decoder(credit=credit)
                 logger.info("decoder %s joined with credit %d", peer, credit)
             case m.Decoding(_, lease) if decoder is not None and lease in (decoder.leases | decoder.zombies):
                 decoder.decoding = lease
@@ -273,7 +300,7 @@ class Dispatcher:
                 if self._finish_lease(decoder, k, lease):
                     # Once is no fault of its own; what is gone again and again is.
                     is_new = gone and k not in self._restaged
-                    self._orphan(k, blamed=not is_new and not machine, reason=reason)
+                    self._return_unit(k, blamed=not is_new and not machine, reason=reason)
                     self.problem = reason if machine else self.problem
                     if is_new:
                         actions += self._restage(k)
@@ -289,7 +316,9 @@ class Dispatcher:
                 self.lanes[number].end_sent = False
             case m.Release(k) if self._takes(peer, k % len(self.lanes)) and self._is(k, State.DELIVERED):
                 self._free_slot(self._table.pop(k).slot)
-            case m.Committed(cursors) if self._lanes_of(peer) and len(cursors) == len(self.lanes):
+            case m.Reject(k, reason) if self._takes(peer, k % len(self.lanes)) and self._is(k, State.DELIVERED):
+                self._return_unit(k, blamed=True, reason=reason)  # decoded again once the trainer attaches before it
+            case m.Committed(cursors) if self._can_be_committed(peer, cursors):
                 for lane in self._lanes_of(peer):
                     lane.committed = cursors[lane.number]
                 actions.append(Evict(min(self._first_needed_block(lane.committed) for lane in self.lanes)))
@@ -307,6 +336,7 @@ class Dispatcher:
 
     def lose(self, peer: str) -> list[Action]:
         """``peer`` is proven dead (or closed its lifeline): it can't write any more."""
+        self._stimuli.append((self._now_s, peer, "lost"))
         if peer in self._decoders:
             self.counts["decoders_lost"] += 1
             logger.warning("decoder %s is gone", peer)
@@ -326,6 +356,7 @@ class Dispatcher:
 
     def fence_failed(self, peer: str) -> list[Action]:
         """``peer`` could not be killed: its slots stay out of service, its units go to others in other slots."""
+        self._stimuli.append((self._now_s, peer, "not killed"))
         decoder = self._decoders.get(peer)
         if decoder is not None:
             blamed = self._blamed(decoder)
@@ -336,21 +367,34 @@ class Dispatcher:
             decoder.leases.clear()
         return self._pump()
 
+    def excuse(self, peer: str) -> None:
+        """``peer`` is silent because its process is stopped or waits for the machine: its unit is not to blame."""
+        if peer in self._decoders:
+            self._decoders[peer].excused = True
+
     def tick(self, now_s: float, *, staging_full: bool = False) -> list[Action]:
         """Time passed: find hung decoders, and note why nothing could be leased.
 
         ``staging_full``: nothing is on its way, because as much is staged ahead of the trainer as may be.
         """
         self._now_s = now_s
-        if self.stall is not None and self._ticked_s is not None:
-            self.stalled_s[self.stall] += now_s - self._ticked_s
+        gap_s = now_s - self._ticked_s if self._ticked_s is not None else 0.0
+        if self.stall is not None:
+            self.stalled_s[self.stall] += gap_s
         self.stall, self._ticked_s = self._stall(staging_full), now_s
         actions: list[Action] = []
         for peer, decoder in self._decoders.items():
-            if decoder.leases and not decoder.fenced and now_s - decoder.heard_s > self.stall_timeout_s:
+            decoder.silent_s += min(gap_s, _LONGEST_GAP_S)
+            if not decoder.leases or decoder.silent_s <= self.stall_timeout_s:
+                continue
+            if not decoder.fenced:
                 logger.warning("decoder %s hangs in lease %s: fencing it", peer, self._blamed(decoder))
                 decoder.fenced = True
+                self._stimuli.append((now_s, peer, "fenced"))
                 actions.append(Fence(peer))
+            elif decoder.silent_s > self.stall_timeout_s + FENCE_GRACE_S:
+                logger.warning("decoder %s was killed and is not dead; its slots wait for its end", peer)
+                actions += self.fence_failed(peer)
         return actions
 
     # -------------------------------------------------------------- decoders
@@ -358,14 +402,19 @@ class Dispatcher:
     def _done(self, decoder: _Decoder, done: m.Done) -> list[Action]:
         if not self._finish_lease(decoder, done.k, done.lease):
             return []
-        tally, layout = done.tally, done.layout
+        tally, layout, unit = done.tally, done.layout, self.units[done.k]
         accounted = layout.events + tally.outliers + tally.empty + tally.quarantined
-        if not accounted == tally.rows_read == self.units[done.k].rows:
-            reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally}"
-            self._orphan(done.k, blamed=True, reason=reason)
+        files = {part.file for part in unit.parts}
+        if not accounted == tally.rows_read == unit.rows or any(bad.file not in files for bad in tally.bad):
+            reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally!s:.500}"
+            self._return_unit(done.k, blamed=True, reason=reason)
             return []
+        if layout.events or self._fruitful_epoch is None:
+            self._fruitful_epoch = max(unit.epoch, self._fruitful_epoch or 0)
+        self.barren_epochs = max(self.barren_epochs, unit.epoch - self._fruitful_epoch - 1)
         entry = self._table[done.k]
         entry.state, entry.decoder, entry.layout, entry.tally = State.READY, None, layout, tally
+        entry.content = done.content
         self.counts["events_decoded"] += tally.rows_read
         self.problem = ""
         return [Quarantine(tally.bad)] if tally.bad else []
@@ -374,7 +423,7 @@ class Dispatcher:
         """The decoder is through with a lease; True if the lease still counts."""
         if decoder.decoding == lease:
             decoder.decoding = None
-        decoder.fenced = False
+        decoder.fenced = decoder.excused = False
         if lease in decoder.zombies:
             self._free_slot(decoder.zombies.pop(lease))
             decoder.credit += 1
@@ -392,16 +441,18 @@ class Dispatcher:
             self._free_slot(slot)
         blamed = self._blamed(decoder) if blame else None
         for lease, k in decoder.leases.items():
-            self._orphan(k, blamed=lease == blamed, reason=f"decoder {peer} died")
+            self._return_unit(k, blamed=lease == blamed, reason=f"decoder {peer} died")
 
     @staticmethod
     def _blamed(decoder: _Decoder) -> int | None:
         """The lease in work. A decoder may die before its Decoding got out: then it is the oldest."""
+        if decoder.excused:
+            return None
         return decoder.decoding if decoder.decoding is not None else next(iter(decoder.leases), None)
 
-    def _orphan(self, k: int, *, blamed: bool, reason: str) -> None:
-        entry = self._table[k]
-        entry.state, entry.decoder = State.ORPHANED, None
+    def _return_unit(self, k: int, *, blamed: bool, reason: str) -> None:
+        """A unit that nobody writes or reads any more is absent again, and its slot free."""
+        self._free_slot(self._table.pop(k).slot)
         if blamed:
             self._blame(k, reason)
 
@@ -453,13 +504,26 @@ class Dispatcher:
         wrong = any(cursor.unit % num_lanes != lane for lane, cursor in enumerate(attach.cursors))
         if len(attach.cursors) != num_lanes or wrong:
             return f"its cursors are not those of {num_lanes} lanes"
-        impossible = [cursor for cursor in attach.cursors if not _is_possible(cursor)]
-        if impossible:
-            return f"no plan has a place {impossible[0]}"
+        if not _are_possible(attach.cursors):
+            return f"no plan has the places {attach.cursors!s:.500}"
         taken = [lane for lane in self.lanes if lane.number % attach.ranks == attach.rank]
         if peer in self._decoders or any(lane.trainer not in (None, peer) for lane in taken):
             return "a trainer is already attached to this run"
         return None
+
+    def _can_be_committed(self, peer: str, cursors: Sequence[m.Cursor]) -> bool:
+        """True if ``peer`` has lanes, and each of their cursors is a place of the plan that it was delivered."""
+        lanes = self._lanes_of(peer)
+        return (
+            bool(lanes)
+            and len(cursors) == len(self.lanes)
+            and all(
+                _are_possible([cursors[lane.number]])
+                and cursors[lane.number].unit % len(self.lanes) == lane.number
+                and cursors[lane.number].unit <= lane.deliver_k
+                for lane in lanes
+            )
+        )
 
     def _takes(self, peer: str, number: int) -> bool:
         return number < len(self.lanes) and self.lanes[number].trainer == peer
@@ -547,8 +611,8 @@ class Dispatcher:
         return []
 
     def _to_lease(self) -> Iterator[int]:
-        """Units that are wanted, planned, and absent or orphaned: heads that a trainer waits for, the lowest of each
-        lane, and orphans, which have a slot whoever has none. Not all that there are: who asks takes the first it can.
+        """Units that are wanted, planned and absent: heads that a trainer waits for, then the lowest of each lane. Not
+        all that there are: who asks takes the first it can.
         """
         if not self.attached_once:
             return
@@ -556,15 +620,12 @@ class Dispatcher:
             lane.deliver_k for lane in self.lanes if self._is_awaited(lane) and self._is_to_lease(lane.deliver_k)
         )
         yield from sorted(k for lane in self.lanes if (k := self._first_to_lease(lane)) is not None)
-        yield from sorted(
-            k for k, entry in self._table.items() if entry.state is State.ORPHANED and self._is_to_lease(k)
-        )
 
     def _is_awaited(self, lane: _Lane) -> bool:
         return lane.want > 0 and lane.deliver_k in self.units
 
     def _is_to_lease(self, k: int) -> bool:
-        return (k not in self._table or self._table[k].state is State.ORPHANED) and not self._restaged.get(k)
+        return k not in self._table and not self._restaged.get(k)
 
     def _first_to_lease(self, lane: _Lane) -> int | None:
         for k in range(lane.deliver_k, self.next_k, len(self.lanes)):
@@ -580,15 +641,13 @@ class Dispatcher:
         return min(idle)[1] if idle else None
 
     def _claim_slot(self, k: int) -> int | None:
-        """The orphan's own slot, else a free one; an awaited head may take one that nobody waits for."""
-        if k in self._table:
-            return self._table[k].slot
+        """A free slot; an awaited head may take one of a unit that nobody waits for."""
         if self.free:
             return heapq.heappop(self.free)
         heads = {lane.deliver_k for lane in self.lanes if self._is_awaited(lane)}
         if k not in heads:
             return None
-        held = (j for j in self._table if self._is(j, State.READY, State.ORPHANED) and self._table[j].slot is not None)
+        held = (j for j in self._table if self._is(j, State.READY) and self._table[j].slot is not None)
         behind = [j for j in held if j not in heads]
         return self._table.pop(max(behind)).slot if behind else None
 
@@ -596,16 +655,16 @@ class Dispatcher:
         decoder = self._decoders[peer]
         self._last_lease += 1
         if not decoder.leases:
-            decoder.heard_s = self._now_s  # an idle decoder says nothing: it is late from now on
+            decoder.silent_s = 0.0  # an idle decoder says nothing: it is late from now on
         self._table[k] = _Entry(State.LEASED, slot, self._last_lease, peer)
         decoder.leases[self._last_lease] = k
         decoder.credit -= 1
-        return Send(peer, m.Lease(self._last_lease, slot, self.units[k]))
+        lease = m.Lease(self._last_lease, slot, self.units[k])
+        self._stimuli.append((self._now_s, peer, lease))
+        return Send(peer, lease)
 
     def _skip_unit(self, k: int) -> list[Action]:
         """Put unit k on the line without content; its events are quarantined."""
-        if k in self._table:
-            self._free_slot(self._table[k].slot)
         unit = self.units[k]
         # One entry: what killed the decoders may be any of its files, and none of them counts as bad for it twice.
         bad = tuple(
@@ -625,20 +684,27 @@ class Dispatcher:
         lane.want -= 1
         slot = -1 if entry.slot is None else entry.slot
         first = k == unit.block_first_unit
-        return Send(
-            lane.trainer,
-            m.DeliveredUnit(
-                k=k,
-                epoch=unit.epoch,
-                block=unit.block,
-                block_first_unit=unit.block_first_unit,
-                slot=slot,
-                lease=entry.lease,
-                layout=entry.layout,
-                tally=entry.tally,
-                block_quarantined=unit.quarantined if first else (),
-                source=unit.source,
-            ),
+        delivered = m.DeliveredUnit(
+            k=k,
+            epoch=unit.epoch,
+            block=unit.block,
+            block_first_unit=unit.block_first_unit,
+            slot=slot,
+            lease=entry.lease,
+            layout=entry.layout,
+            tally=entry.tally,
+            block_quarantined=unit.quarantined if first else (),
+            bad_files=self._bad_files_since(k - len(self.lanes), k),
+            source=unit.source,
+            content=entry.content,
+        )
+        self._stimuli.append((self._now_s, lane.trainer, delivered))
+        return Send(lane.trainer, delivered)
+
+    def _bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
+        """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
+        return tuple(
+            bad.file for j in range(former_k + 1, k + 1) if j in self.units for bad in self.units[j].quarantined
         )
 
     # -------------------------------------------------------------- small things
@@ -673,7 +739,7 @@ class Dispatcher:
         if not self.attached_once or (self.plan_ended and next(self._to_lease(), None) is None):
             return None
         waits = self.num(State.READY) or self._idle_decoder() is not None  # somebody waits for a slot to become free
-        if not self.free and waits and not self.num(State.ORPHANED):
+        if not self.free and waits:
             # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
             waits_for_head = any(lane.want > 0 and self._is(lane.deliver_k, State.LEASED) for lane in self.lanes)
             return "no_credit" if waits_for_head else "no_free_slot"
@@ -683,8 +749,18 @@ class Dispatcher:
             return "no_free_slot" if waits_for_trainer else "not_staged"
         return "no_credit"
 
+    def story(self, k: int) -> list[str]:
+        """The kept stimuli of unit ``k``: its messages, and what befell the peers that had it. Oldest first."""
+        about = [(now_s, peer, what) for now_s, peer, what in self._stimuli if _unit_of(what) == k]
+        peers = {peer for _, peer, _ in about}
+        return [
+            f"{now_s:.1f} s {peer}: {what!s:.300}"
+            for now_s, peer, what in self._stimuli
+            if _unit_of(what) == k or (peer in peers and (isinstance(what, str | m.Hello | m.Attach | m.Bye)))
+        ]
+
     def validate(self) -> None:
-        """Raise AssertionError if an invariant doesn't hold. For tests."""
+        """Raise AssertionError, with the story of the unit, if an invariant doesn't hold. For tests."""
         slots = [*self.free]
         leases: dict[int, tuple[str, int]] = {}
         for peer, decoder in self._decoders.items():
@@ -698,12 +774,14 @@ class Dispatcher:
                 slots.append(entry.slot)
             if state is State.LEASED:
                 num_leased += 1
-                assert leases[k] == (entry.decoder, entry.lease), "leases agree on both sides"
+                self._check(k, leases.get(k) == (entry.decoder, entry.lease), "leases agree on both sides")
             is_delivered = state is State.DELIVERED
-            assert entry.slot is not None or is_delivered or state is State.READY, "who writes has a slot"
-            assert is_delivered == (k < self.lanes[k % num_lanes].deliver_k), "delivered is what is behind the head"
-            assert is_delivered or self.first_k <= k < self.next_k, "what is kept is planned"
-        assert sorted(slots) == list(range(self.slots)), "each slot has exactly one owner"
+            has_slot = entry.slot is not None
+            self._check(k, has_slot or is_delivered or state is State.READY, "who writes has a slot")
+            is_behind = k < self.lanes[k % num_lanes].deliver_k
+            self._check(k, is_delivered == is_behind, "delivered is what is behind the head")
+            self._check(k, is_delivered or self.first_k <= k < self.next_k, "what is kept is planned")
+        assert sorted(slots) == list(range(self.slots)), f"each slot has exactly one owner: {sorted(slots)}"
         assert num_leased == len(leases), "leases agree on both sides"
         for lane in self.lanes:
             assert lane.deliver_k % num_lanes == lane.number
@@ -712,7 +790,26 @@ class Dispatcher:
         assert len(self.units) == num_planned, "the planned units have no gap"
         assert not num_planned or (self.first_k in self.units and self.next_k - 1 in self.units)
 
+    def _check(self, k: int, holds: bool, invariant: str) -> None:
+        if not holds:
+            story = "\n".join(self.story(k))
+            raise AssertionError(f"unit {k}: {invariant}; {self._table.get(k)}\n{story}")
 
-def _is_possible(cursor: m.Cursor) -> bool:
-    """Every block has at least one unit, and a plan goes on from any of them."""
-    return cursor.block <= cursor.block_first_unit <= cursor.unit < 2**62
+
+def _unit_of(what: object) -> int | None:
+    """The unit that a message is about; None if it is about none."""
+    return what.unit.k if isinstance(what, m.Lease) else getattr(what, "k", None)
+
+
+def _are_possible(cursors: Sequence[m.Cursor]) -> bool:
+    """True if one plan may have all these places: every block has at least one unit, later blocks have later units, and
+    planning from the earliest block reaches all of them."""
+    by_block = sorted(cursors, key=lambda cursor: (cursor.block, cursor.block_first_unit))
+    return all(
+        cursor.block <= cursor.block_first_unit <= cursor.unit < 2**62 and by_block[0].block_first_unit <= cursor.unit
+        for cursor in cursors
+    ) and all(
+        later.block_first_unit - earlier.block_first_unit >= later.block - earlier.block
+        and (later.block > earlier.block or later.block_first_unit == earlier.block_first_unit)
+        for earlier, later in pairwise(by_block)
+    )

@@ -44,7 +44,7 @@ def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCa
         kind = file_kind(path)
     except BadInputError as error:
         raise BadFileError(str(error)) from None
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise_if_machine(error, path)
         raise BadFileError(f"unreadable: {one_line(error)}") from None
     if kind == "HDF5":

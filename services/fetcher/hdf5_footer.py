@@ -9,7 +9,7 @@ import numpy as np
 
 from common.config import StreamConfig
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
-from common.input_errors import raise_if_machine
+from common.input_errors import one_line, raise_if_machine
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError, check_largest
 from services.fetcher.hdf5_storage import check_storage
@@ -32,9 +32,9 @@ def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capac
             tables.close()
     except BadTables as error:
         raise BadFileError(str(error), error.rows) from None
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise_if_machine(error, path)
-        raise BadFileError(f"unreadable: {error.strerror}") from None
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
 
 
 def rows_of_group(stream: StreamConfig) -> int:

@@ -10,7 +10,7 @@ import json
 import sqlite3
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +92,7 @@ class Ledger:
         self._used: list[FrozenRange] = []
         self._first_file: list[int] = [0]
         self._bad: set[tuple[int, int]] = set()
-        try:
+        with damage_named(path):
             self._db = sqlite3.connect(path)
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode = WAL")  # a commit for each file must not wait for the disk
@@ -101,9 +101,6 @@ class Ledger:
             self._db.executescript(_SCHEMA)
             with self._db:
                 self._settings = self._id("settings", "hash", settings)
-        except sqlite3.DatabaseError as error:
-            raise_if_damaged(path, error)
-            raise
 
     def close(self) -> None:
         """Close the file."""
@@ -262,10 +259,15 @@ class Ledger:
             )
 
 
-def raise_if_damaged(path: Path, error: sqlite3.DatabaseError) -> None:
-    """Raise DamagedLedger if the file itself is wrong: with a full or failing disk it may be sound."""
-    if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        raise DamagedLedger(path, error) from None
+@contextlib.contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """DamagedLedger in place of what SQLite raises if the file itself is wrong: with a failing disk it may be sound."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            raise DamagedLedger(path, error) from None
+        raise
 
 
 def set_aside(path: Path) -> Path:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import sqlite3
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Literal
 import click
 
 from common.errors import BadInputError
+from common.file_lock import no_other_host
 from common.redact import without_secrets
 from services.config import CONFIG_FILE, load_config
-from services.fetcher.ledger import LEDGER_FILE, Ledger, raise_if_damaged
+from services.fetcher.ledger import LEDGER_FILE, Ledger, damage_named
 from services.fetcher.ranges import make_ranges
 from services.options import run_dir_option
 
@@ -57,8 +58,8 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """(epoch, a line for each range). Raises BadInputError."""
     config = load_config(run_dir, environment={})
-    ledger = Ledger(run_dir / LEDGER_FILE)
-    try:
+    path = run_dir / LEDGER_FILE
+    with damage_named(path), no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
         place = ledger.place()
         lines: list[RangeLine] = []
         for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges)):
@@ -76,9 +77,4 @@ def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
                 lines.append(RangeLine(name, "failed", 0, 0, f"{tries} tries: {without_secrets(reason)}"))
             else:
                 lines.append(RangeLine(name, "to come", 0, 0, ""))
-    except sqlite3.DatabaseError as error:
-        raise_if_damaged(run_dir / LEDGER_FILE, error)
-        raise
-    finally:
-        ledger.close()
     return (place.epoch if place is not None else 0), lines

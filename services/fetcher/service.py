@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Literal
 from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
+from common.file_lock import RunLock, Wait, patience
 from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.redact import without_secrets
-from common.status import OUTLIER_FOLDER, FetcherStatus, write_status
+from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
 from services.fetcher.cache import Cache
@@ -59,6 +61,10 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
+_LOCK_S = 2.0
+"""How long the place of a fetcher that was just killed may take to be free: a file server hears of it later."""
+_LET_GO_S = 60.0
+"""How long a trainer may take to see that a fetcher is gone: a step, an evaluation."""
 _LINGER_S = 5.0
 _LOOK_AHEAD_BLOCKS = 10_000
 _REQUEST_S = 1.0
@@ -69,6 +75,24 @@ _USELESS_ANSWERS = 3
 """So many in a row at the same place, and a checkpoint is no help."""
 """Blocks in which files are looked for that a former fetcher left on disk."""
 _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
+
+
+def _until_former_peers_let_go(run_dir: Path) -> Wait:
+    """Trainer and decoders of a fetcher that died keep its arena in memory until they see that it is gone."""
+    if read_status(run_dir, "fetcher", FetcherStatus) is None:
+        return lambda: False  # the first of this run
+    wait, told = patience(_LET_GO_S), False
+
+    def wait_and_tell() -> bool:
+        nonlocal told
+        if not told:
+            told = True
+            problem = f"too little memory for the arena; waiting up to {_LET_GO_S:g} s for that of the former fetcher"
+            logger.warning(problem)
+            write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid(), problem=problem))
+        return wait()
+
+    return wait_and_tell
 
 
 class FetcherService:
@@ -82,15 +106,20 @@ class FetcherService:
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
+        # Before anything else of the run is touched: SQLite's ledger must not be open on two hosts.
+        self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
+        wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
-        self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
-        self._inventory = Inventory(self._ledger, ranges, self._blocks)
-        # Behind the ledger: with a damaged one the service is made a second time.
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service made again
+            self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
+            self._inventory = Inventory(self._ledger, ranges, self._blocks)
+            undo.pop_all()
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         self._claims = Claims(self._inventory)
         self._remotes = Remotes(config, self._note_listed)
@@ -103,7 +132,8 @@ class FetcherService:
             budget_bytes=config.fetcher.disk_budget_bytes,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
-        self._arena = Arena.create(stream.slots, stream.slot_bytes)  # first of what grows with the slots: it may refuse
+        # First of what grows with the slots: it may refuse.
+        self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=self._hash,
@@ -174,6 +204,8 @@ class FetcherService:
         if self._exporter is not None:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
+        self._ledger.close()
+        self._lock.close()
         self._arena.close()
         self._cache.stop()
         self._remotes.close()  # before who waits for it
@@ -181,7 +213,6 @@ class FetcherService:
         self._pool.close()
         self._lister.close()
         self._cache.close()
-        self._ledger.close()
 
     # -------------------------------------------------------------- actions
 
@@ -191,6 +222,9 @@ class FetcherService:
                 case Send(peer, message):
                     self._transport.send(peer, message)
                 case Fence(peer):
+                    if self._transport.is_suspended(peer):
+                        logger.warning("decoder %s is stopped or waits for this machine; no unit is to blame", peer)
+                        self._dispatcher.excuse(peer)
                     if not self._transport.fence(peer):
                         logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
                         self._act(self._dispatcher.fence_failed(peer))
@@ -215,6 +249,11 @@ class FetcherService:
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
+        if self._dispatcher.barren_epochs and not self._config.epochs:
+            raise BadInputError(
+                "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
+                "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
+            )
 
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""

@@ -87,7 +87,7 @@ class Stage:
         try:
             status = path.stat()
             check_regular(status)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise_if_machine(error, path)
             raise BadFileError(one_line(error)) from None
         except BadInputError as error:

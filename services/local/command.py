@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.file_lock import RunLock, patience
 from common.redact import without_secrets
+from common.run_dir import make_run_dir
 from services.options import (
     absolute,
     config_options,
@@ -57,6 +60,8 @@ OWN_CONTENTS = (
     "outputs.part",
 )
 """What icestream makes in a run directory: `--fresh` deletes these, and nothing else."""
+
+_ENDING_S = 10.0
 
 EXAMPLES = """\b
 Examples:
@@ -124,7 +129,6 @@ def run(
     """
     from common.status import TrainerStatus, read_status
     from services.config import CONFIG_FILE, store_config
-    from services.local.supervisor import hold_run
 
     flags = {
         "input": absolute(inputs) or None,
@@ -144,13 +148,15 @@ def run(
     config = _with_absolute_paths(_resolve(run_dir, fresh, toml, assignments, flags))
     if fresh:
         _keep_what_it_starts_from(run_dir, config.trainer.start_from)
-    _make(run_dir)
-    with hold_run(run_dir):
-        if fresh:
-            _delete_own_contents(run_dir, yes)
-        if new_plan:  # the inventory is a part of the plan: expand the inputs anew
-            for path in run_dir.glob("ledger.sqlite*"):
-                path.unlink()
+    if warning := make_run_dir(run_dir):
+        click.secho(f"Warning: {warning}", err=True, fg="yellow")
+    with RunLock(run_dir, "run", "icestream run"):
+        if fresh or new_plan:
+            with _without_services(run_dir):
+                if fresh:
+                    _delete_own_contents(run_dir, yes)
+                for path in run_dir.glob("ledger.sqlite*"):  # the inventory is a part of the plan
+                    path.unlink()
         former_config = _read_if_there(run_dir / CONFIG_FILE)
         former_status = read_status(run_dir, "trainer", TrainerStatus)
         store_config(run_dir, config)
@@ -166,7 +172,7 @@ def run(
         trained = status is not None and status != former_status and status.state != "starting"
         if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
             # Refused before anything was trained, for a changed plan say: what was stored before still holds.
-            (run_dir / CONFIG_FILE).write_text(former_config)
+            (run_dir / CONFIG_FILE).write_text(former_config)  # in place: it keeps its mode
         exit_code = _finish(run_dir, outcome, status)
         if config.trainer.profile_steps:
             _show_profile(run_dir, began_s)
@@ -214,15 +220,6 @@ def _with_absolute_paths(config: Config) -> Config:
     return config.model_copy(update={"outputs": outputs})
 
 
-def _make(run_dir: Path) -> None:
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise BadInputError(
-            f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
-        ) from None
-
-
 def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
     """Raises BadInputError if --fresh would delete the checkpoint that the run is to begin with."""
     begins, run = Path(start_from).resolve(), run_dir.resolve()
@@ -231,6 +228,16 @@ def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
             f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
             " checkpoint first"
         )
+
+
+@contextlib.contextmanager
+def _without_services(run_dir: Path) -> Iterator[None]:
+    """Keep out services that were started by hand; those of a run that was just killed get a moment to end."""
+    with (
+        RunLock(run_dir, "fetcher", "icestream run", patience(_ENDING_S)),
+        RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)),
+    ):
+        yield
 
 
 def _delete_own_contents(run_dir: Path, yes: bool) -> None:
@@ -275,6 +282,7 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
 def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) -> Outcome:
     from rich.console import Console
 
+    from services.local.environment import secrets_allowed
     from services.local.outputs_process import OutputsProcess, outputs_command
     from services.local.progress import Display
     from services.local.restart import RestartPolicy
@@ -284,6 +292,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
         command = service_command(name, run_dir)
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
+    secrets = secrets_allowed(config)
     with Display(run_dir, Console()) as display:
         outputs = OutputsProcess(
             outputs_command(run_dir, take_over=fresh) if config.outputs.destination else [],
@@ -291,6 +300,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
             RestartPolicy(config.local.restart_min_s, config.local.restart_max_s),
             config.outputs.final_sync_s,
             display.say,
+            secrets["outputs"],
         )
 
         def watch(processes: Processes) -> None:
@@ -299,7 +309,8 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
 
         outputs.start()
         try:
-            return Supervisor(run_dir, config.local, command_for, watch=watch, say=display.say).run()
+            supervisor = Supervisor(run_dir, config.local, command_for, secrets=secrets, watch=watch, say=display.say)
+            return supervisor.run()
         finally:
             outputs.close()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from common.process import PARENT_VARIABLE
+from services.local.environment import child_environment
 from services.local.restart import Ended, Restart, RestartPolicy, UserError
 
 _GRACE_S = 10.0
@@ -23,13 +24,21 @@ class OutputsProcess:
     """Use start(), then watch() now and then, then close(). Without a command it does nothing."""
 
     def __init__(
-        self, command: Sequence[str], log: Path, policy: RestartPolicy, final_sync_s: float, say: Callable[[str], None]
+        self,
+        command: Sequence[str],
+        log: Path,
+        policy: RestartPolicy,
+        final_sync_s: float,
+        say: Callable[[str], None],
+        secrets: Sequence[str] = (),
     ) -> None:
+        """``secrets``: see secrets_allowed()."""
         self._command = command
         self._log = log
         self._policy = policy
         self._final_sync_s = final_sync_s
         self._say = say
+        self._secrets = secrets
         self._process: subprocess.Popen[bytes] | None = None
         self._due_s: float | None = None
 
@@ -44,7 +53,7 @@ class OutputsProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+                env=child_environment(os.environ, self._secrets) | {PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,
             )
         self._policy.started(time.monotonic())

@@ -7,7 +7,6 @@ or the next look at the progress is due.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import selectors
@@ -20,18 +19,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.errors import USER_ERROR_EXIT_CODE
 from common.process import PARENT_VARIABLE
 from common.status import FetcherStatus, TrainerStatus, read_status
-from services.config import ENVIRONMENT_PREFIX
 from services.local.config import LocalConfig
+from services.local.environment import child_environment
 from services.local.restart import Ended, Restart, RestartPolicy, UserError
 from services.local.trainer_group import (
     GROUP_END_S,
-    RANK_VARIABLES,
     cause_of,
-    free_loopback_port,
+    new_meeting,
     rank_environment,
     trainer_names,
 )
@@ -41,6 +40,8 @@ FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
 INTERRUPTED_EXIT_CODE = 130
+UNKILLABLE_S = 10.0
+"""A process that has not ended so long after SIGKILL is in uninterruptible sleep."""
 FAREWELL_S = 10.0
 """How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
@@ -82,34 +83,15 @@ def service_command(name: str, run_dir: Path) -> list[str]:
     return [sys.executable, *safe_path, "-m", "services", service_of(name), "--run-dir", str(run_dir)]
 
 
-@contextlib.contextmanager
-def hold_run(run_dir: Path) -> Iterator[None]:
-    """Keep other supervisors out of the run directory. The lock goes with this process, however it ends.
-
-    Raises BadInputError if another one holds it.
-    """
-    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInputError(
-                f"{run_dir}: a run is already active in this directory;"
-                " wait for it, stop it, or choose another --run-dir"
-            ) from None
-        yield
-    finally:
-        os.close(folder)
-
-
 class Supervisor:
     """One session of a run: one fetcher, decoders, one trainer or several as a group. Use from the main thread.
 
     There are ``local.decoders`` decoders, or with "auto" as many as the fetcher's status says are wanted.
 
-    ``watch`` is called every ``tick_s`` with what is running, ``say`` with one line for each thing that happens.
-    A second Ctrl-C kills; within ``hurry_after_s`` of the first it counts as the same one, because wrappers
-    such as `timeout` and `make` pass on what the terminal has delivered already.
+    ``secrets``: what each service gets of them, see secrets_allowed(). ``watch`` is called every ``tick_s`` with what
+    is running, ``say`` with one line for each thing that happens. A second Ctrl-C kills; within ``hurry_after_s`` of
+    the first it counts as the same one, because wrappers such as `timeout` and `make` pass on what the terminal has
+    delivered already.
     """
 
     def __init__(
@@ -118,6 +100,7 @@ class Supervisor:
         local: LocalConfig,
         command_for: CommandFor,
         *,
+        secrets: Mapping[str, Sequence[str]] = MappingProxyType({}),
         watch: Callable[[Processes], None] = lambda processes: None,
         say: Callable[[str], None] = lambda text: None,
         tick_s: float = 0.5,
@@ -126,6 +109,7 @@ class Supervisor:
         self._run_dir = run_dir
         self._local = local
         self._command_for = command_for
+        self._secrets = secrets
         self._watch = watch
         self._say = say
         self._tick_s = tick_s
@@ -133,7 +117,7 @@ class Supervisor:
         names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start))]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._port = 0
+        self._meeting = Path()
         """Where the trainers meet, if they are several."""
         self._group_ends_s = math.inf
         """Patience with the other trainers, once one has ended."""
@@ -201,16 +185,22 @@ class Supervisor:
             self._group_ends_s = math.inf
             for trainer in self._trainers:
                 trainer.kill()
-        if self._stop is not None:
-            self._stop.pursue(now_s)
+        for child in self._stop.pursue(now_s) if self._stop is not None else ():
+            self._selector.unregister(child.pidfd)
+            self._say(
+                f"{child.name} (process {child.pid}) was killed and does not end: it waits for this machine (a file "
+                "system that does not answer?); it is left behind, and will do nothing more"
+            )
+            child.leave_behind()
 
     def _start(self, child: _Child) -> None:
         # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
-        environment = _environment()
+        environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
+        environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if self._local.trainers > 1 and service_of(child.name) == TRAINER:
             if child.name == TRAINER:  # it is the first of them to start
-                self._port = free_loopback_port()
-            environment |= rank_environment(child.name, self._local.trainers, self._port)
+                self._meeting = new_meeting(self._run_dir)
+            environment |= rank_environment(child.name, self._local.trainers, self._meeting)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
@@ -393,7 +383,7 @@ class Supervisor:
         for child in alive:
             child.wait(deadline_s - time.monotonic())
             child.kill()
-            child.reap()
+            child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
 
 
 @dataclass(frozen=True)
@@ -407,28 +397,32 @@ class _Step:
 
 
 class _Stop:
-    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed."""
+    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed. A kill isn't trusted."""
 
     def __init__(self, steps: Sequence[_Step], timeout_s: float) -> None:
         self._steps = deque(steps)
         self._timeout_s = timeout_s
         self._step = _Step((), None)
+        self._killed = False
         self.patience_ends_s = math.inf
 
-    def pursue(self, now_s: float) -> None:
+    def pursue(self, now_s: float) -> Sequence[_Child]:
+        """Take the steps that are due. Processes that were killed and do not end: nobody can do more."""
         while True:
             alive = [child for child in self._step.members if child.alive]
             if alive and now_s < self.patience_ends_s:
-                return
+                return ()
+            if alive and self._killed:
+                return alive
             if alive and self._step.number is not None:
                 for child in alive:
                     child.kill()
-                self.patience_ends_s = math.inf
-                return
+                self._killed, self.patience_ends_s = True, now_s + UNKILLABLE_S
+                return ()
             if not self._steps:
                 self.patience_ends_s = math.inf
-                return
-            self._step = self._steps.popleft()
+                return ()
+            self._step, self._killed = self._steps.popleft(), False
             self.patience_ends_s = now_s + min(self._step.timeout_s, self._timeout_s)
             for child in self._step.members:
                 if self._step.number is not None:
@@ -487,11 +481,11 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Until it has ended, or the time is up (None: for ever)."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended, or the time is up (None: for ever); True if it has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pidfd, selectors.EVENT_READ)
-            selector.select(timeout_s)
+            return bool(selector.select(timeout_s))
 
     def reap(self) -> int:
         """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
@@ -502,6 +496,13 @@ class _Child:
         os.close(self.pidfd)
         self.pidfd, self._process = -1, None
         return self.exit_code
+
+    def leave_behind(self) -> None:
+        """Don't wait for it any more."""
+        assert self._process is not None
+        os.close(self.pidfd)
+        self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
+        self.pidfd, self._process = -1, None
 
     def last_error(self) -> str:
         """The text of the last line "Error: …" that it wrote since its last start."""
@@ -536,16 +537,6 @@ def _stop_signals() -> Iterator[socket.socket]:
             for number, handler in old_handlers.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(old_fd)
-
-
-def _environment() -> dict[str, str]:
-    """Of the services: what the environment configures is in the stored configuration already, below the flags."""
-    own = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
-    }
-    return own | {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
 
 
 def _how_it_ended(exit_code: int) -> str:

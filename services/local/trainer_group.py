@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
-import socket
 from collections.abc import Mapping
+from pathlib import Path
 
 from common.errors import USER_ERROR_EXIT_CODE
+from common.file_lock import LOCKS_FOLDER
+from common.process import RANKS_FILE_VARIABLE
 
 RANK_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
+    RANKS_FILE_VARIABLE,
 )
 """What torchrun sets. `icestream run` may itself have been started by something that sets them: that is not for us."""
+
+_MEETING = "ranks-"
 
 GROUP_END_S = 15.0
 """How long the others may take to end by themselves once one has died: they find out who is gone, which takes 3 s."""
@@ -23,25 +29,28 @@ def trainer_names(count: int) -> list[str]:
     return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))]
 
 
-def rank_environment(name: str, count: int, port: int) -> dict[str, str]:
-    """torchrun's variables for one of ``count`` trainers, which meet at a port of the loopback interface."""
+def rank_environment(name: str, count: int, meeting: Path) -> dict[str, str]:
+    """torchrun's variables for one of ``count`` trainers, but for the port: they meet in a file of their owner's.
+
+    Any user of the machine could speak to a port of the loopback interface.
+    """
     rank = name.partition("-")[2] or "0"
     return {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        RANKS_FILE_VARIABLE: str(meeting),
     }
 
 
-def free_loopback_port() -> int:
-    """A port that nobody listens at. If somebody takes it before the first rank does, all start again with another."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def new_meeting(run_dir: Path) -> Path:
+    """Name of the file in which a group of trainers will meet; those of former groups are deleted."""
+    folder = run_dir / LOCKS_FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for former in folder.glob(f"{_MEETING}*"):
+        former.unlink(missing_ok=True)
+    return folder / f"{_MEETING}{secrets.token_hex(8)}"
 
 
 def cause_of(exit_codes: Mapping[str, int]) -> str:

@@ -5,8 +5,6 @@ keeps none twice: see merge.py for the rule. Memory is bounded by a batch of row
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from common.errors import BadInputError
-from common.transport import keep_fetchers_out
-from services.config import CONFIG_FILE, load_config
-from services.local.supervisor import hold_run
+from common.file_lock import RUN_PARTS, RunLock, locked
+from services.config import CONFIG_FILE
 from services.outliers.merge import Merge, MergedUnit, Shard, Source, UnitFile, plan_merge
 from services.outliers.schema import common_schema
 from services.outliers.shards import (
@@ -32,7 +29,7 @@ from services.outliers.shards import (
 )
 from services.slow_progress import SlowProgress
 
-_CHECKPOINT_FOLDER = "checkpoints"
+_LOCK = "compaction.lock"
 
 
 @dataclass(frozen=True)
@@ -102,10 +99,10 @@ def _schema(paths: Collection[Path]) -> pa.Schema:
 
 def _copy_unit(source: Source, writer: ShardWriter, readers: dict[Path, ShardReader]) -> None:
     if isinstance(source.file, UnitFile):
-        writer.add_unit(source.k, read_batches(source.file.path), digest_of(source.file.path))
+        writer.add_unit(source.unit, read_batches(source.file.path), digest_of(source.file.path))
     else:
-        unit, batches = readers[source.file.path].unit(source.k)
-        writer.add_unit(source.k, batches, unit.digest)
+        unit, batches = readers[source.file.path].unit(source.unit)
+        writer.add_unit(source.unit, batches, unit.digest)
 
 
 def _remove(files: Sequence[UnitFile | Shard]) -> int:
@@ -118,29 +115,9 @@ def _remove(files: Sequence[UnitFile | Shard]) -> int:
 def _hold(folder: Path) -> Iterator[None]:
     """Keep other compactions out, and where the folder is a run's, its processes."""
     with contextlib.ExitStack() as held:
-        held.enter_context(_locked(folder, f"{folder}: another compaction is at work there; wait for its end"))
-        run_dir = folder.parent
-        if (run_dir / CONFIG_FILE).exists():
-            active = f"{run_dir}: its run is active; stop it, or wait for its end, and compact its outliers then"
-            transport = load_config(run_dir, environment={}).transport
-            try:
-                held.enter_context(hold_run(run_dir))
-                held.enter_context(keep_fetchers_out(run_dir, transport))
-            except BadInputError:
-                raise BadInputError(active) from None
-            if (run_dir / _CHECKPOINT_FOLDER).is_dir():
-                held.enter_context(_locked(run_dir / _CHECKPOINT_FOLDER, active))  # a trainer's
+        if not held.enter_context(locked(folder / _LOCK, lambda: False)):
+            raise BadInputError(f"{folder}: another compaction is at work there; wait for its end")
+        if (folder.parent / CONFIG_FILE).exists():
+            for part in RUN_PARTS:
+                held.enter_context(RunLock(folder.parent, part, "icestream outliers"))
         yield
-
-
-@contextlib.contextmanager
-def _locked(folder: Path, otherwise: str) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInputError(otherwise) from None
-        yield
-    finally:
-        os.close(descriptor)

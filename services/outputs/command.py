@@ -9,6 +9,7 @@ import click
 
 from common.errors import BadInputError
 from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import own_files_only
 from services.options import config_options, run_dir_option
 from services.wait import wait_for_config
 
@@ -22,6 +23,7 @@ def outputs(run_dir: Path, take_over: bool, toml: Path | None, assignments: tupl
     start_logging("outputs")
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
+    own_files_only()
     config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
     if config is None:
         return

@@ -46,9 +46,15 @@ def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int)
 class Audit:
     """The file of a run. A resumed run continues it at the checkpoint: what was written behind it is cut off."""
 
-    def __init__(self, path: Path, size_bytes: int, ranks: Ranks | None = None) -> None:
-        """Raises OSError; ``size_bytes`` is what the checkpoint says the file had."""
+    def __init__(
+        self, path: Path, size_bytes: int, ranks: Ranks | None = None, *, of_absent: Sequence[int] = ()
+    ) -> None:
+        """Raises OSError; ``size_bytes`` is what the checkpoint says the file had.
+
+        ``of_absent``: sizes of the files of ranks beyond those there are. They may come back, and go on there.
+        """
         self._ranks = ranks or Ranks.alone()
+        self._of_absent = tuple(of_absent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.truncate(descriptor, min(size_bytes, os.fstat(descriptor).st_size))
         os.lseek(descriptor, 0, os.SEEK_END)
@@ -61,17 +67,17 @@ class Audit:
             for rank in range(ranks.size, len(sizes_bytes)):
                 cls(run_dir / audit_file(rank), sizes_bytes[rank]).close()
         size_bytes = sizes_bytes[ranks.rank] if ranks.rank < len(sizes_bytes) else 0
-        return cls(run_dir / audit_file(ranks.rank), size_bytes, ranks)
+        return cls(run_dir / audit_file(ranks.rank), size_bytes, ranks, of_absent=sizes_bytes[ranks.size :])
 
     def write(self, lines: Sequence[str]) -> None:
         """The microbatches of a batch that has been trained."""
         self._file.writelines(line + "\n" for line in lines)
 
     def commit(self) -> tuple[int, ...]:
-        """Put everything on disk, before the checkpoint that counts on it; the size of every rank's file in bytes."""
+        """Put everything on disk, before the checkpoint that counts on it; the size of every file in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
-        return tuple(int(size) for size in self._ranks.gather(str(self._file.tell())))
+        return (*(int(size) for size in self._ranks.gather(str(self._file.tell()))), *self._of_absent)
 
     def cut(self, sizes_bytes: Sequence[int]) -> None:
         """Training goes on where the files had these sizes: what was written behind them is void."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import math
 import os
 import pickle
 import re
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import torch
 
 from common.errors import BadInputError
+from common.file_lock import RunLock, patience
 from common.transport import StopRequested
 
 logger = logging.getLogger(__name__)
@@ -27,8 +26,7 @@ FORMAT = 2
 
 
 class Checkpoints:
-    """The checkpoints of a run directory; the newest ``keep`` and the best stay. One trainer at a time: the folder is
-    locked."""
+    """The checkpoints of a run directory; the newest ``keep`` and the best stay. One trainer at a time, by a lock."""
 
     def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
         """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
@@ -39,18 +37,20 @@ class Checkpoints:
         self._keep = keep
         self._best_score: float | None = None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            _lock(self._lock, run_dir, wait_s, stopped)
-        except BaseException:
-            os.close(self._lock)
-            raise
+        patient = patience(wait_s)
+
+        def wait() -> bool:
+            if stopped():
+                raise StopRequested
+            return patient()
+
+        self._lock = RunLock(run_dir, "trainer", "trainer", wait)
         for part in self._folder.glob("*.part"):
             part.unlink()  # of a trainer that was killed while it wrote
 
     def close(self) -> None:
         """Let the next trainer in; the kernel does it if we are killed."""
-        os.close(self._lock)
+        self._lock.close()
 
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
         """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
@@ -166,20 +166,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
     return state
-
-
-def _lock(folder: int, run_dir: Path, wait_s: float, stopped: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if stopped():
-                raise StopRequested from None
-            if time.monotonic() > deadline_s:
-                raise BadInputError(f"{run_dir}: another trainer is at work in this run directory") from None
-            time.sleep(0.05)
 
 
 def _free_bytes(folder: Path) -> int:

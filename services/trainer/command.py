@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
+from common.run_dir import own_files_only
 from services.config import Config, load_config
 from services.options import config_options, generator_option, profile_option, run_dir_option
 from services.trainer.device_environment import prepare
@@ -61,6 +62,7 @@ def trainer(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is gone is told in one line, by us
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
+    own_files_only()
     flags = {
         "trainer.device": device,
         "trainer.max_steps": max_steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -82,6 +83,7 @@ class CudaCopier:
         result = torch.cuda.cudart().cudaHostRegister(self._slab.data_ptr(), arena.size_bytes, 0)
         self._registered = int(result) == 0
         if not self._registered:
+            _forget_last_error(device)
             logger.warning(
                 "the arena could not be page-locked (cudaHostRegister: %s); copies to the GPU will be slower. "
                 "Raise the locked-memory limit (ulimit -l)",
@@ -129,9 +131,15 @@ class CudaCopier:
         """Wait for the last copies and let go of the arena; nothing is released any more."""
         self._stream.synchronize()
         self._pending.clear()
-        if self._registered:
-            torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())
+        if self._registered and int(torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())):
+            _forget_last_error(self._device)
         del self._slab
+
+
+def _forget_last_error(device: torch.device) -> None:
+    """CUDA keeps the error of a failed call for whoever asks next: torch, after its next kernel. Have it ask here."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
 
 
 Copier = HostCopier | CudaCopier

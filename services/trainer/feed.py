@@ -21,7 +21,7 @@ import torch
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, UnitArrays, check_header, slot_bytes_needed, unit_arrays
+from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
 from services.trainer.agreement import Agreement, Share
@@ -29,7 +29,7 @@ from services.trainer.ahead import ReadAhead
 from services.trainer.audit import audit_line
 from services.trainer.batch import Batch, Microbatch
 from services.trainer.copier import Copier, make_copier
-from services.trainer.lane import Lane, holds_no_slot, lanes_of_rank, units_in_advance
+from services.trainer.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.position import StreamPosition
 from services.trainer.state import NEW_PLAN_REMEDY
 from services.trainer.waits import BatchWaits
@@ -42,6 +42,10 @@ _NO_MORE: Any = object()
 
 class _BeginPlan(Exception):
     """The checkpoint was trained on other files, and this plan shall begin anew."""
+
+
+class _Rejected(Exception):
+    """A slot does not hold what was delivered; the dispatcher has been told."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,8 @@ class Feed:
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
-            except FetcherLost:
-                logger.warning("the fetcher is gone; waiting for it to come back")
+            except (FetcherLost, _Rejected) as error:
+                logger.warning("%s", str(error) or "the fetcher is gone; waiting for it to come back")
                 plan_hash = self.plan_hash
                 started_s = time.monotonic()
                 self._disconnect()
@@ -203,21 +207,20 @@ class Feed:
         at = self.position
         self._attached = True
         self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
-        bad_files = tuple(bad.file for bad in at.quarantined if bad.row_group == -1)
+        bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
         self._transport.send(
             m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files, at.source)
         )
-        if not holds_no_slot(self._stream):
-            for lane in self._lanes:
-                self._transport.send(m.Want(lane.number, self._units_in_advance))
+        for lane in self._lanes:
+            self._transport.send(m.Want(lane.number, self._units_in_advance))
 
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Iterator[FedBatch]:
         former = self._taken = self.position
-        # Where no slot may be held, a unit is asked for only when its lane waits for it: see lane.py.
-        most = 0 if holds_no_slot(self._stream) else self._copier.batches_ahead
-        ahead = ReadAhead(self._assembled(), most, wait=self._receive, poll=self._receive_if_there)
+        ahead = ReadAhead(
+            self._assembled(), self._copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
+        )
         assembled = iter(ahead)
         while True:
             mine, mark = next(assembled, (None, None))
@@ -274,9 +277,6 @@ class Feed:
         """
         while True:
             while not lane.arrived and not lane.ended and not self._stops():
-                if holds_no_slot(self._stream) and not lane.asked:
-                    lane.asked = True
-                    self._transport.send(m.Want(lane.number, 1))
                 yield None
             if not lane.arrived or self._stops():
                 return
@@ -285,7 +285,12 @@ class Feed:
             if unit.k != at.unit:
                 raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
             taken: tuple[Microbatch, str] | None = None
-            for index in range(at.microbatch, unit.layout.microbatches):
+            changed = self._taken.is_changed(unit)
+            if self._taken.is_unchecked(unit):
+                logger.info(
+                    "the checkpoint is of a former version: it can't be checked that unit %d is the same", unit.k
+                )
+            for index in range(at.microbatch, 0 if changed else unit.layout.microbatches):
                 if taken is not None:
                     yield taken
                 assert arrays is not None
@@ -297,6 +302,8 @@ class Feed:
             del arrays
             self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
             self._taken = self._taken.after_unit(unit)
+            if changed:
+                logger.warning("%s", self._taken.changed_units[-1])
             if taken is not None:
                 yield taken
 
@@ -327,8 +334,12 @@ class Feed:
         match message:
             case m.DeliveredUnit() as unit:
                 lane = self._lane(unit.k % self._stream.lanes)
-                lane.arrived.append((unit, self._arrays(unit)))
-                lane.asked = False
+                try:
+                    lane.arrived.append((unit, self._arrays(unit)))
+                except SlotMismatch as error:
+                    # Units of the lane may be on their way behind it: only a new connection is free of them.
+                    self._transport.send(m.Reject(unit.k, str(error)[:2000]))
+                    raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
             case m.End(number):
                 self._lane(number).ended = True
             case m.CommitRequest():
@@ -364,14 +375,9 @@ class Feed:
             return None
         slot = self._transport.arena.slot(unit.slot)
         check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
-        if holds_no_slot(self._stream):
-            slot = slot[: slot_bytes_needed(self._workload, unit.layout)].copy()
-            self._transport.send(m.Release(unit.k))
         return unit_arrays(slot, self._workload, unit.layout)
 
     def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
         """All microbatches of a unit have been copied."""
-        if not (holds_no_slot(self._stream) and unit.slot >= 0):
-            self._transport.send(m.Release(unit.k))
-        if not holds_no_slot(self._stream):
-            self._transport.send(m.Want(lane.number, 1))
+        self._transport.send(m.Release(unit.k))
+        self._transport.send(m.Want(lane.number, 1))

@@ -20,8 +20,6 @@ class Lane:
     """Units with their arrays (None: the unit was skipped)."""
     ended: bool = False
     """The plan has no more units for this lane."""
-    asked: bool = False
-    """The one unit that it needs next was asked for (where no slot is held)."""
 
     @property
     def used_up(self) -> bool:
@@ -40,15 +38,7 @@ def units_in_advance(stream: StreamConfig, prefetch_units: int) -> int:
     """How many units of each lane a trainer may ask for.
 
     A lane waits with its units in their slots while another one's next unit is decoded. If all slots were held by lanes
-    that wait, nothing could be decoded: so all lanes together ask for no more units than there are slots.
+    that wait, nothing could be decoded: so all lanes together ask for no more units than there are slots, of which
+    there is at least one a lane (common/config.py).
     """
-    return max(1, min(prefetch_units, stream.slots // stream.lanes))
-
-
-def holds_no_slot(stream: StreamConfig) -> bool:
-    """True if there are fewer slots than lanes: then a unit is copied out of its slot as soon as it arrives.
-
-    It is asked for only when its lane waits for it. One that came while this rank waits for the others, in an
-    all-reduce, would stay in a slot that the others' lanes need: nobody would ever go on.
-    """
-    return stream.slots < stream.lanes
+    return min(prefetch_units, stream.slots // stream.lanes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from torch.optim import SGD, Adam
 
 from services.trainer.health import UpdateLimits
 from services.trainer.ranks import SumOverRanks
+
+Kind = TypeVar("Kind", Adam, SGD)
 
 
 class Learned(NamedTuple):
@@ -32,6 +35,16 @@ class Updated(NamedTuple):
     """(), before clipping."""
     skipped: Tensor
     """(), 1 if the update was left out: neither weights nor the optimiser's state have changed."""
+
+
+def uncompiled(kind: type[Kind]) -> type[Kind]:
+    """The same optimiser without torch's marks for its compiler.
+
+    At their first call the marks import `torch._dynamo` and sympy: half of a trainer's start, and 80 MB.
+    """
+    marked = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in marked}
+    return type(kind.__name__, (kind,), plain | {"step": torch.no_grad()(plain["step"])})
 
 
 class GuardedOptimiser:

@@ -21,6 +21,8 @@ class LanePosition(BaseModel):
     cursor: Cursor
     open_unit_events: int = 0
     """Events trained of the unit that the cursor stands in."""
+    content: str = ""
+    """Digest of what was delivered of that unit; empty: not known, or the cursor stands at a unit's begin."""
 
 
 class Growth(BaseModel):
@@ -35,6 +37,8 @@ class Growth(BaseModel):
     """What is added."""
     quarantined: tuple[Quarantined, ...] = ()
     skipped_units: tuple[int, ...] = ()
+    changed_units: tuple[str, ...] = ()
+    bad_files: tuple[int, ...] = ()
     source: Source = Source()
 
 
@@ -50,6 +54,11 @@ class StreamPosition(BaseModel):
     quarantined: tuple[Quarantined, ...] = ()
     """The journal: each file, row group or unit once, however many epochs met it."""
     skipped_units: tuple[int, ...] = ()
+    changed_units: tuple[str, ...] = ()
+    """One line for each unit that came back with other events than those it was begun with."""
+    bad_files: tuple[int, ...] = ()
+    """Whole files that the plan left out up to the furthest lane, in order. Where that lane stands depends on them, and
+    the lane that counts them may be behind it."""
     source: Source = Source()
     """What the data so far came from: of the unit that is furthest in the inventory."""
 
@@ -67,6 +76,11 @@ class StreamPosition(BaseModel):
         """Of every lane, in order."""
         return tuple(lane.cursor for lane in self.lanes)
 
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """One line for each file, row group or unit that was quarantined, as a whole or in part."""
+        return (*(bad.reason for bad in self.quarantined), *self.changed_units)
+
     def since(self, before: StreamPosition) -> Growth:
         """What was added to ``before``."""
         moved = zip(self.lanes, before.lanes, strict=True)
@@ -77,6 +91,8 @@ class StreamPosition(BaseModel):
             counters=Counters(**counters),
             quarantined=self.quarantined[len(before.quarantined) :],
             skipped_units=self.skipped_units[len(before.skipped_units) :],
+            changed_units=self.changed_units[len(before.changed_units) :],
+            bad_files=_union(self.bad_files, without=before.bad_files),
             source=self.source,
         )
 
@@ -104,6 +120,8 @@ class StreamPosition(BaseModel):
             counters=Counters(**counters),
             quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
             skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),
+            changed_units=(*self.changed_units, *sorted(line for growth in growths for line in growth.changed_units)),
+            bad_files=_union(self.bad_files, *(growth.bad_files for growth in growths)),
             source=source,
         )
 
@@ -111,13 +129,26 @@ class StreamPosition(BaseModel):
         """The lane that the unit belongs to."""
         return self.lanes[unit.k % len(self.lanes)]
 
+    def is_changed(self, unit: DeliveredUnit) -> bool:
+        """True if the lane stands inside of ``unit``, and that holds other events now than those it was begun with."""
+        content = self.lane_of(unit).content
+        return unit.slot >= 0 and self._is_open(unit) and content not in ("", unit.content)
+
+    def is_unchecked(self, unit: DeliveredUnit) -> bool:
+        """True if the lane stands inside of ``unit``, and what it was begun with is not known."""
+        return unit.slot >= 0 and self._is_open(unit) and not self.lane_of(unit).content
+
     def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
         """Once microbatch ``index`` of ``unit`` has been trained."""
         before = self._with_block_told(unit)
         counters = before.counters
+        cursor = Cursor(unit.block, unit.block_first_unit, unit.k, index + 1)
+        open_unit_events = self.lane_of(unit).open_unit_events + num_events
         return before.model_copy(
             update={
-                "lanes": self._moved(unit, unit.k, index + 1, self.lane_of(unit).open_unit_events + num_events),
+                "lanes": self._with_lane(
+                    unit, LanePosition(cursor=cursor, open_unit_events=open_unit_events, content=unit.content)
+                ),
                 "epoch": unit.epoch,
                 "source": self._source_with(unit),
                 "counters": counters.model_copy(
@@ -132,25 +163,24 @@ class StreamPosition(BaseModel):
         )
 
     def after_unit(self, unit: DeliveredUnit) -> StreamPosition:
-        """Once all microbatches of ``unit`` have been trained: count what is not in them. Raises SlotMismatch."""
+        """Once no microbatch of ``unit`` will be trained any more: count what was not. Raises SlotMismatch."""
         before = self._with_block_told(unit)
         tally, counters = unit.tally, before.counters
         if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
-        # A unit may be skipped after a restart although a part of it was trained before.
-        trained = self.lane_of(unit).open_unit_events
-        quarantined = max(tally.quarantined - trained, 0) if unit.slot < 0 else tally.quarantined
-        aside = tally.outliers + tally.empty + quarantined
-        return self.model_copy(
+        changed = self.is_changed(unit)
+        outliers, empty, quarantined = self._fates(unit)
+        cursor = Cursor(unit.block, unit.block_first_unit, unit.k + len(self.lanes), 0)
+        return before.model_copy(
             update={
-                "lanes": self._moved(unit, unit.k + len(self.lanes), 0, 0),
+                "lanes": self._with_lane(unit, LanePosition(cursor=cursor)),
                 "epoch": unit.epoch,
                 "source": self._source_with(unit),
                 "counters": counters.model_copy(
                     update={
-                        "events_read": counters.events_read + aside,
-                        "events_outlier": counters.events_outlier + tally.outliers,
-                        "events_empty": counters.events_empty + tally.empty,
+                        "events_read": counters.events_read + outliers + empty + quarantined,
+                        "events_outlier": counters.events_outlier + outliers,
+                        "events_empty": counters.events_empty + empty,
                         "events_quarantined": counters.events_quarantined + quarantined,
                         "particles_dropped": counters.particles_dropped + tally.particles_dropped,
                         "units": counters.units + 1,
@@ -158,15 +188,39 @@ class StreamPosition(BaseModel):
                 ),
                 "quarantined": before._journal(tally.bad),
                 "skipped_units": (*self.skipped_units, unit.k) if unit.slot < 0 else self.skipped_units,
+                "changed_units": (*self.changed_units, self._change(unit)) if changed else self.changed_units,
             }
         )
 
-    def _moved(self, unit: DeliveredUnit, k: int, microbatch: int, open_unit_events: int) -> tuple[LanePosition, ...]:
-        """The lanes, that of ``unit`` moved on to microbatch ``microbatch`` of unit ``k``."""
-        cursor = Cursor(unit.block, unit.block_first_unit, k, microbatch)
-        moved = LanePosition(cursor=cursor, open_unit_events=open_unit_events)
+    def _is_open(self, unit: DeliveredUnit) -> bool:
+        cursor = self.lane_of(unit).cursor
+        return cursor.unit == unit.k and cursor.microbatch > 0
+
+    def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int]:
+        """Outliers, empty and quarantined events to be counted at the end of a unit.
+
+        Of a unit that was skipped or has changed since a part of it was trained, every event that was not trained and
+        was not set aside now is quarantined: as many events are read as it has rows.
+        """
+        tally = unit.tally
+        if unit.slot >= 0 and not self.is_changed(unit):
+            return tally.outliers, tally.empty, tally.quarantined
+        left = max(tally.rows_read - self.lane_of(unit).open_unit_events, 0)
+        outliers = min(tally.outliers, left)
+        empty = min(tally.empty, left - outliers)
+        return outliers, empty, left - outliers - empty
+
+    def _change(self, unit: DeliveredUnit) -> str:
+        trained = self.lane_of(unit).open_unit_events
+        return (
+            f"unit {unit.k} came back with other events than those it was begun with: {trained} of them were trained, "
+            f"{self._fates(unit)[2]} are quarantined, and training goes on behind it"
+        )
+
+    def _with_lane(self, unit: DeliveredUnit, lane: LanePosition) -> tuple[LanePosition, ...]:
+        """The lanes, that of ``unit`` replaced."""
         number = unit.k % len(self.lanes)
-        return (*self.lanes[:number], moved, *self.lanes[number + 1 :])
+        return (*self.lanes[:number], lane, *self.lanes[number + 1 :])
 
     def _source_with(self, unit: DeliveredUnit) -> Source:
         # Lanes are not in step: one may still be in the range before, or in the first epoch.
@@ -175,9 +229,7 @@ class StreamPosition(BaseModel):
 
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
         """Files of the block that gave no units, counted with the first that is seen of the block's first unit."""
-        cursor = self.lane_of(unit).cursor
-        told = cursor.unit == unit.k and cursor.microbatch > 0
-        if told or not unit.block_quarantined:
+        if self._is_open(unit) or not (unit.block_quarantined or unit.bad_files):
             return self
         rows = sum(bad.rows for bad in unit.block_quarantined)
         counters = self.counters.model_copy(
@@ -186,8 +238,18 @@ class StreamPosition(BaseModel):
                 "events_quarantined": self.counters.events_quarantined + rows,
             }
         )
-        return self.model_copy(update={"counters": counters, "quarantined": self._journal(unit.block_quarantined)})
+        return self.model_copy(
+            update={
+                "counters": counters,
+                "quarantined": self._journal(unit.block_quarantined),
+                "bad_files": _union(self.bad_files, unit.bad_files),
+            }
+        )
 
     def _journal(self, bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
         known = {(one.file, one.row_group) for one in self.quarantined} if bad else set()
         return (*self.quarantined, *(one for one in bad if (one.file, one.row_group) not in known))
+
+
+def _union(*files: Sequence[int], without: Sequence[int] = ()) -> tuple[int, ...]:
+    return tuple(sorted(set().union(*files).difference(without)))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from common.errors import BadInputError
 from common.messages import MAX_LANES
+from common.process import RANKS_FILE_VARIABLE
 
 _HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
 
@@ -32,10 +33,14 @@ class RankPlace:
     agent_keeps_store: bool = False
     """TORCHELASTIC_USE_AGENT_STORE: torchrun itself listens there"""
 
+    file: str = ""
+    """_ICESTREAM_RANKS_FILE: the file in which those of `icestream run` find each other; no address, no port"""
+
     @property
     def is_local(self) -> bool:
-        """True if all ranks are on this machine and meet at a loopback address."""
-        return self.address == "localhost" or self.address.startswith("127.") or self.address == "::1"
+        """True if all ranks are on this machine: they meet in a file, or at a loopback address."""
+        is_loopback = self.address in ("localhost", "::1") or self.address.startswith("127.")
+        return bool(self.file) or is_loopback
 
 
 def place_from(environment: Mapping[str, str]) -> RankPlace | None:
@@ -50,8 +55,8 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
     if size > MAX_LANES:
         raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_LANES} trainers")
     local_rank = _number(environment, "LOCAL_RANK")
-    address = environment.get("MASTER_ADDR", "")
-    if not address:
+    file, address = environment.get(RANKS_FILE_VARIABLE, ""), environment.get("MASTER_ADDR", "")
+    if not address and not file:
         raise BadInputError(f"RANK = {rank} of {size}, but MASTER_ADDR is not set: {_HOW}")
     return RankPlace(
         rank=rank,
@@ -59,9 +64,10 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
         local_rank=local_rank,
         local_size=_number(environment, "LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in environment else local_rank + 1,
         address=address,
-        port=_number(environment, "MASTER_PORT"),
+        port=0 if file else _number(environment, "MASTER_PORT"),
         attempt=environment.get("TORCHELASTIC_RESTART_COUNT", "0"),
         agent_keeps_store=environment.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True",
+        file=file,
     )
 
 

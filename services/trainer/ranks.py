@@ -208,9 +208,11 @@ def _names(ranks: Sequence[int]) -> str:
 
 
 def _open_store(place: RankPlace, deadline_s: float, timeout_s: float, stopped: Callable[[], bool]) -> Any:
-    """Where the ranks find each other. The first rank keeps it, or torchrun does."""
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    """Where the ranks find each other: a file, or what the first rank keeps at its address, or torchrun does."""
+    from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 
+    if place.file:
+        return PrefixStore(f"icestream/{place.attempt}", FileStore(place.file, place.size))
     listener = None
     keeps = place.rank == 0 and not place.agent_keeps_store
     if keeps:

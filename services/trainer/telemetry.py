@@ -157,6 +157,7 @@ class Telemetry:
         counters = state.position.counters
         batches = self._batches(now_s, waits)
         batches_per_s = self._steps.update(now_s, state.step)
+        set_aside = state.position.set_aside
         self._newest = self._base.model_copy(
             update={
                 "state": name,
@@ -178,8 +179,8 @@ class Telemetry:
                 },
                 "checkpoint": self._checkpoint,
                 "checkpoint_step": self._checkpoint_step,
-                "quarantined": [bad.reason for bad in state.position.quarantined[-_QUARANTINED_TOLD:]],
-                "num_quarantined": len(state.position.quarantined),
+                "quarantined": list(set_aside[-_QUARANTINED_TOLD:]),
+                "num_quarantined": len(set_aside),
             }
         )
         write_status(self._run_dir, self._name, self._newest)

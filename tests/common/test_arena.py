@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import common.arena
 from common.arena import Arena
 from common.errors import BadInputError
 
@@ -46,29 +46,19 @@ def test_an_arena_that_does_not_fit_into_memory_names_both_settings() -> None:
         Arena.create(8, 1 << 50)
 
 
-def limit_memory(monkeypatch: pytest.MonkeyPatch, folder: Path, *, limit: str, used: int, cache: int) -> None:
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{used}\n")
-    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache // 2}\nactive_file {cache // 2}\nfile {cache}\n")
-    monkeypatch.setattr(common.arena, "_CGROUP", folder)
-
-
-def test_a_containers_memory_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_memory(monkeypatch, tmp_path, limit=str(1 << 24), used=1 << 23, cache=0)
+def test_an_arena_waits_for_memory_as_long_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [0, PAGE, 2 * PAGE]
+    monkeypatch.setattr("common.arena.available_memory_bytes", lambda: left.pop(0))
+    Arena.create(2, PAGE, lambda: True).close()
+    assert left == []
+    left[:] = [0, PAGE]
     with pytest.raises(BadInputError, match="does not fit into memory"):
-        Arena.create(1, 1 << 24)
+        Arena.create(2, PAGE, lambda: bool(left))
 
 
-def test_file_pages_that_the_kernel_can_drop_do_not_count_as_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit_memory(monkeypatch, tmp_path, limit=str(1 << 24), used=1 << 24, cache=1 << 23)
-    Arena.create(1, 1 << 22).close()
-
-
-def test_a_container_without_limit_is_bounded_by_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit_memory(monkeypatch, tmp_path, limit="max", used=1 << 60, cache=0)
-    Arena.create(1, PAGE).close()
+def test_no_peer_can_add_a_seal_with_which_later_decoders_could_not_write() -> None:
+    with Arena.create(1, PAGE) as arena, pytest.raises(PermissionError):
+        fcntl.fcntl(arena.fd, 1033, 0x0010)  # F_ADD_SEALS, F_SEAL_FUTURE_WRITE
 
 
 def test_a_descriptor_passed_through_a_socket_maps_the_same_bytes() -> None:

@@ -113,12 +113,20 @@ def test_no_bytes_raise_anything_but_malformed_message() -> None:
         {"op": "Nobody", "v": V},
         {"op": "Release", "v": V, "k": -1},
         {"op": "Release", "v": V, "k": 2**63},
+        {"op": "Reject", "v": V, "k": -1, "reason": "another unit"},
+        {"op": "Reject", "v": V, "k": 1, "reason": "x" * 5000},
         {"op": "Failed", "v": V, "k": 1, "lease": 1, "reason": "x" * 5000},
     ],
 )
 def test_a_message_with_a_wrong_field_is_malformed(fields: dict[str, Any]) -> None:
     with pytest.raises(m.MalformedMessage):
         m.decode(msgpack.packb(fields))
+
+
+@pytest.mark.parametrize("content", ["a" * 65, b"ab", None])
+def test_a_content_that_is_no_short_text_is_malformed(content: Any) -> None:
+    with pytest.raises(ValidationError):
+        m.Done(1, 1, m.Layout(0, 0, 0), m.Tally(), content)
 
 
 def test_too_many_bytes_are_malformed() -> None:

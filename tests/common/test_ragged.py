@@ -13,6 +13,7 @@ from common.ragged import (
     SlotMismatch,
     UnitArrays,
     check_header,
+    content_digest,
     slot_bytes_needed,
     unit_arrays,
     write_header,
@@ -128,3 +129,43 @@ def test_a_slot_without_magic_or_version_is_told(place: int) -> None:
     slot[place] ^= 0xFF
     with pytest.raises(SlotMismatch, match="no header of version"):
         check_header(slot, HEADER)
+
+
+def filled() -> UnitArrays:
+    """Four events of two files, in two microbatches."""
+    arrays = unit_arrays(slot_of(slot_bytes_needed(MUONS, Layout(4, 7, 2))), MUONS, Layout(4, 7, 2))
+    arrays.offsets[:] = [0, 1, 3, 6, 7]
+    arrays.microbatch_bounds[:] = [0, 2, 4]
+    arrays.event_columns["source_file"][:, 0] = [3, 3, 5, 5]
+    arrays.event_columns["source_row"][:, 0] = [10, 11, 10, 12]
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("source_row", [11, 10, 10, 12]),  # two events of one microbatch in the other order
+        ("source_row", [12, 11, 10, 10]),
+        ("source_row", [10, 11, 10, 13]),
+        ("source_file", [3, 5, 3, 5]),
+        ("source_file", [3, 3, 5, 6]),
+        ("microbatch_bounds", [0, 1, 4]),
+        ("offsets", [0, 1, 4, 6, 7]),
+    ],
+)
+def test_the_digest_of_the_content_changes_with_each_event_its_place_and_its_microbatch(
+    name: str, values: list[int]
+) -> None:
+    arrays, changed = filled(), filled()
+    column = getattr(changed, name) if hasattr(changed, name) else changed.event_columns[name][:, 0]
+    column[:] = values
+    assert len(content_digest(arrays)) == 32
+    assert content_digest(changed) != content_digest(arrays)
+
+
+def test_the_digest_of_the_content_is_that_of_the_events_not_of_their_values() -> None:
+    arrays, other = filled(), filled()
+    other.particle_columns["muons"][:] = 7
+    assert content_digest(other) == content_digest(arrays)
+    nothing = unit_arrays(slot_of(slot_bytes_needed(MUONS, Layout(0, 0, 0))), MUONS, Layout(0, 0, 0))
+    assert content_digest(nothing) == content_digest(nothing)

@@ -280,7 +280,7 @@ def test_a_ring_that_does_not_fit_into_memory_is_refused(
     serve: Serve, config: TransportConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, where = serve(config)
-    monkeypatch.setattr(arena_module, "_available_memory_bytes", lambda: SLOT_BYTES)
+    monkeypatch.setattr(arena_module, "available_memory_bytes", lambda: SLOT_BYTES)
     with pytest.raises(BadInputError, match=r"2 slots of 1 MiB .* lower trainer\.prefetch_units"):
         remote_peer(where, slots=2)
 

@@ -458,12 +458,13 @@ def test_the_socket_folder_is_the_owners_only(run_dir: Path, arena: Arena) -> No
 # ------------------------------------------------------------------ one fetcher, and nothing left of it
 
 
-def test_a_second_fetcher_in_a_run_directory_is_refused(
-    server: ServerTransport, run_dir: Path, config: TransportConfig, arena: Arena, peers: list[PeerTransport]
-) -> None:
+def test_a_second_fetcher_in_a_run_directory_is_refused(run_dir: Path, arena: Arena) -> None:
+    config = TransportConfig()  # socket files: the run's lock keeps it out, tests/common/test_file_lock.py
+    server = ServerTransport(run_dir, config, arena, PLAN)
     with pytest.raises(BadInputError, match="a fetcher is already running in this run directory"):
         ServerTransport(run_dir, config, arena, PLAN)
-    peers.append(connect(server, run_dir, config))  # and the first one is none the worse for it
+    connect(server, run_dir, config).close()  # and the first one is none the worse for it
+    server.close()
 
 
 def test_nothing_is_left_after_close(run_dir: Path, config: TransportConfig, arena: Arena) -> None:

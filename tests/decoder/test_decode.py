@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 
 from common.config import StreamConfig
 from common.messages import Layout, Part, Tally, Unit
-from common.ragged import SlotMismatch, UnitArrays, unit_arrays
+from common.ragged import SlotMismatch, UnitArrays, content_digest, unit_arrays
 from common.schema import MUONS
 from common.streams import Stream, generator
 from services.decoder.decode import Decode
@@ -128,6 +128,23 @@ def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         with decoder(tmp_path, stream_of()) as decode:
             decode(unit, slot)
     assert slots[0].tobytes() == slots[1].tobytes()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("damaged", range(3))
+def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_content(
+    tmp_path: Path, shuffle: bool, damaged: int
+) -> None:
+    unit = unit_of(tmp_path, [make_events([1, 0, 9, 3]), make_events([2] * 3), make_events([1, 2])])
+    digests = []
+    for _ in range(3):
+        slot = new_slot()
+        with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
+            layout, _ = decode(unit, slot)
+        digests.append(content_digest(unit_arrays(slot, MUONS, layout)))
+        if len(digests) == 2:
+            (tmp_path / f"{damaged}.parquet").write_bytes(b"rotten")
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_the_order_of_the_events_depends_on_epoch_and_unit(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
 
 A trainer is what services/trainer/feed.py makes of it: it asks for as many units of each of its lanes as the feed
-does, fills its batch lane by lane, and copies a unit out at once where the feed would.
+does, fills its batch lane by lane, and now and then finds that a slot does not hold what was delivered.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class Checkpoint:
 
 
 class Memory:
-    """The arena: which unit each slot holds, and whether it is whole. Whoever finds another one there raises."""
+    """The arena: which unit each slot holds, and whether it is whole. Whoever finds another one there raises.
+
+    The header that a lease left may be damaged: its reader sees that.
+    """
 
     def __init__(self, slots: int) -> None:
         self._held: list[tuple[int, bool]] = [(0, False)] * slots
+        self.damaged: set[int] = set()
+        """Leases."""
 
     def begin(self, lease: m.Lease) -> None:
         """A decoder begins to write."""
@@ -57,6 +62,10 @@ class Decoder:
     leases: deque[m.Lease] = field(default_factory=deque)
     writing: m.Lease | None = None
     hung: bool = False
+    stopped: bool = False
+    """Hung by SIGSTOP, which shows."""
+    undead: bool = False
+    """Killed, and not dead: in uninterruptible sleep."""
     retired: bool = False
 
     def act(self, rng: random.Random, memory: Memory, poison: set[int]) -> bool:
@@ -78,6 +87,8 @@ class Decoder:
             if lease.unit.k in poison:
                 return False
             memory.end(lease)
+            if rng.random() < 0.01:
+                memory.damaged.add(lease.lease)
             self.writing = None
             self.outbox.append(_outcome(lease, rng.random()))
             if rng.random() < 0.05:
@@ -92,6 +103,8 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
     if chance < 0.03:
         return m.Failed(k, number, "bad luck")
     if chance < 0.04:
+        return m.Failed(k, number, "gone", gone=True)
+    if chance < 0.05:
         return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS + 1))  # an event too many
     return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS))
 
@@ -112,7 +125,6 @@ class Trainer:
         *,
         batch: int,
         units_in_advance: int,
-        holds_no_slot: bool,
         copy_chance: float,
     ) -> None:
         self.name = name
@@ -133,9 +145,10 @@ class Trainer:
         self._microbatches = microbatches
         self._batch = batch
         self._units_in_advance = units_in_advance
-        self._holds_no_slot = holds_no_slot
         self._copy_chance = copy_chance
         self.attached = False
+        self.paused = 0
+        """Turns that it is suspended for."""
 
     def connection_lost(self) -> None:
         """The fetcher died. A batch that is complete will be trained all the same."""
@@ -188,9 +201,7 @@ class Trainer:
         self._copied: deque[m.DeliveredUnit] = deque()
         """Units whose copies to the device may be under way."""
         self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, tuple(self.trained), tuple(sorted(self.skipped))))
-        self._asked: set[int] = set()
-        if not self._holds_no_slot:
-            self.outbox.extend(m.Want(lane, self._units_in_advance) for lane in self.lanes)
+        self.outbox.extend(m.Want(lane, self._units_in_advance) for lane in self.lanes)
         self._begin_batch()
 
     def _begin_batch(self) -> None:
@@ -200,13 +211,12 @@ class Trainer:
 
     def _receive(self, memory: Memory) -> None:
         match self.inbox.popleft():
+            case m.DeliveredUnit() as unit if unit.lease in memory.damaged:
+                self.outbox.append(m.Reject(unit.k, "another unit"))
+                self.attached = False
+                self.inbox.clear()
             case m.DeliveredUnit() as unit:
-                self._asked.discard(unit.k % self._num_lanes)
                 self._arrived[unit.k % self._num_lanes].append(unit)
-                if self._holds_no_slot:
-                    if unit.slot >= 0:
-                        memory.read(unit)
-                    self.outbox.append(m.Release(unit.k))
             case m.End(lane):
                 self._ended.add(lane)
             case other:
@@ -214,10 +224,9 @@ class Trainer:
 
     def _release(self, rng: random.Random, memory: Memory) -> None:
         unit = self._copied.popleft()
-        if not self._holds_no_slot:
-            self._read(memory, unit)
-            self._send(rng, m.Release(unit.k))
-            self.outbox.append(m.Want(unit.k % self._num_lanes, 1))
+        self._read(memory, unit)
+        self._send(rng, m.Release(unit.k))
+        self.outbox.append(m.Want(unit.k % self._num_lanes, 1))
 
     def _fill(self, memory: Memory) -> None:
         """Take one microbatch of the lane whose turn it is."""
@@ -244,12 +253,9 @@ class Trainer:
                 self._skipping.add(unit.k)
             self._taken[lane] = m.Cursor(unit.block, unit.block_first_unit, unit.k + self._num_lanes, 0)
             self._copied.append(arrived.popleft())
-        elif self._holds_no_slot and lane not in self._asked:
-            self._asked.add(lane)
-            self.outbox.append(m.Want(lane, 1))
 
     def _read(self, memory: Memory, unit: m.DeliveredUnit) -> None:
-        if unit.slot >= 0 and not self._holds_no_slot:
+        if unit.slot >= 0:
             memory.read(unit)
 
     def _send(self, rng: random.Random, message: m.Message) -> None:

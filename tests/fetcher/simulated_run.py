@@ -2,17 +2,20 @@
 
 Everything comes from the seed: sizes, who acts next, and what goes wrong. Deaths of decoders and trainers are seen
 late, and some of the dead's last messages are lost or come after that; messages come twice; decoders hang, are killed
-or can't be, wake up and write on; the fetcher dies; trainers go back to an older checkpoint; strangers talk.
+or can't be, wake up and write on; a kill is accepted and does not end them (D state); the fetcher dies; trainers go
+back to an older checkpoint, or find another unit in a slot; staged files go; strangers talk. One process, some or all
+are suspended, the fetcher's among them.
 
 After every event the dispatcher's invariants are checked, and that every lane is delivered in order, exactly once
-relative to the checkpoint that the trainer began with, from slots that nobody writes to. A run that doesn't end is a
-deadlock.
+relative to the checkpoint that the trainer began with, from slots that nobody writes to. A decoder is fenced only if
+it said nothing for the time-out while the fetcher was awake, and a suspended one's unit is not blamed. A run that
+doesn't end is a deadlock.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,19 +23,34 @@ from simulated_peers import EVENTS, FILLED, PLAN, Checkpoint, Decoder, Memory, T
 
 from common import messages as m
 from common.config import StreamConfig
-from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Fence, Quarantine, Replan, Send
-from services.trainer.lane import holds_no_slot, units_in_advance
+from services.fetcher.dispatcher import (
+    Action,
+    Dispatcher,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Replan,
+    Restage,
+    Send,
+)
+from services.trainer.lane import units_in_advance
 
 UNITS_PER_BLOCK = 3
 STALL_TIMEOUT_S = 20.0
 MAX_STEPS = 30_000
-FAULTS = ("kill", "hang", "hang", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish")
+TICK_S = 1.0
+"""The fetcher's service ticks at least this often, while it is awake."""
+FAULTS = (
+    *("kill", "hang", "hang", "stop", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish"),
+    *("pause trainer", "pause fetcher", "pause fetcher", "pause all"),
+)
 
 
 @lru_cache(None)
 def unit(k: int) -> m.Unit:
     """Unit k of the simulated plan."""
-    part = m.Part(file=k, path="f", row_group=0, first_row=0, rows=EVENTS, particles=9, file_row=0)
+    part = m.Part(file=k, path="f", row_group=0, first_row=0, rows=EVENTS, particles=9, file_row=0, remote="r")
     return m.Unit(k, epoch=0, block=k // UNITS_PER_BLOCK, block_first_unit=k - k % UNITS_PER_BLOCK, parts=(part,))
 
 
@@ -49,7 +67,7 @@ class SimulatedRun:
         self.rng = rng = random.Random(seed)
         self.lanes, self.ranks = rng.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4)))
         self.lockstep = rng.random() < 0.6
-        self.slots = rng.choice((1, 1, 2, 3, 4, 6))
+        self.slots = self.lanes + rng.choice((0, 0, 1, 2, 3, 5))
         self.num_decoders = rng.choice((1, 1, 2, 3))
         self.num_units = rng.randint(1, 12)
         self.microbatches = [rng.choice((0, 1, 1, 2)) for _ in range(self.num_units)]
@@ -69,6 +87,15 @@ class SimulatedRun:
         self.resumed: Checkpoint | None = None
         """What the ranks of a lockstep group begin with, while it is not complete."""
         self.now_s = 0.0
+        self.pauses = 0
+        self.asleep = 0
+        """Steps until the suspended fetcher goes on."""
+        self.restaging: list[int] = []
+        """Files on their way to the disk again."""
+        self.awake_s = 0.0
+        """Time that the fetcher was not suspended."""
+        self.heard_s: dict[str, float] = {}
+        """When, of that, it last heard of each decoder, or gave it its first lease."""
         self.done = False
         self._num_names = 0
         self._start_fetcher()
@@ -79,21 +106,39 @@ class SimulatedRun:
             if self.done:
                 break
             self._step()
-        assert self.done, f"deadlock: the run did not end: {vars(self.dispatcher)}"
+        assert self.done, f"deadlock: the run did not end: {self._picture()}"
         final = self.checkpoints[-1]
         ends = [next(k for k in range(lane, 10**9, self.lanes) if k >= self.num_units) for lane in range(self.lanes)]
         assert [cursor.unit for cursor in final.cursors] == ends
         assert all(cursor.microbatch == 0 for cursor in final.cursors)
         assert self.poison <= final.skipped, "a poison unit is skipped and journaled"
 
+    @property
+    def _units_in_advance(self) -> int:
+        return units_in_advance(stream(self.slots, self.lanes), self.prefetch_units)
+
+    def _picture(self) -> str:
+        first = min(lane.deliver_k for lane in self.dispatcher.lanes)
+        state = {name: value for name, value in vars(self.dispatcher).items() if name not in ("_stimuli", "units")}
+        return "\n".join([str(state), *self.dispatcher.story(first)])
+
     # ------------------------------------------------------------ events
 
     def _step(self) -> None:
         rng = self.rng
-        self.now_s += rng.random()
+        step_s = rng.random()
+        self.now_s += step_s
+        if self.asleep:
+            self.asleep -= 1
+            if rng.random() < 0.3:
+                self._let_one_act()  # its messages wait for the fetcher
+            return
+        self.awake_s += step_s
+        self._tick()
         chance = rng.random()
         if chance < 0.05:
-            self._act(self.dispatcher.tick(self.now_s))
+            if self.restaging:
+                self._act(self.dispatcher.restaged(self.restaging.pop(0)))
         elif chance < 0.10 and self.faults > 0:
             self.faults -= 1
             self._fault()
@@ -101,12 +146,15 @@ class SimulatedRun:
             self._plan_a_block()
         elif chance < 0.3 and self.dying:
             self._hear_of_the_dead()
-        elif chance < 0.4 and len(self.decoders) < self.num_decoders:
+        elif chance < 0.4 and sum(not one.undead for one in self.decoders.values()) < self.num_decoders:
             self._start_decoder()
         elif chance < 0.5 and len(self.trainers) < self.ranks:
             self._start_trainer()
         else:
             self._let_one_act()
+
+    def _tick(self) -> None:
+        self._act(self.dispatcher.tick(self.now_s))
 
     def _let_one_act(self) -> None:
         rng = self.rng
@@ -114,21 +162,32 @@ class SimulatedRun:
         if not peers:
             return
         peer = peers[int(rng.random() * len(peers))]
-        if peer.outbox and rng.random() < 0.7:
+        if peer.outbox and not self.asleep and rng.random() < 0.7:
             self._hear(peer.name, peer.outbox.popleft())
         elif isinstance(peer, Trainer):
+            if peer.paused > 0:
+                peer.paused -= 1
+                return
             peer.act(rng, self.memory)
             if peer.at_barrier:
                 self._train(peer)
+            elif not peer.attached and peer.name in self.dispatcher.trainers:
+                self._reconnect(peer)  # it refused what a slot held: its former connection ends
+        elif peer.undead:
+            # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
+            needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
+            if sum(len(decoder.zombies) for decoder in self.dispatcher._decoders.values()) > self.slots - needed:
+                self._kill(peer.name)
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
                 self._kill(peer.name)
             elif peer.retired and not (peer.inbox or peer.leases or peer.writing):
                 self._leave(peer.name)
         elif self.faults == 0 and rng.random() < 0.1:
-            peer.hung = False  # who is stopped and can't be killed is woken, or killed, by somebody at some time
+            peer.hung = peer.stopped = False  # one that can't be killed is woken, or killed, by somebody at some time
 
     def _hear(self, name: str, message: m.Message) -> None:
+        self.heard_s[name] = self.awake_s
         if isinstance(message, m.Attach):  # as the fetcher's service does: a dead one must not be in the way
             for former in self.dispatcher.trainers:
                 if former not in self.trainers:
@@ -150,14 +209,16 @@ class SimulatedRun:
                 case Send(name, message):
                     if isinstance(message, m.Lease):
                         assert message.unit.block >= self.evicted_before, "the file of a lease is evicted"
+                        assert message.unit.k not in self.restaging, "the file of a lease is gone"
+                        if len(self.dispatcher._decoders[name].leases) == 1:
+                            self.heard_s[name] = self.awake_s
                     peer = self.decoders.get(name) or self.trainers.get(name)
                     if peer is not None:
                         peer.inbox.append(message)
                 case Fence(name):
-                    if name in self.decoders and self.rng.random() < 0.5:
-                        self._kill(name)
-                    else:
-                        self._act(self.dispatcher.fence_failed(name))
+                    self._fence(name)
+                case Restage(files):
+                    self.restaging += files
                 case Replan(cursor):
                     self.planned = cursor.block_first_unit
                     self.evicted_before = min(self.evicted_before, cursor.block)  # the files are staged again
@@ -170,6 +231,24 @@ class SimulatedRun:
                 case Quarantine():
                     pass
         self.dispatcher.validate()
+
+    def _fence(self, name: str) -> None:
+        silent_s = self.awake_s - self.heard_s[name]
+        assert silent_s > STALL_TIMEOUT_S - (1 + self.pauses) * TICK_S, f"{name} is fenced after {silent_s} s"
+        decoder, chance = self.decoders.get(name), self.rng.random()
+        blamed = Counter(self.dispatcher._deaths)
+        if decoder is not None and decoder.stopped:
+            self.dispatcher.excuse(name)
+        if decoder is None:
+            pass  # dead, and nobody has heard of it yet: the kill finds no process
+        elif chance < 0.5:
+            self._kill(name)
+        elif chance < 0.75:
+            self._act(self.dispatcher.fence_failed(name))
+        else:
+            decoder.hung = decoder.undead = True  # the kill is accepted, and nothing follows
+        if decoder is not None and decoder.stopped:
+            assert blamed == self.dispatcher._deaths, "a suspended process is no unit's fault"
 
     def _is_staged(self) -> bool:
         """The next block is there: as many are staged ahead as StageAhead does."""
@@ -212,13 +291,20 @@ class SimulatedRun:
             self.resumed,
             self.microbatches,
             batch=self.batch,
-            units_in_advance=units_in_advance(stream(self.slots, self.lanes), self.prefetch_units),
-            holds_no_slot=holds_no_slot(stream(self.slots, self.lanes)),
+            units_in_advance=self._units_in_advance,
             copy_chance=self.copy_chance,
         )
         self.trainers[trainer.name] = trainer
         if len(self.trainers) == self.ranks:
             self.resumed = None
+
+    def _reconnect(self, trainer: Trainer) -> None:
+        """It left in good order: what it said last is heard, and it comes by another name."""
+        del self.trainers[trainer.name]
+        self.dying[trainer.name] = trainer.outbox
+        trainer.outbox = deque()
+        trainer.name = self._name("t")
+        self.trainers[trainer.name] = trainer
 
     def _name(self, kind: str) -> str:
         self._num_names += 1
@@ -268,6 +354,12 @@ class SimulatedRun:
             self._kill_fetcher()
         elif kind == "rubbish":
             self._rubbish()
+        elif kind in ("pause fetcher", "pause all"):
+            self.now_s += rng.uniform(1.0, 300.0)
+            self.pauses += 1
+            self.asleep = rng.randint(0, 60) if kind == "pause fetcher" else 0
+        elif kind == "pause trainer" and self.trainers:
+            rng.choice(list(self.trainers.values())).paused = rng.randint(1, 40)
         elif kind == "retire":
             self._act(self.dispatcher.retire())
         elif names:
@@ -276,8 +368,9 @@ class SimulatedRun:
                 self._kill(name)
             elif kind == "leave" and not self.decoders[name].hung and self.decoders[name].writing is None:
                 self._leave(name)
-            else:
-                self.decoders[name].hung = kind == "hang"
+            elif not self.decoders[name].undead:
+                self.decoders[name].hung = kind in ("hang", "stop")
+                self.decoders[name].stopped = kind == "stop"
 
     def _leave(self, name: str) -> None:
         """In good order: what it said last is heard."""
@@ -291,6 +384,7 @@ class SimulatedRun:
     def _kill_fetcher(self) -> None:
         """Its peers see its end and connect again; the arena is a new one."""
         self._start_fetcher()
+        self.restaging.clear()
         self.decoders.clear()
         self.dying.clear()
         for trainer in list(self.trainers.values()):

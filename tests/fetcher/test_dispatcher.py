@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from common import messages as m
 from services.fetcher.dispatcher import (
+    FENCE_GRACE_S,
     Action,
     Dispatcher,
     EndRun,
@@ -66,6 +68,14 @@ def delivered(actions: list[Action]) -> list[int]:
     return [a.message.k for a in actions if isinstance(a, Send) and isinstance(a.message, m.DeliveredUnit)]
 
 
+def ticks(dispatcher: Dispatcher, until_s: float) -> list[Action]:
+    """Tick as an awake fetcher does, up to a time; all actions."""
+    actions: list[Action] = []
+    while dispatcher._now_s < until_s:
+        actions += dispatcher.tick(min(dispatcher._now_s + 0.5, until_s))
+    return actions
+
+
 def test_leases_go_to_the_lowest_units_each_with_a_slot(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=3)
     assert leases(dispatcher.handle("a", m.Hello(2), 0.0)) == [("a", 0, 0), ("a", 1, 1)]
@@ -108,31 +118,68 @@ def test_nothing_is_leased_before_a_trainer_says_where_to_begin(make: Callable[.
 def test_a_hung_decoder_is_fenced_once(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make()
     dispatcher.handle("a", m.Hello(1), 0.0)
-    assert dispatcher.tick(10.0) == []
-    assert dispatcher.tick(10.1) == [Fence("a")]
-    assert dispatcher.tick(30.0) == []
+    assert ticks(dispatcher, 10.0) == []
+    assert ticks(dispatcher, 10.6) == [Fence("a")]
+    dispatcher.lose("a")
+    assert ticks(dispatcher, 30.0) == []
 
 
 def test_a_beat_keeps_a_decoder_from_being_fenced(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make()
     dispatcher.handle("a", m.Hello(1), 0.0)
+    ticks(dispatcher, 8.0)
     dispatcher.handle("a", m.Beat(), 8.0)
-    assert dispatcher.tick(17.0) == []
+    assert ticks(dispatcher, 17.0) == []
 
 
 def test_a_decoder_that_was_idle_for_long_is_not_late_when_it_gets_a_unit(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(units=0)
     dispatcher.handle("a", m.Hello(1), 0.0)
-    assert dispatcher.tick(500.0) == []
+    assert ticks(dispatcher, 50.0) == []
     assert leases(dispatcher.add_units([unit(0)])) == [("a", 0, 0)]
-    assert dispatcher.tick(500.2) == []
-    assert dispatcher.tick(511.0) == [Fence("a")]
+    assert ticks(dispatcher, 50.5) == []
+    assert ticks(dispatcher, 61.0) == [Fence("a")]
 
 
-def test_a_fenced_decoders_unit_is_leased_again_in_the_same_slot(make: Callable[..., Dispatcher]) -> None:
+@pytest.mark.parametrize("slept_s", [11.0, 3600.0])
+def test_a_fetcher_that_was_suspended_does_not_take_its_own_sleep_for_hung_decoders(
+    make: Callable[..., Dispatcher], slept_s: float
+) -> None:
     dispatcher = make()
     dispatcher.handle("a", m.Hello(1), 0.0)
-    dispatcher.tick(11.0)
+    ticks(dispatcher, 5.0)
+    assert dispatcher.tick(5.0 + slept_s) == []
+    assert ticks(dispatcher, 8.0 + slept_s) == []
+    assert Fence("a") in ticks(dispatcher, 11.0 + slept_s), "its own silence counts all the same"
+
+
+def test_a_kill_that_is_accepted_and_does_not_end_the_decoder_is_not_trusted(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    assert ticks(dispatcher, 10.6) == [Fence("a")]
+    dispatcher.handle("b", m.Hello(1), 10.6)  # unit 1, in slot 1
+    dispatcher.handle("b", m.Done(1, 2, LAYOUT, TALLY), 11.0)
+    actions = ticks(dispatcher, 10.6 + FENCE_GRACE_S + 1.0)
+    assert leases(actions) == [("b", 0, 1)], "a waits for the machine; b makes the head of the line"
+    assert delivered(dispatcher.handle("b", m.Done(0, 3, LAYOUT, TALLY), 20.0)) == [0]
+    assert leases(dispatcher.handle("t", m.Release(0), 20.0)) == [("b", 1, 1)], "a's slot is out of service"
+    dispatcher.lose("a")
+    assert dispatcher.free == [0]
+
+
+def test_a_suspended_decoders_unit_is_not_blamed(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(deaths=1)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    assert ticks(dispatcher, 10.6) == [Fence("a")]
+    dispatcher.excuse("a")
+    dispatcher.lose("a")
+    assert leases(dispatcher.handle("b", m.Hello(1), 11.0)) == [("b", 0, 0)]
+
+
+def test_a_fenced_decoders_unit_is_leased_again(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    ticks(dispatcher, 11.0)
     dispatcher.handle("b", m.Hello(1), 11.0)
     assert leases(dispatcher.lose("a")) == []  # b is busy with unit 1
     assert leases(dispatcher.handle("b", m.Done(1, 2, LAYOUT, TALLY), 12.0)) == [("b", 0, 0)]
@@ -141,7 +188,7 @@ def test_a_fenced_decoders_unit_is_leased_again_in_the_same_slot(make: Callable[
 def test_a_decoder_that_can_not_be_killed_keeps_its_slot_out_of_service(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=2)
     dispatcher.handle("a", m.Hello(1), 0.0)
-    dispatcher.tick(11.0)
+    ticks(dispatcher, 11.0)
     dispatcher.fence_failed("a")
     assert leases(dispatcher.handle("b", m.Hello(2), 11.0)) == [("b", 0, 1)], "in another slot"
     dispatcher.validate()
@@ -151,7 +198,7 @@ def test_a_decoder_that_can_not_be_killed_keeps_its_slot_out_of_service(make: Ca
 def test_one_that_wakes_up_gives_its_slot_back_but_its_work_does_not_count(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=1)
     dispatcher.handle("a", m.Hello(1), 0.0)
-    dispatcher.tick(11.0)
+    ticks(dispatcher, 11.0)
     dispatcher.fence_failed("a")
     actions = dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 12.0)
     assert delivered(actions) == []
@@ -501,16 +548,89 @@ def test_a_unit_behind_a_commit_is_not_kept_for_the_next_trainer(with_blocks: Di
     assert not any(isinstance(a, Replan) for a in with_blocks.handle("t2", m.Attach(0, 1, PLAN, (cursor,)), 0.0))
 
 
-def test_an_orphan_with_the_only_slot_is_leased_although_a_lower_unit_is_awaited() -> None:
-    dispatcher = Dispatcher(slots=1, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, (m.Cursor(unit=0), m.Cursor(unit=1))), 0.0)
-    dispatcher.add_units([unit(k) for k in range(4)])
-    dispatcher.handle("t", m.Want(1, 1), 0.0)
-    assert leases(dispatcher.handle("a", m.Hello(1), 0.0)) == [("a", 1, 0)]
-    dispatcher.lose("a")
-    dispatcher.handle("t", m.Want(0, 1), 0.0)
-    assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 1, 0)], "unit 0 can have no slot before that"
+def test_fewer_slots_than_lanes_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 slots can't serve 2 lanes"):
+        Dispatcher(slots=1, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
+
+
+# ------------------------------------------------------------------ well-formed messages that say what can't be
+
+
+def test_a_unit_that_its_trainer_refuses_is_decoded_again_once_it_attaches(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2, deaths=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    dispatcher.handle("t", m.Reject(0, "unit 7"), 1.0)
     dispatcher.validate()
+    dispatcher.lose("t")
+    dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 1.0)
+    dispatcher.handle("t2", m.Attach(0, 1, PLAN, (START,)), 2.0)
+    assert leases(dispatcher.handle("t2", m.Want(0, 1), 2.0)) == [], "a is busy with a later unit"
+    actions = dispatcher.handle("a", m.Done(2, 3, LAYOUT, TALLY), 3.0)
+    assert [k for _, k, _ in leases(actions)] == [0]
+    assert delivered(dispatcher.handle("a", m.Done(0, 4, LAYOUT, TALLY), 4.0)) == [0]
+    dispatcher.handle("t2", m.Reject(0, "unit 7"), 5.0)
+    dispatcher.handle("t2", m.Attach(0, 1, PLAN, (START,)), 5.0)
+    actions = dispatcher.handle("t2", m.Want(0, 1), 5.0)
+    assert delivered(actions) == [0], "refused as often as a unit may fail, it is skipped"
+
+
+@pytest.mark.parametrize("file", [1, 7, 2**62])
+def test_a_decoder_can_only_call_files_of_its_unit_bad(make: Callable[..., Dispatcher], file: int) -> None:
+    dispatcher = make()
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    tally = m.Tally(rows_read=5, quarantined=5, bad=(m.Quarantined(file, -1, 5, "rotten"),))
+    actions = dispatcher.handle("a", m.Done(0, 1, m.Layout(0, 0, 0), tally), 0.0)
+    assert not any(isinstance(action, Quarantine) for action in actions)
+    assert delivered(actions) == []
+
+
+@pytest.mark.parametrize(
+    "cursors",
+    [
+        (m.Cursor(0, 5, 6), m.Cursor(1, 1, 1)),  # the later block begins before the earlier one
+        (m.Cursor(2, 4, 4), m.Cursor(2, 2, 5)),  # one block, two beginnings
+        (m.Cursor(0, 0, 2), m.Cursor(3, 1, 3)),  # three blocks in one unit
+        (m.Cursor(9, 5, 6), m.Cursor(9, 5, 7)),  # more blocks than units
+    ],
+)
+def test_an_attach_with_cursors_that_contradict_each_other_is_refused(cursors: tuple[m.Cursor, ...]) -> None:
+    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
+    (refused,) = dispatcher.handle("t", m.Attach(0, 1, PLAN, cursors), 0.0)
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, m.Refuse)
+    dispatcher.validate()
+
+
+@pytest.mark.parametrize("cursor", [m.Cursor(unit=1), m.Cursor(3, 4, 50), m.Cursor(5, 2, 2**61)])
+def test_a_trainer_can_not_commit_what_it_was_not_given(make: Callable[..., Dispatcher], cursor: m.Cursor) -> None:
+    dispatcher = make()
+    assert dispatcher.handle("t", m.Committed((cursor,)), 0.0) == []
+    assert dispatcher.counts["unexpected_messages"] == 1
+
+
+def test_an_invariant_that_fails_comes_with_the_story_of_its_unit(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=2)
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    dispatcher.handle("b", m.Hello(1), 1.0)
+    dispatcher.lose("a")
+    story = dispatcher.story(0)
+    assert [line.split(": ")[0] for line in story] == ["0.0 s a", "0.0 s a", "1.0 s a"]
+    assert "Lease(lease=1" in story[1]
+    assert story[2].endswith("lost")
+    dispatcher._table[1].lease = 99
+    with pytest.raises(AssertionError, match=r"(?s)unit 1: leases agree.*Lease\(lease=2"):
+        dispatcher.validate()
+    dispatcher._table[1].lease = 2
+
+
+def test_a_whole_epoch_without_an_event_to_train_is_noticed(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=8, units=0, want=1)
+    dispatcher.add_units([dataclasses.replace(unit(k), epoch=k // 2) for k in range(6)])
+    dispatcher.handle("a", m.Hello(6), 0.0)
+    for k, barren in enumerate((0, 0, 0, 0, 1, 1)):
+        dispatcher.handle("a", m.Done(k, k + 1, m.Layout(0, 0, 0), m.Tally(rows_read=5, empty=5)), 0.0)
+        assert dispatcher.barren_epochs == barren, k
 
 
 # ------------------------------------------------------------------ files that are gone from the disk
@@ -540,7 +660,7 @@ def leases_in(actions: Sequence[Action]) -> list[m.Lease]:
     return [a.message for a in actions if isinstance(a, Send) and isinstance(a.message, m.Lease)]
 
 
-def test_a_unit_whose_file_is_gone_waits_for_it_with_its_slot_and_without_blame(restaging: Dispatcher) -> None:
+def test_a_unit_whose_file_is_gone_waits_for_it_without_blame(restaging: Dispatcher) -> None:
     (lease,) = leases_in(restaging.handle("d", m.Hello(1), 0.0))
     actions = restaging.handle("d", gone(lease), 0.0)
     assert Restage((0, 1)) in actions
@@ -549,7 +669,7 @@ def test_a_unit_whose_file_is_gone_waits_for_it_with_its_slot_and_without_blame(
     restaging.lose("d")
     restaging.restaged(1)
     (again,) = leases_in(restaging.handle("e", m.Hello(1), 0.0))
-    assert (again.unit.k, again.slot) == (0, lease.slot)
+    assert again.unit.k == 0
 
 
 def test_a_unit_whose_file_is_gone_again_and_again_is_skipped() -> None:
@@ -587,3 +707,15 @@ def test_what_waits_for_the_trainer_is_no_stall_of_the_staging() -> None:
     dispatcher.tick(3.0, staging_full=True)
     assert dispatcher.stall == "not_staged", "the trainer has nothing left"
     dispatcher.validate()
+
+
+def test_a_unit_that_a_machine_fails_on_is_given_out_again_for_ever_without_blame(restaging: Dispatcher) -> None:
+    (lease,) = leases_in(restaging.handle("d", m.Hello(1), 0.0))
+    for again in range(50):
+        failed = m.Failed(lease.unit.k, lease.lease, f"/data/f: Input/output error {again}", machine=True)
+        (lease,) = leases_in(restaging.handle("d", failed, float(again)))
+        assert lease.unit.k == 0
+        assert restaging.problem == failed.reason
+    restaging.handle("d", m.Done(0, lease.lease, m.Layout(10, 0, 1), m.Tally(rows_read=10)), 50.0)
+    assert restaging.problem == ""
+    assert restaging.num(State.READY) == 1

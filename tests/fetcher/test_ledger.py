@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from common.errors import BadInputError
 from common.messages import Quarantined
 from services.fetcher import command
-from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, Ledger, Place, raise_if_damaged, set_aside
+from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, Ledger, Place, damage_named, set_aside
 from services.fetcher.plan import Footer, RowGroup, SourceFile, Span
 from services.fetcher.ranges import Range
 
@@ -127,15 +127,10 @@ def damaged_ledger(folder: Path, num_files: int = 2000) -> Path:
 
 def test_a_damaged_page_is_found_set_aside_and_leaves_room_for_a_new_ledger(tmp_path: Path) -> None:
     path = damaged_ledger(tmp_path)
-    with pytest.raises(DamagedLedger, match=f"{LEDGER_FILE}: not a ledger, or damaged"):
-        try:
-            ledger = Ledger(path)
-            ledger.use([X])
-            for file in range(2000):
-                ledger.source(file)
-        except sqlite3.DatabaseError as error:
-            raise_if_damaged(path, error)
-            raise
+    ledger = Ledger(path)
+    ledger.use([X])
+    with pytest.raises(DamagedLedger, match=f"{LEDGER_FILE}: not a ledger, or damaged"), damage_named(path):
+        [ledger.source(file) for file in range(2000)]
     ledger.close()
     path.with_name(f"{LEDGER_FILE}-wal").write_bytes(b"the old one's")
     damaged = path.read_bytes()
@@ -167,7 +162,8 @@ def test_a_file_or_footer_that_is_not_what_was_written_is_damage(ledger: Ledger,
 def test_what_the_machine_says_is_no_damage(tmp_path: Path, name: str) -> None:
     error = sqlite3.OperationalError("database or disk is full")
     error.sqlite_errorname = name
-    raise_if_damaged(tmp_path / LEDGER_FILE, error)
+    with pytest.raises(sqlite3.OperationalError, match="is full"), damage_named(tmp_path / LEDGER_FILE):
+        raise error
 
 
 def test_the_fetcher_begins_anew_with_a_new_ledger_when_its_own_is_damaged(

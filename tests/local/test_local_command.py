@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from common.errors import BadInputError
-from services.local import supervisor
+from common.file_lock import RUN_PARTS, RunLock, RunPart
+from services.local import command, supervisor
 from services.local.command import OWN_CONTENTS, run, without_secrets
-from services.local.supervisor import hold_run
 
 TRAINER = """
 import json, os, sys
@@ -26,6 +27,14 @@ report = dict(state="finished", pid=os.getpid(), step=3, epochs=1, seconds=2.0, 
 """
 REFUSAL = "import sys; print('Error: the plan has changed', sys.argv[1:]); sys.exit(2)"
 WAIT = "import signal; signal.pause()"
+
+
+@pytest.fixture(autouse=True)
+def _open_umask() -> Iterator[None]:
+    """As where each user has a group of his own. A run sets its own."""
+    umask = os.umask(0o002)
+    yield
+    os.umask(umask)
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +151,7 @@ def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> N
     (tmp_path / "run" / "cache").symlink_to(tmp_path / "data")
     assert icestream_run(tmp_path / "run", "--fresh", "--yes", "-i", "demo").exit_code == 0
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert left == ["config.json", "logs", "notes.txt", "status", "summary.json"]
+    assert left == ["config.json", "locks", "logs", "notes.txt", "status", "summary.json"]
     assert (tmp_path / "data" / "precious").exists()
 
 
@@ -198,11 +207,55 @@ def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, pla
     assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
 
 
-def test_fresh_deletes_nothing_under_a_run_that_is_active(tmp_path: Path) -> None:
+def test_all_files_of_a_run_are_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    assert icestream_run(tmp_path / "runs" / "one", "-i", "demo").exit_code == 0
+    made = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
+    assert {path.name for path in made} > {
+        "one",
+        "config.json",
+        "summary.json",
+        "status",
+        "trainer.json",
+        "trainer.log",
+    }
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_a_run_directory_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(BadInputError, match=r"every user of this machine may write there.*chmod go-w"):
+        icestream_run(tmp_path, "-i", "demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_directory_that_its_group_may_write_to_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+    result = icestream_run(tmp_path, "-i", "demo")
+    assert f"Warning: {tmp_path}: its group may write there" in result.output
+    assert result.exit_code == 0
+
+
+def test_a_run_directory_of_somebody_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(tmp_path, 12345, -1) if os.getuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert f"Warning: {tmp_path}: belongs to user" in icestream_run(tmp_path, "-i", "demo").output
+
+
+@pytest.mark.parametrize("part", RUN_PARTS)
+def test_fresh_deletes_nothing_under_a_run_or_a_service_that_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: RunPart
+) -> None:
+    monkeypatch.setattr(command, "_ENDING_S", 0.0)
     fill(tmp_path)
-    with hold_run(tmp_path), pytest.raises(BadInputError, match="already active"):
+    in_use = pytest.raises(BadInputError, match=r"the run is in use by .* \(by hand, process")
+    with RunLock(tmp_path, part, "by hand"), in_use:
         icestream_run(tmp_path, "--fresh", "--yes", "-i", "demo")
     assert (tmp_path / "checkpoints").exists()
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with RunLock(tmp_path, "run", "icestream run"), pytest.raises(BadInputError, match="the run is in use by"):
+        icestream_run(tmp_path, "-i", "demo")
+    assert icestream_run(tmp_path, "-i", "demo").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from typing import Literal
 
 import pytest
 
-from common.errors import BadInputError
 from common.status import FetcherStatus, write_status
 from services.local import supervisor as supervisor_module
 from services.local.config import LocalConfig
-from services.local.supervisor import Outcome, Processes, Supervisor, hold_run, service_command
+from services.local.supervisor import Outcome, Processes, Supervisor, service_command
 
 PATIENCE_S = 60.0
 
@@ -72,8 +71,8 @@ elif behaviour == "shows its environment":
     print({key: value for key, value in os.environ.items() if "ICESTREAM" in key}, flush=True)
     sys.exit(2)
 elif behaviour == "shows its rank":
-    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")))
-    tell("port-" + os.environ["MASTER_PORT"])
+    tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
+    tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -119,16 +118,6 @@ run_dir, stand_in = Path(sys.argv[1]), sys.argv[2]
 command = lambda name: [sys.executable, "-I", "-S", "-c", stand_in, name, "waits", str(run_dir)]
 outcome = Supervisor(run_dir, LocalConfig(), command).run()
 sys.exit(outcome.exit_code)
-"""
-
-HOLDER = """
-import signal, sys
-from pathlib import Path
-from services.local.supervisor import hold_run
-
-with hold_run(Path(sys.argv[1])):
-    print("held", flush=True)
-    signal.pause()
 """
 
 Story = list[tuple[str, str]]
@@ -309,6 +298,31 @@ def test_a_process_that_ignores_its_signal_is_killed_when_patience_ends(stage: S
     assert stage.run(stop_timeout_s=0.05).exit_code == 130
 
 
+def test_a_process_that_was_killed_and_does_not_end_is_left_behind_and_named(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in uninterruptible sleep: its kill is accepted, and nothing follows."""
+    stage.behaviours = {"decoder-1": "stubborn"}
+    stage.script = [(started(*EVERYONE), CTRL_C)]
+    killpg = os.killpg
+    held: list[int] = []
+
+    def accept(pid: int, number: signal.Signals) -> None:
+        if pid == stage.processes.pids.get("decoder-1", 0) and number == signal.SIGKILL:
+            held.append(pid)
+        else:
+            killpg(pid, number)
+
+    monkeypatch.setattr(os, "killpg", accept)
+    monkeypatch.setattr(supervisor_module, "UNKILLABLE_S", 0.1)
+    outcome = stage.run(stop_timeout_s=0.5)
+    assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
+    (pid,) = set(held)
+    assert any(f"decoder-1 (process {pid}) was killed and does not end" in line for line in stage.said)
+    killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 @pytest.mark.parametrize("name", ["fetcher", "decoder-0", "trainer"])
 def test_exit_code_2_stops_everything_with_its_message(stage: Stage, name: str) -> None:
     stage.behaviours = {name: "refuses"}
@@ -449,17 +463,17 @@ def test_several_trainers_get_torchruns_environment(stage: Stage, monkeypatch: p
     monkeypatch.setenv("RANK", "7")  # of whoever started `icestream run`
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     stage.behaviours = dict.fromkeys(TRAINERS, "shows its rank")
-    ports: list[str] = []
+    files: list[str] = []
 
     def told(story: Story) -> bool:
-        ports[:] = [what for _, what in story if what.startswith("port-")]
-        return len(ports) == 2
+        files[:] = [what for _, what in story if what.startswith("file-")]
+        return len(files) == 2
 
     stage.script = [(started(*EVERYONE), lambda: None), (told, CTRL_C)]
     stage.run(trainers=2)
-    assert ("trainer", "0_2_0_127.0.0.1") in stage.story()
-    assert ("trainer-1", "1_2_1_127.0.0.1") in stage.story()
-    assert len(set(ports)) == 1
+    assert ("trainer", "0_2_0_-") in stage.story()
+    assert ("trainer-1", "1_2_1_-") in stage.story()
+    assert len(set(files)) == 1
 
 
 @pytest.mark.parametrize("victim", TRAINERS)
@@ -684,26 +698,6 @@ def test_signals_are_handled_as_before_when_the_run_has_ended(stage: Stage) -> N
     stage.run()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
     assert signal.set_wakeup_fd(-1) == -1
-
-
-def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
-    refused = pytest.raises(BadInputError, match="a run is already active in this directory")
-    with hold_run(tmp_path), refused, hold_run(tmp_path):
-        pass
-    with hold_run(tmp_path):
-        pass
-
-
-def test_the_lock_of_a_killed_run_is_gone_with_it(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(BadInputError), hold_run(tmp_path):
-            pass
-        holder.kill()
-        holder.wait()
-        with hold_run(tmp_path):
-            pass
 
 
 def test_a_service_never_takes_its_modules_from_the_working_directory(

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import fcntl
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +11,16 @@ import pytest
 from muon_files import make_events, write_events
 from outlier_files import key_of, names, outlier_table, rows_of, unit_path, write_unit
 
-from common.arena import Arena
-from common.config import StreamConfig, TransportConfig
+from common.config import StreamConfig
 from common.errors import BadInputError
+from common.file_lock import RUN_PARTS, RunLock, RunPart, locked
 from common.messages import Part, Unit
 from common.schema import MUONS
-from common.transport import ServerTransport
 from services.config import Config, store_config
 from services.decoder.decode import Decode
 from services.decoder.readers.parquet import ParquetReader
 from services.fetcher.footers import read_footer
 from services.fetcher.plan import SlotCapacity
-from services.local.supervisor import hold_run
 from services.outliers.compact import Compacted, compact
 
 MIB = 1 << 20
@@ -186,45 +180,12 @@ def test_shards_of_what_a_decoder_wrote_are_an_input_again(tmp_path: Path) -> No
 # ------------------------------------------------------------------ an active run
 
 
-@contextmanager
-def fetcher(run_dir: Path, sockets: str = "abstract") -> Iterator[None]:
-    with Arena.create(1, 4096) as arena:
-        server = ServerTransport(run_dir, TransportConfig.model_validate({"sockets": sockets}), arena, "ab" * 16)
-        try:
-            yield
-        finally:
-            server.close()
-
-
-@contextmanager
-def fetcher_with_socket_files(run_dir: Path) -> Iterator[None]:
-    store_config(run_dir, Config.model_validate({"transport": {"sockets": "folder"}}))
-    with fetcher(run_dir, "folder"):
-        yield
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    yield
-    os.close(descriptor)
-
-
-def trainer(run_dir: Path) -> AbstractContextManager[None]:
-    return locked(run_dir / "checkpoints")
-
-
-@pytest.mark.parametrize("active", [hold_run, fetcher, fetcher_with_socket_files, trainer])
-def test_the_outliers_of_an_active_run_are_left_alone(
-    folder: Path, active: Callable[[Path], AbstractContextManager[None]]
-) -> None:
-    run_dir = folder.parent
-    store_config(run_dir, Config())
+@pytest.mark.parametrize("part", RUN_PARTS)
+def test_the_outliers_of_an_active_run_are_left_alone(folder: Path, part: RunPart) -> None:
+    store_config(folder.parent, Config())
     before = names(folder)
-    with active(run_dir):
-        with pytest.raises(BadInputError, match="its run is active; stop it"):
+    with RunLock(folder.parent, part, part):
+        with pytest.raises(BadInputError, match="the run is in use by"):
             merge(folder)
         assert names(folder) == before
     merge(folder)
@@ -236,8 +197,8 @@ def test_no_fetcher_can_start_meanwhile(folder: Path, monkeypatch: pytest.Monkey
     tried = []
 
     def scan(_: Path) -> tuple[list[object], list[object]]:
-        with pytest.raises(BadInputError, match="already running"), fetcher(folder.parent):
-            pass
+        with pytest.raises(BadInputError, match="icestream outliers"):
+            RunLock(folder.parent, "fetcher", "fetcher")
         tried.append(True)
         return [], []
 
@@ -247,7 +208,7 @@ def test_no_fetcher_can_start_meanwhile(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_two_compactions_do_not_meet(folder: Path) -> None:
-    with locked(folder), pytest.raises(BadInputError, match="another compaction"):
+    with locked(folder / "compaction.lock", lambda: False), pytest.raises(BadInputError, match="another compaction"):
         merge(folder)
     merge(folder)
 

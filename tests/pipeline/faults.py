@@ -2,7 +2,8 @@
 
 A test starts the services through `faulty_services.py`, which reads the fault from the environment, wraps the function
 at whose call the instant is, and runs the real command. The first process that reaches the instant writes the marker,
-meets the fault, and is the last to do so. The services themselves know nothing of it.
+meets the fault, and is the last to do so. Of several faults, each waits for the one before to be over. The services
+themselves know nothing of it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 VARIABLE = "FAULT"
@@ -28,10 +30,27 @@ class Fault:
     nth: int = 1
     marker: str = ""
     """File that says who met the fault: there is none until it has been met."""
+    after: str = ""
+    """Marker of the fault before this one: it can't happen, and nothing counts, until that one is over."""
 
-    def environment(self, folder: Path) -> dict[str, str]:
-        """Of the process that shall meet the fault, or start those that may; the marker will be in ``folder``."""
-        return {VARIABLE: json.dumps(asdict(self) | {"marker": str(folder / "fault.json")})}
+    def may_happen(self) -> bool:
+        """The victim of the fault before is dead, or was continued."""
+        before = _read(Path(self.after)) if self.after else None
+        return not self.after or (before is not None and not is_stopped(before.pid))
+
+
+def environment(faults: Sequence[Fault], folder: Path) -> dict[str, str]:
+    """Of the processes that shall meet the faults, one after the other, or start those that may."""
+    told, after = [], ""
+    for index, fault in enumerate(faults):
+        told.append(asdict(replace(fault, marker=str(_marker(folder, index)), after=after)))
+        after = str(_marker(folder, index))
+    return {VARIABLE: json.dumps(told)}
+
+
+def faults_of(variable: str) -> list[Fault]:
+    """Back from the environment."""
+    return [Fault(**told) for told in json.loads(variable)]
 
 
 @dataclass(frozen=True)
@@ -43,12 +62,17 @@ class Met:
     """What the process was about to do."""
 
 
-def met(folder: Path) -> Met | None:
-    """Who met the fault; None as long as nobody has."""
+def met(folder: Path, index: int = 0) -> Met | None:
+    """Who met that fault; None as long as nobody has."""
+    return _read(_marker(folder, index))
+
+
+def is_stopped(pid: int) -> bool:
+    """True while a process is held by SIGSTOP."""
     try:
-        return Met(**json.loads((folder / "fault.json").read_text()))
-    except FileNotFoundError:
-        return None
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def meet(fault: Fault, told: str) -> None:
@@ -63,3 +87,14 @@ def meet(fault: Fault, told: str) -> None:
     finally:
         draft.unlink()
     os.kill(os.getpid(), signal.Signals[fault.signal])
+
+
+def _marker(folder: Path, index: int) -> Path:
+    return folder / f"fault-{index}.json"
+
+
+def _read(marker: Path) -> Met | None:
+    try:
+        return Met(**json.loads(marker.read_text()))
+    except FileNotFoundError:
+        return None

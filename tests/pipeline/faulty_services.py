@@ -19,12 +19,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from faults import VARIABLE, Fault, meet
+from faults import VARIABLE, Fault, faults_of, meet
 
 from services.cli import main
 
 PACE_VARIABLE = "PACE"
 """Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
+
+AGAIN_VARIABLE = "AGAIN_S"
+"""Seconds until what may pass is tried again, instead of ten."""
 
 DIVERGE_VARIABLE = "DIVERGE"
 """Unit and number of times that a step with data of it finds no number, and leaves its updates out: "8 1"."""
@@ -122,7 +125,7 @@ def arrange(fault: Fault) -> None:
             nonlocal times
             result = function(*arguments, **options) if instant.after else None
             told = instant.tells(arguments, result)
-            if told is not None:
+            if told is not None and fault.may_happen():
                 times += 1
                 if times == fault.nth:
                     meet(fault, told)
@@ -148,6 +151,14 @@ def slow_down(pause_s: float, num_steps: int) -> None:
         return wrapped
 
     wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+
+
+def try_again_after(seconds: float) -> None:
+    """Have this fetcher stage again what may pass after so long."""
+    wrap(
+        "services.fetcher.stage_pool:StagePool.__init__",
+        lambda function: functools.partialmethod(function, again_s=seconds),
+    )
 
 
 def diverge(unit: int, times: int) -> None:
@@ -219,15 +230,17 @@ if __name__ == "__main__":
     if verb == "run":
         start_children_the_same_way()
     if VARIABLE in os.environ:
-        fault = Fault(**json.loads(os.environ[VARIABLE]))
-        if fault.verb == verb:
-            arrange(fault)
+        for fault in faults_of(os.environ[VARIABLE]):
+            if fault.verb == verb:
+                arrange(fault)
     if PACE_VARIABLE in os.environ and verb == "trainer":
         match os.environ[PACE_VARIABLE].split():
             case ["0"]:
                 train_at_once()
             case [pause_s, num_steps]:
                 slow_down(float(pause_s), int(num_steps))
+    if AGAIN_VARIABLE in os.environ and verb == "fetcher":
+        try_again_after(float(os.environ[AGAIN_VARIABLE]))
     if DIVERGE_VARIABLE in os.environ and verb == "trainer":
         unit, times = os.environ[DIVERGE_VARIABLE].split()
         diverge(int(unit), int(times))

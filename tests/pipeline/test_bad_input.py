@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from muon_files import make_events, write_events
 from runs import SMALL_STREAM, Processes, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
@@ -77,6 +78,14 @@ def test_a_setting_that_cannot_be_is_refused_with_what_to_change(
     processes: Processes, showers: Showers, assignment: str, expected: str
 ) -> None:
     assert_refused(processes, expected, *showers.input, *settings(*SMALL_STREAM, assignment))
+
+
+def test_a_run_without_end_of_which_no_event_can_be_trained_ends_with_the_reason(
+    processes: Processes, tmp_path: Path
+) -> None:
+    write_events(tmp_path / "large.parquet", make_events([3, 4, 5, 3]))
+    only_outliers = settings(*SMALL_STREAM, "stream.max_particles_per_event=2", "epochs=0")
+    assert_refused(processes, "no event of a whole epoch can be trained", "-i", str(tmp_path), *only_outliers)
 
 
 def test_an_unknown_key_in_a_file_or_the_environment_is_refused(

@@ -1,6 +1,6 @@
 """Promises 1, 2, 4 and 6 under a matrix of faults: each at an exact instant of a real process's work.
 
-In each case the fault has really happened, the audit, the weights and the counts are those of the run that nobody
+In each case the faults have really happened, the audit, the weights and the counts are those of the run that nobody
 disturbed, the run ends, no process held more memory than one arena, and nothing is left behind.
 """
 
@@ -12,10 +12,10 @@ import time
 from collections import Counter
 
 import pytest
-from faults import Fault, Met, met
+from faults import Fault, Met, environment, is_stopped, met
 from runs import FAULTY_ICESTREAM, SMALL_STREAM, Process, Processes, kill, settings
 from showers import Showers, Undisturbed
-from watch import Watch, is_stopped
+from watch import Watch
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +34,8 @@ def short_command(showers: Showers) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(short_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    folder = tmp_path_factory.mktemp("undisturbed")
+def undisturbed_epoch(short_command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    folder = tmp_path_factory.mktemp("epoch")
     processes = Processes(folder / "run", folder)
     try:
         summary = processes.train(*short_command)
@@ -50,6 +50,7 @@ def watch(processes: Processes) -> Watch:
     return Watch(processes, ARENA_BYTES)
 
 
+VERBS = ("decoder", "trainer", "fetcher")
 MOMENTS = {
     "idle-decoder": ("decoder", "idle", 1),
     "decoder-decoding": ("decoder", "decoding", 3),
@@ -64,18 +65,19 @@ MOMENTS = {
     "fetcher-before-a-delivery": ("fetcher", "delivering", 7),
     "fetcher-hearing-that-all-is-trained": ("fetcher", "hearing-that-all-is-trained", 1),
 }
-"""Who, at which instant of its work, and at how many-th."""
+"""Who, at which instant of its work, and at how many-th. Those of one verb in the order in which a run meets them."""
 
-KILLED = tuple(MOMENTS)
-HUNG = tuple(name for name, (verb, _, _) in MOMENTS.items() if verb == "decoder")
-CONTINUED = (
-    *HUNG,
-    "trainer-before-its-first-step",
-    "trainer-mid-unit",
-    "trainer-between-checkpoint-write-and-rename",
-    "fetcher-before-a-lease",
-    "fetcher-before-a-delivery",
-)
+KILLED = {verb: [name for name, moment in MOMENTS.items() if moment[0] == verb] for verb in VERBS}
+HUNG = KILLED["decoder"]
+CONTINUED = {
+    "decoder": HUNG,
+    "trainer": [
+        "trainer-before-its-first-step",
+        "trainer-mid-unit",
+        "trainer-between-checkpoint-write-and-rename",
+    ],
+    "fetcher": ["fetcher-before-a-lease", "fetcher-before-a-delivery"],
+}
 
 
 def fault_of(moment: str, number: str) -> Fault:
@@ -83,15 +85,15 @@ def fault_of(moment: str, number: str) -> Fault:
     return Fault(verb, instant, number, nth)
 
 
-def start(processes: Processes, watch: Watch, command: list[str], fault: Fault) -> tuple[Process, Met]:
-    """`icestream run`, returned when the fault has happened."""
-    run = processes.start("run", *command, program=FAULTY_ICESTREAM, environment=fault.environment(processes.logs))
-    return run, await_fault(processes, watch, run)
+def start(processes: Processes, command: list[str], moments: list[str], number: str) -> Process:
+    """`icestream run` whose processes meet the signal at these moments, one after the other."""
+    faults = environment([fault_of(moment, number) for moment in moments], processes.logs)
+    return processes.start("run", *command, program=FAULTY_ICESTREAM, environment=faults)
 
 
-def await_fault(processes: Processes, watch: Watch, run: Process) -> Met:
-    """Who met the fault."""
-    return processes.wait_in(run, watch.until(lambda: met(processes.logs)), "the fault")
+def await_fault(processes: Processes, watch: Watch, run: Process, index: int = 0) -> Met:
+    """Who met that fault."""
+    return processes.wait_in(run, watch.until(lambda: met(processes.logs, index)), f"fault {index}")
 
 
 def assert_as_undisturbed(processes: Processes, run: Process, watch: Watch, undisturbed: Undisturbed) -> None:
@@ -118,38 +120,44 @@ def restarts(processes: Processes) -> dict[str, int]:
     return {verb: number for verb, number in processes.summary()["restarts"].items() if number}
 
 
-@pytest.mark.parametrize("moment", KILLED, ids=[f"sigkill-{name}" for name in KILLED])
-def test_a_process_that_is_killed_changes_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch, moment: str
+@pytest.mark.parametrize("verb", VERBS)
+def test_processes_killed_one_after_the_other_each_at_another_moment_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, watch: Watch, verb: str
 ) -> None:
-    fault = fault_of(moment, "SIGKILL")
-    run, victim = start(processes, watch, short_command, fault)
-    processes.wait_for(lambda: victim.pid not in processes.pids(), "the victim's end")
+    moments = KILLED[verb]
+    run = start(processes, command, moments, "SIGKILL")
+    for index in range(len(moments)):
+        victim = await_fault(processes, watch, run, index)
+        processes.wait_for(lambda pid=victim.pid: pid not in processes.pids(), "the victim's end")
     assert_as_undisturbed(processes, run, watch, undisturbed)
-    assert restarts(processes) == {fault.verb: 1}
+    assert restarts(processes) == {verb: len(moments)}
 
 
-@pytest.mark.parametrize("moment", HUNG, ids=[f"sigstop-{name}" for name in HUNG])
-def test_a_decoder_that_is_stopped_for_good_is_fenced_and_changes_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch, moment: str
+def test_decoders_stopped_for_good_each_at_another_moment_are_fenced_and_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, watch: Watch
 ) -> None:
-    impatient = [*short_command, *settings(f"fetcher.stall_timeout_s={STALL_TIMEOUT_S:g}")]
-    run, victim = start(processes, watch, impatient, fault_of(moment, "SIGSTOP"))
+    impatient = [*command, *settings(f"fetcher.stall_timeout_s={STALL_TIMEOUT_S:g}")]
+    run = start(processes, impatient, HUNG, "SIGSTOP")
+    victims = [await_fault(processes, watch, run, index) for index in range(len(HUNG))]
     assert_as_undisturbed(processes, run, watch, undisturbed)
-    assert f"decoder {victim.pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
-    assert processes.fetcher.decoders_lost == 1
-    assert restarts(processes) == {"decoder": 1}
+    told = [line for line in processes.log("fetcher").splitlines() if " hangs in lease " in line]
+    assert len(told) == len(victims)
+    assert all(f"decoder {victim.pid}-" in line for victim, line in zip(victims, told, strict=True))
+    assert processes.fetcher.decoders_lost == len(victims)
+    assert restarts(processes) == {"decoder": len(victims)}
 
 
-@pytest.mark.parametrize("moment", CONTINUED, ids=[f"sigstop-sigcont-{name}" for name in CONTINUED])
-def test_a_process_that_is_stopped_for_a_while_and_continued_changes_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch, moment: str
+@pytest.mark.parametrize("verb", VERBS)
+def test_processes_stopped_for_a_while_at_several_moments_and_continued_change_nothing(
+    processes: Processes, command: list[str], undisturbed: Undisturbed, watch: Watch, verb: str
 ) -> None:
-    fault = fault_of(moment, "SIGSTOP")
-    run, victim = start(processes, watch, short_command, fault)
-    if fault.verb == "decoder":
-        processes.wait_in(run, lambda: processes.fetcher.units_leased > 0, "leases")
-    hold(processes, run, watch, [victim.pid])
+    moments = CONTINUED[verb]
+    run = start(processes, command, moments, "SIGSTOP")
+    for index in range(len(moments)):
+        victim = await_fault(processes, watch, run, index)
+        if verb == "decoder":
+            processes.wait_in(run, lambda: processes.fetcher.units_leased > 0, "leases")
+        hold(processes, run, watch, [victim.pid])
     assert_as_undisturbed(processes, run, watch, undisturbed)
     assert processes.fetcher.decoders_lost == 0
     assert restarts(processes) == {}
@@ -169,12 +177,13 @@ def hold(processes: Processes, run: Process, watch: Watch, pids: list[int]) -> N
 
 
 def start_and_stop_mid_unit(
-    processes: Processes, watch: Watch, command: list[str], undisturbed: Undisturbed
+    processes: Processes, watch: Watch, command: list[str], undisturbed_epoch: Undisturbed
 ) -> tuple[Process, list[int]]:
     """`icestream run` whose trainer is stopped between two microbatches of a unit, and the pids of its services."""
-    run, victim = start(processes, watch, command, fault_of("trainer-mid-unit", "SIGSTOP"))
+    run = start(processes, command, ["trainer-mid-unit"], "SIGSTOP")
+    victim = await_fault(processes, watch, run)
     at = json.loads(victim.told)
-    microbatches = Counter(json.loads(line)["unit"] for line in undisturbed.audit)
+    microbatches = Counter(json.loads(line)["unit"] for line in undisturbed_epoch.audit)
     assert 0 < at["microbatch"] < microbatches[at["unit"]] - 1
     pids = [pid for verb in ("fetcher", "decoder", "trainer") for pid in processes.pids(verb)]
     assert len(pids) == 4
@@ -182,23 +191,23 @@ def start_and_stop_mid_unit(
 
 
 def test_all_processes_killed_at_once_change_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch
+    processes: Processes, short_command: list[str], undisturbed_epoch: Undisturbed, watch: Watch
 ) -> None:
-    run, pids = start_and_stop_mid_unit(processes, watch, short_command, undisturbed)
+    run, pids = start_and_stop_mid_unit(processes, watch, short_command, undisturbed_epoch)
     for pid in pids:
         kill(pid)
-    assert_as_undisturbed(processes, run, watch, undisturbed)
+    assert_as_undisturbed(processes, run, watch, undisturbed_epoch)
     assert restarts(processes) == {"fetcher": 1, "decoder": 2, "trainer": 1}
 
 
 def test_all_processes_stopped_at_once_and_continued_change_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch
+    processes: Processes, short_command: list[str], undisturbed_epoch: Undisturbed, watch: Watch
 ) -> None:
-    run, pids = start_and_stop_mid_unit(processes, watch, short_command, undisturbed)
+    run, pids = start_and_stop_mid_unit(processes, watch, short_command, undisturbed_epoch)
     for pid in pids:
         kill(pid, signal.SIGSTOP)
     hold(processes, run, watch, pids)
-    assert_as_undisturbed(processes, run, watch, undisturbed)
+    assert_as_undisturbed(processes, run, watch, undisturbed_epoch)
     assert restarts(processes) == {}
 
 
@@ -207,7 +216,7 @@ def test_all_processes_stopped_at_once_and_continued_change_nothing(
 
 def start_by_hand(processes: Processes, command: list[str], fault: Fault) -> list[Process]:
     """Fetcher, two decoders and the trainer, each started on its own."""
-    how = {"program": FAULTY_ICESTREAM, "environment": fault.environment(processes.logs)}
+    how = {"program": FAULTY_ICESTREAM, "environment": environment([fault], processes.logs)}
     return [
         processes.start("fetcher", *command, **how),
         *(processes.start("decoder", **how) for _ in range(2)),
@@ -235,7 +244,7 @@ BY_HAND = (
 def test_a_victim_started_again_by_hand_in_another_terminal_changes_nothing(
     processes: Processes,
     short_command: list[str],
-    undisturbed: Undisturbed,
+    undisturbed_epoch: Undisturbed,
     watch: Watch,
     moment: str,
     number: str,
@@ -250,11 +259,11 @@ def test_a_victim_started_again_by_hand_in_another_terminal_changes_nothing(
     assert victim.popen.returncode == -signal.SIGKILL
     others = [process for process in terminals if process is not victim]
     assert_ended_well(processes, watch, [*others, processes.start(fault.verb)])
-    assert_same(processes, watch, undisturbed)
+    assert_same(processes, watch, undisturbed_epoch)
 
 
 def test_all_killed_at_once_and_started_again_by_hand_change_nothing(
-    processes: Processes, short_command: list[str], undisturbed: Undisturbed, watch: Watch
+    processes: Processes, short_command: list[str], undisturbed_epoch: Undisturbed, watch: Watch
 ) -> None:
     terminals = start_by_hand(processes, short_command, fault_of("trainer-mid-unit", "SIGSTOP"))
     await_fault(processes, watch, terminals[0])
@@ -263,4 +272,4 @@ def test_all_killed_at_once_and_started_again_by_hand_change_nothing(
         assert processes.finish(process) == -signal.SIGKILL
     again = [processes.start(verb) for verb in ("trainer", "decoder", "fetcher")]
     assert_ended_well(processes, watch, again)
-    assert_same(processes, watch, undisturbed)
+    assert_same(processes, watch, undisturbed_epoch)

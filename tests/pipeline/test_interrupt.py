@@ -73,10 +73,11 @@ def test_a_second_run_in_the_same_directory_is_refused_and_the_first_goes_on(
     run = processes.start_and_reach(5, [*command, "--epochs", "0"], before=10**9)
     exit_code, output = processes.run("run", *command)
     assert exit_code == 2
-    assert "a run is already active in this directory" in output.splitlines()[-1]
+    assert "the run is in use by" in output.splitlines()[-1]
+    assert "(icestream run, process" in output.splitlines()[-1]
     exit_code, output = processes.run("fetcher", *command[:-2])
     assert exit_code == 2
-    assert "a fetcher is already running in this run directory" in output.splitlines()[-1]
+    assert "(fetcher, process" in output.splitlines()[-1]
     step = processes.checkpoint_step()
     processes.wait_in(run, lambda: processes.checkpoint_step() > step, "the first run's next checkpoint")
     run.send(signal.SIGINT)

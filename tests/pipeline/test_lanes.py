@@ -62,7 +62,7 @@ def test_one_trainer_trains_both_lanes_in_the_order_of_their_units(of_one: dict[
         assert {unit % 2 for unit, _ in places} == {lane}
 
 
-@pytest.mark.parametrize(("decoders", "slots"), [(1, 3), (3, 8), (2, 1)])
+@pytest.mark.parametrize(("decoders", "slots"), [(1, 3), (3, 8), (2, 2)])
 def test_two_trainers_get_lane_by_lane_what_one_gets(
     processes: Processes, command: list[str], of_one: dict[int, list[str]], decoders: int, slots: int
 ) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,12 +54,22 @@ def together(command: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
+def of_two(together: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """That run, which nobody disturbed."""
+    yield from finished(tmp_path_factory.mktemp("two"), together)
+
+
+@pytest.fixture(scope="module")
 def of_one(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """The same run with one trainer."""
-    folder = tmp_path_factory.mktemp("one")
+    yield from finished(tmp_path_factory.mktemp("one"), [*command[:-2], *settings(*LANES)])
+
+
+def finished(folder: Path, arguments: list[str]) -> Iterator[Processes]:
     processes = Processes(folder / "run", folder)
     try:
-        processes.train(*command[:-2], *settings(*LANES))
+        processes.train(*arguments)
+        processes.assert_nothing_is_left()
         yield processes
     finally:
         processes.end()
@@ -82,50 +93,49 @@ def assert_same(processes: Processes, of_one: Processes) -> None:
     assert two["adds_up"]
 
 
-def test_two_trainers_train_in_each_lane_what_one_does(
-    processes: Processes, together: list[str], of_one: Processes
-) -> None:
-    processes.train(*together)
-    assert_same(processes, of_one)
-    assert sorted(path.name for path in processes.run_dir.glob("audit*.jsonl")) == [
-        "audit-rank1.jsonl",
-        "audit.jsonl",
+def test_two_trainers_train_in_each_lane_what_one_does(of_two: Processes, of_one: Processes) -> None:
+    assert_same(of_two, of_one)
+    assert sorted(path.name for path in of_two.run_dir.glob("audit*.jsonl")) == ["audit-rank1.jsonl", "audit.jsonl"]
+    assert of_two.checkpoint()["audit_bytes"] == [
+        (of_two.run_dir / name).stat().st_size for name in ("audit.jsonl", "audit-rank1.jsonl")
     ]
-    checkpoint = processes.checkpoint()
-    assert checkpoint["audit_bytes"] == [
-        (processes.run_dir / name).stat().st_size for name in ("audit.jsonl", "audit-rank1.jsonl")
-    ]
-    assert "rank 1 of 2" in processes.log("trainer-1")
+    assert "rank 1 of 2" in of_two.log("trainer-1")
 
 
-def test_the_loss_curve_of_two_trainers_is_that_of_one(
-    processes: Processes, together: list[str], of_one: Processes
-) -> None:
-    processes.train(*together)
-    one, two = curves(of_one), curves(processes)
+def test_the_loss_curve_of_two_trainers_is_that_of_one(of_two: Processes, of_one: Processes) -> None:
+    one, two = curves(of_one), curves(of_two)
     for name in CURVES:
         assert [step for step, _ in two[name]] == [step for step, _ in one[name]] != []
         differences = [abs(a - b) / max(1.0, abs(a)) for (_, a), (_, b) in zip(one[name], two[name], strict=True)]
         assert max(differences) < CURVES[name], f"{name}: {max(differences)} at {differences.index(max(differences))}"
     assert any(value for _, value in one["gp_norm"]), "the gradient penalty was at work"
-    weights_of_one, weights = of_one.checkpoint()["task"]["networks"], processes.checkpoint()["task"]["networks"]
+    weights_of_one, weights = of_one.checkpoint()["task"]["networks"], of_two.checkpoint()["task"]["networks"]
     for network in weights_of_one:
         for name, weight in weights_of_one[network].items():
             assert torch.allclose(weight.float(), weights[network][name].float(), rtol=1e-4, atol=1e-5), name
 
 
-@pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_that_is_killed_ends_the_other_and_all_start_again_from_the_checkpoint(
-    processes: Processes, together: list[str], of_one: Processes, victim: int
+    processes: Processes, together: list[str], of_one: Processes
 ) -> None:
     run = processes.start_and_reach(CHECKPOINT_STEPS, together, before=of_one.summary()["steps"])
-    # The supervisor starts the ranks in their order.
-    kill(processes.pids("trainer")[victim])
+    for victim in range(RANKS):
+        # The supervisor starts the ranks in their order.
+        kill(processes.wait_in(run, lambda: living_ranks(processes), "all ranks")[victim])
+        log = "trainer" if victim else "trainer-1"
+        told = f"rank {victim} is gone: this rank ends too"
+        processes.wait_in(run, lambda log=log, told=told: told in processes.log(log), "the other's end")
+        step = processes.checkpoint_step()
+        processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
     assert processes.finish(run) == 0, processes.report()
-    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 1}
-    assert f"rank {victim} is gone: this rank ends too" in processes.log("trainer" if victim else "trainer-1")
-    assert "was killed by SIGKILL; all trainers start again" in run.output()
+    assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": RANKS}
+    assert run.output().count("was killed by SIGKILL; all trainers start again") == RANKS
     assert_same(processes, of_one)
+
+
+def living_ranks(processes: Processes) -> list[int]:
+    pids = processes.pids("trainer")
+    return pids if len(pids) == RANKS else []
 
 
 def test_ctrl_c_stops_all_ranks_before_the_same_step_with_one_checkpoint(
@@ -149,14 +159,16 @@ def test_ctrl_c_stops_all_ranks_before_the_same_step_with_one_checkpoint(
     assert_same(processes, of_one)
 
 
-def test_one_rank_that_is_asked_to_stop_stops_all_after_the_same_step(
+def test_one_rank_that_is_asked_to_stop_stops_all_and_the_run_goes_on_with_another_number_of_trainers(
     processes: Processes, together: list[str], of_one: Processes
 ) -> None:
     run = processes.start_and_reach(CHECKPOINT_STEPS, together, before=of_one.summary()["steps"])
     kill(processes.pids("trainer")[1], signal.SIGTERM)
     assert processes.finish(run) == 130, processes.report()
     assert processes.summary()["steps"] == processes.checkpoint_step()
-    processes.train(*together)
+    lines = len((processes.run_dir / "audit-rank1.jsonl").read_text().splitlines())
+    processes.train("--trainers", "1")
+    assert len((processes.run_dir / "audit-rank1.jsonl").read_text().splitlines()) == lines
     assert_same(processes, of_one)
 
 
@@ -168,21 +180,8 @@ def test_the_fetcher_may_die_under_two_ranks(processes: Processes, together: lis
     assert_same(processes, of_one)
 
 
-def test_a_run_goes_on_with_another_number_of_trainers(
-    processes: Processes, together: list[str], of_one: Processes
-) -> None:
-    run = processes.start_and_reach(CHECKPOINT_STEPS, together, before=of_one.summary()["steps"])
-    run.send(signal.SIGINT)
-    assert processes.finish(run) == 130, processes.report()
-    lines = len((processes.run_dir / "audit-rank1.jsonl").read_text().splitlines())
-    processes.train("--trainers", "1")
-    assert len((processes.run_dir / "audit-rank1.jsonl").read_text().splitlines()) == lines
-    assert_same(processes, of_one)
-
-
-def test_two_ranks_get_by_with_one_slot(processes: Processes, together: list[str], of_one: Processes) -> None:
-    """With fewer slots than lanes a rank waits for its one unit while the other one is ready."""
-    processes.train(*together, *settings("stream.slots=1"))
+def test_two_ranks_get_by_with_one_slot_a_lane(processes: Processes, together: list[str], of_one: Processes) -> None:
+    processes.train(*together, *settings("stream.slots=4"))
     assert_same(processes, of_one)
 
 

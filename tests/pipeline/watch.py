@@ -84,11 +84,6 @@ class Watch:
         assert not list((self.processes.run_dir / "sockets").glob("*"))
 
 
-def is_stopped(pid: int) -> bool:
-    """True while a process is held by SIGSTOP."""
-    return _state(pid) == "T"
-
-
 def _state(pid: int) -> str:
     """Letter of the process's state, X once it is gone."""
     fields = _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from common.messages import Layout
 from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
 from common.schema import MUONS
-from services.trainer.audit import AUDIT_FILE, Audit, audit_line
+from services.trainer.audit import AUDIT_FILE, Audit, audit_file, audit_line
 from services.trainer.ranks import Ranks
 
 LAYOUT = Layout(events=4, particles=6, microbatches=2)
@@ -78,3 +79,40 @@ def test_with_fewer_ranks_than_before_the_first_cuts_the_files_of_those_that_lef
     (tmp_path / "audit-rank1.jsonl").write_text("kept\nlost\n")
     Audit.open(tmp_path, (0, 5), Ranks.alone()).close()
     assert (tmp_path / "audit-rank1.jsonl").read_text() == "kept\n"
+
+
+class Agreeing(Ranks):
+    """One of several, which are told to it."""
+
+    texts: Sequence[str] = ()
+
+    def gather(self, text: str) -> list[str]:
+        return list(self.texts) or [text] * self.size
+
+
+def audit_session(run_dir: Path, sizes_bytes: tuple[int, ...], num_ranks: int, line: str) -> tuple[int, ...]:
+    """Each of ``num_ranks`` trainers writes a line, and one behind the checkpoint; the sizes that this one holds."""
+    ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
+    audits = [Audit.open(run_dir, sizes_bytes, rank) for rank in ranks]
+    for audit in audits:
+        audit.write([line])
+        audit.commit()
+    for rank in ranks:
+        rank.texts = [str((run_dir / audit_file(number)).stat().st_size) for number in range(num_ranks)]
+    (committed,) = {audit.commit() for audit in audits}
+    for audit in audits:
+        audit.write(["behind the checkpoint"])
+        audit.close()
+    return committed
+
+
+@pytest.mark.parametrize("numbers", [(2, 1, 2), (3, 1, 2, 3), (2, 2), (1, 2, 1, 1, 2), (4, 2, 1, 4)])
+def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    sizes_bytes: tuple[int, ...] = ()
+    expected: dict[int, list[str]] = {}
+    for session, num_ranks in enumerate(numbers):
+        sizes_bytes = audit_session(tmp_path, sizes_bytes, num_ranks, f"session {session}")
+        for rank in range(num_ranks):
+            expected.setdefault(rank, []).append(f"session {session}")
+    Audit.open(tmp_path, sizes_bytes, Ranks.alone()).close()
+    assert {rank: (tmp_path / audit_file(rank)).read_text().splitlines() for rank in expected} == expected

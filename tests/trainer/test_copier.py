@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,6 +62,57 @@ def check(arena: Arena, device: torch.device) -> None:
 
 def test_a_copy_on_the_cpu_is_complete_and_independent_of_its_slot(arena: Arena) -> None:
     check(arena, torch.device("cpu"))
+
+
+class Runtime:
+    """CUDA's errors, modelled: that of a failed call stays until somebody asks, and torch asks after each kernel."""
+
+    def __init__(self, fails: str) -> None:
+        self.fails = fails
+        self.last_error = 0
+
+    def call(self, name: str) -> int:
+        if self.fails != name:
+            return 0
+        self.last_error = 712
+        return 712
+
+    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
+        return self.call("register")
+
+    def cudaHostUnregister(self, pointer: int) -> int:
+        return self.call("unregister")
+
+    def kernel(self, *arguments: object, **words: object) -> None:
+        error, self.last_error = self.last_error, 0
+        if error:
+            raise RuntimeError(f"CUDA error: {error}")
+
+
+@pytest.mark.parametrize("fails", ["register", "unregister", "neither"])
+def test_an_arena_that_can_not_be_page_locked_is_slower_and_no_error_of_the_next_kernel(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    runtime = Runtime(fails)
+    monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
+    monkeypatch.setattr("torch.cuda.Stream", lambda device: SimpleNamespace(synchronize=lambda: None))
+    monkeypatch.setattr("torch.zeros", runtime.kernel)
+    copier = make_copier(arena, torch.device("cuda"))
+    runtime.kernel()
+    assert ("will be slower" in caplog.text) == (fails == "register")
+    copier.close()
+    runtime.kernel()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_cuda_a_failed_registration_is_no_error_of_the_next_kernel(arena: Arena) -> None:
+    slab = torch.from_numpy(arena.whole())
+    assert int(torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), arena.size_bytes, 0)) == 0
+    try:
+        check(arena, torch.device("cuda"))  # registers it a second time, which fails
+    finally:
+        torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
 
 
 @pytest.mark.cuda

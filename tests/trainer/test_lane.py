@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from common.config import StreamConfig
-from services.trainer.lane import holds_no_slot, lanes_of_rank, units_in_advance
+from services.trainer.lane import lanes_of_rank, units_in_advance
 
 
 @pytest.mark.parametrize(
@@ -14,11 +14,15 @@ def test_ranks_share_the_lanes(rank: int, ranks: int, expected: list[int]) -> No
 
 
 @pytest.mark.parametrize(
-    ("slots", "lanes", "wanted", "expected"), [(8, 1, 2, 2), (8, 4, 3, 2), (4, 4, 3, 1), (1, 1, 2, 1), (1, 4, 2, 1)]
+    ("slots", "lanes", "wanted", "expected"), [(8, 1, 2, 2), (8, 4, 3, 2), (4, 4, 3, 1), (1, 1, 2, 1)]
 )
 def test_all_lanes_together_ask_for_no_more_units_than_there_are_slots(
     slots: int, lanes: int, wanted: int, expected: int
 ) -> None:
     stream = StreamConfig(slots=slots, lanes=lanes)
     assert units_in_advance(stream, wanted) == expected
-    assert holds_no_slot(stream) == (slots < lanes), "where even one a lane is too many, none is held"
+
+
+def test_fewer_slots_than_lanes_are_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match=r"stream\.slots = 3 is fewer than stream\.lanes = 4.*set stream\.slots=4"):
+        StreamConfig(slots=3, lanes=4)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common import messages as m
 from common.ragged import SlotMismatch
@@ -102,6 +106,95 @@ def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
     assert twice.counters.events_quarantined == 14
 
 
+# ------------------------------------------------------------------ a unit that comes back
+
+OLD, NEW = "0d" * 16, "1e" * 16
+
+
+def open_position(unit: m.DeliveredUnit, events: int = 4) -> StreamPosition:
+    """One microbatch of ``unit`` was trained, and a checkpoint written and read."""
+    position = StreamPosition.start(1).after_unit(empty_unit(0)).after_microbatch(unit, 0, events, 11)
+    return StreamPosition.model_validate_json(position.model_dump_json())
+
+
+def empty_unit(k: int) -> m.DeliveredUnit:
+    return unit(k, tally=m.Tally(), layout=m.Layout(0, 0, 0))
+
+
+@st.composite
+def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
+    """What a decoder makes of a unit of ``rows`` rows."""
+    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
+    events, outliers, empty, quarantined = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
+    return m.Layout(events, 3 * events, min(events, 5)), m.Tally(rows, outliers, empty, quarantined)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), rows=st.integers(1, 40), skipped=st.booleans())
+def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_as(
+    data: st.DataObject, rows: int, skipped: bool
+) -> None:
+    (layout, tally), (new_layout, new_tally) = data.draw(tallies(rows)), data.draw(tallies(rows))
+    begun = unit(1, layout=layout, tally=tally, content=OLD)
+    trained = data.draw(st.integers(0, layout.events))
+    position = open_position(begun, trained)
+    if skipped:
+        back = unit(1, slot=-1, layout=m.Layout(0, 0, 0), tally=m.Tally(rows_read=rows, quarantined=rows))
+    else:
+        back = unit(1, layout=new_layout, tally=new_tally, content=NEW)
+        assert position.is_changed(back)
+    counters = position.after_unit(back).counters
+    assert counters.adds_up()
+    assert counters.events_read == rows
+    assert counters.events_trained == trained, "nothing of the new content counts as trained"
+    assert min(counters.events_outlier, counters.events_empty, counters.events_quarantined) >= 0
+    aside = new_tally.outliers + new_tally.empty
+    if not skipped and trained + aside <= rows:
+        assert counters.events_outlier == new_tally.outliers, "as many as stand in the outliers' file"
+        assert counters.events_quarantined == rows - trained - aside
+
+
+def test_a_unit_that_comes_back_as_it_was_goes_on() -> None:
+    begun = unit(1, content=OLD)
+    position = open_position(begun)
+    assert position.lanes[0].content == OLD
+    assert not position.is_changed(begun)
+    assert not position.is_unchecked(begun)
+    done = position.after_microbatch(begun, 1, 3, 9).after_unit(begun)
+    assert done.lanes[0].content == ""
+    assert (done.counters.events_trained, done.counters.events_quarantined) == (7, 0)
+    assert done.changed_units == ()
+
+
+def test_a_unit_that_comes_back_different_is_told_with_its_number_and_its_sums() -> None:
+    bad = m.Quarantined(5, 0, 3, "row group 0: damaged")
+    back = unit(1, events=4, tally=m.Tally(rows_read=7, quarantined=3, bad=(bad,)), content=NEW)
+    done = open_position(unit(1, content=OLD)).after_unit(back)
+    (line,) = done.changed_units
+    assert line.startswith("unit 1 came back with other events than those it was begun with: 4 of them were trained, 3")
+    assert done.set_aside == ("row group 0: damaged", line)
+    assert done.cursors == (m.Cursor(2, 3, 2, 0),)
+    assert done.skipped_units == (), "the unit is behind the cursor: nobody skips it again"
+
+
+def test_a_unit_of_which_nothing_was_trained_may_come_back_different() -> None:
+    assert not StreamPosition.start(1).is_changed(unit(0, content=NEW))
+    behind = open_position(unit(1, content=OLD)).after_microbatch(unit(1, content=OLD), 1, 3, 9)
+    assert not behind.after_unit(unit(1, content=OLD)).is_changed(unit(2, content=NEW))
+
+
+def test_a_checkpoint_that_does_not_know_the_content_is_read_and_its_unit_goes_on_unchecked() -> None:
+    position = open_position(unit(1, content=OLD))
+    former = json.loads(position.model_dump_json())
+    del former["changed_units"], former["bad_files"]
+    for lane in former["lanes"]:
+        del lane["content"]
+    read = StreamPosition.model_validate_json(json.dumps(former))
+    assert read.is_unchecked(unit(1, content=NEW))
+    assert not read.is_changed(unit(1, content=NEW))
+    assert read.after_microbatch(unit(1, content=NEW), 1, 3, 9).lanes[0].content == NEW
+
+
 # ------------------------------------------------------------------ several ranks
 
 LANE_UNITS = {0: unit(4), 1: unit(5, events=9)}
@@ -154,6 +247,19 @@ def test_what_is_quarantined_is_written_down_in_one_order_whichever_rank_met_it(
         merged = start.merged(shares)
         assert [one.file for one in merged.quarantined] == [1, 3]
         assert merged.counters.events_quarantined == 2
+
+
+def test_units_that_changed_and_bad_files_are_the_same_whichever_rank_met_them() -> None:
+    start = at_start()
+    for number in (0, 1):
+        start = start.after_microbatch(unit(4 + number, content=OLD), 0, 4, 11)
+    growths = [
+        start.after_unit(unit(4 + number, content=NEW, bad_files=(7, 2 + number))).since(start) for number in (0, 1)
+    ]
+    begun = start.merged(growths)
+    assert [line.split()[1] for line in begun.changed_units] == ["4", "5"]
+    assert begun == start.merged(growths[::-1])
+    assert begun.counters.adds_up()
 
 
 def test_the_source_is_that_of_the_rank_that_is_furthest() -> None:

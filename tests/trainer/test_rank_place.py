@@ -23,6 +23,12 @@ def test_the_place_is_read_from_torchruns_variables() -> None:
     assert (place.local_size, place.agent_keeps_store, place.attempt) == (8, True, "3")
 
 
+def test_the_ranks_of_a_run_on_one_machine_meet_in_a_file() -> None:
+    place = place_from({"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "_ICESTREAM_RANKS_FILE": "/run/ranks"})
+    assert place == RankPlace(1, 2, 1, 2, "", 0, file="/run/ranks")
+    assert place.is_local
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -30,10 +30,10 @@ def free_port() -> int:
         return port
 
 
-def two_ranks(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
-    """gloo_rank.py as both ranks, to their ends."""
+def two_ranks(*arguments: str, file: Path | None = None) -> list[subprocess.CompletedProcess[str]]:
+    """gloo_rank.py as both ranks, to their ends. They meet in a file, or at a port."""
     here = Path(__file__).resolve().parent
-    port = str(free_port())
+    meeting = {"_ICESTREAM_RANKS_FILE": str(file)} if file else {"MASTER_PORT": str(free_port())}
     paths = os.pathsep.join(str(path) for path in (here.parents[1], here.parent, here))
     processes = [
         subprocess.Popen(
@@ -42,8 +42,9 @@ def two_ranks(*arguments: str) -> list[subprocess.CompletedProcess[str]]:
             stderr=subprocess.STDOUT,
             text=True,
             env=os.environ
+            | meeting
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-            | {"MASTER_PORT": port, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
         )
         for rank in range(2)
     ]
@@ -63,8 +64,9 @@ def told(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path) -> None:
-    done = two_ranks("sums", str(tmp_path))
+@pytest.mark.parametrize("in_file", [False, True])
+def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, in_file: bool) -> None:
+    done = two_ranks("sums", str(tmp_path), file=tmp_path / "ranks" if in_file else None)
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other
@@ -90,9 +92,10 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
     assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("leaver", [0, 1])
-def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int) -> None:
-    done = two_ranks("leaves", str(tmp_path), str(leaver))
+def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int, in_file: bool) -> None:
+    done = two_ranks("leaves", str(tmp_path), str(leaver), file=tmp_path / "ranks" if in_file else None)
     assert done[leaver].returncode == 3
     assert done[1 - leaver].returncode == 0, done
     assert f"rank {leaver} is gone" in done[1 - leaver].stdout
@@ -108,6 +111,12 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     port = free_port()
     with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* didn't come"):
         Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
+
+
+def test_a_rank_that_does_not_come_to_the_file_is_named(tmp_path: Path) -> None:
+    alone = RankPlace(1, 2, 1, 2, "", 0, file=str(tmp_path / "ranks"))
+    with pytest.raises(BadInputError, match=r"rank 0 of 2 didn't come for 0\.3 s"):
+        Ranks.join(alone, CPU, timeout_s=0.3, stopped=lambda: False)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -59,7 +59,7 @@ class ContentReader:
                 self._kinds[part.path] = file_kind(Path(part.path))
             except BadInputError as error:
                 raise BadRowsError(f"{part.name}: {error}") from None
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise_if_machine(error, part.path)
                 raise BadRowsError(f"{part.name}: {one_line(error)}") from None
             if len(self._kinds) > _KNOWN_FILES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from common.file_lock import try_lock
 from services.pelican.tokens.claims import Claims, read_claims
 from services.pelican.tokens.errors import BadTokenError
 from services.pelican.tokens.files import make_private_folder, read_private, write_private
@@ -99,16 +99,12 @@ def save(path: Path, content: BaseModel) -> None:
 def locked(path: Path) -> Iterator[bool]:
     """True for the one process that may renew this file now; a refresh token works only once where it is rotated."""
     make_private_folder(path.parent)
-    descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = try_lock(path.with_suffix(".lock"))
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield descriptor is not None
     finally:
-        os.close(descriptor)  # which unlocks
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _load(path: Path, kind: type[_Content]) -> _Content:

@@ -20,7 +20,7 @@ from services.trainer.health import UpdateLimits
 from services.trainer.muons.bundles import Bundles
 from services.trainer.muons.fit import fit_standardise
 from services.trainer.noise import Noise
-from services.trainer.optimiser import GuardedOptimiser, Learned
+from services.trainer.optimiser import GuardedOptimiser, Learned, uncompiled
 from services.trainer.ranks import SumOverRanks, one_rank
 from services.trainer.schedule import learning_rate_factor
 from services.trainer.thin import thinned
@@ -60,7 +60,7 @@ class FlowTask:
         def optimiser_of(network: nn.Module, rate: float, **adam: Any) -> GuardedOptimiser:
             return GuardedOptimiser(
                 network,
-                Adam(network.parameters(), rate, fused=True, **adam),
+                uncompiled(Adam)(network.parameters(), rate, fused=True, **adam),
                 learning_rate=rate,
                 clip=config.gradient_clip,
                 limits=limits,

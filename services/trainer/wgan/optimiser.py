@@ -8,7 +8,7 @@ from torch.optim import SGD, Adam
 
 from services.trainer.health import UpdateLimits
 from services.trainer.muons.count_head import MeanCountHead, MixtureCountHead
-from services.trainer.optimiser import GuardedOptimiser
+from services.trainer.optimiser import GuardedOptimiser, uncompiled
 from services.trainer.ranks import SumOverRanks
 from services.trainer.wgan.config import WganConfig
 
@@ -24,11 +24,11 @@ def make_optimiser(
     """As configured; the count head's is Adam always. ``fused`` ones can leave an update out by themselves."""
     optimiser: Adam | SGD
     if isinstance(network, MixtureCountHead | MeanCountHead):
-        optimiser = Adam(network.parameters(), learning_rate, fused=True)
+        optimiser = uncompiled(Adam)(network.parameters(), learning_rate, fused=True)
     elif config.optimiser == "adam":
-        optimiser = Adam(network.parameters(), learning_rate, betas=config.betas, fused=True)
+        optimiser = uncompiled(Adam)(network.parameters(), learning_rate, betas=config.betas, fused=True)
     else:
-        optimiser = SGD(network.parameters(), learning_rate, momentum=config.momentum, fused=True)
+        optimiser = uncompiled(SGD)(network.parameters(), learning_rate, momentum=config.momentum, fused=True)
         if config.momentum > 0:
             # torch makes them at the first update, and leaves them unset if that one is left out.
             for parameter in network.parameters():

@@ -1,0 +1,41 @@
+"""Run directories are their owner's alone: whoever could replace config.json there would choose what a run reads."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from common.errors import BadInputError
+
+MODE = 0o700
+
+
+def own_files_only() -> None:
+    """From here on this process, and those that it starts, make all files and folders for their owner only."""
+    os.umask(0o077)
+
+
+def make_run_dir(run_dir: Path) -> str:
+    """Make it, owner-only, if it isn't there; a warning about one that is, empty if there is nothing to say.
+
+    Sets own_files_only(). Raises BadInputError if the directory can't be made, or if everybody may write to it.
+    """
+    own_files_only()
+    try:
+        run_dir.mkdir(mode=MODE, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise BadInputError(
+            f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
+        ) from None
+    status = run_dir.stat()
+    if status.st_mode & stat.S_IWOTH:
+        raise BadInputError(
+            f"{run_dir}: every user of this machine may write there, and choose what the run reads: chmod go-w it, or"
+            " choose another --run-dir"
+        )
+    if status.st_mode & stat.S_IWGRP:
+        return f"{run_dir}: its group may write there, and choose what the run reads; chmod g-w it"
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{run_dir}: belongs to user {status.st_uid}, who can choose what the run reads"
+    return ""

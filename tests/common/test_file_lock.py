@@ -1,0 +1,237 @@
+"""Locks between processes and hosts. A second host: a process with another host name and boot id. No NFS or Lustre."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from common import file_lock
+from common.errors import BadInputError
+from common.file_lock import LOCKS_FOLDER, RUN_PARTS, RunLock, RunPart, no_other_host, patience
+from services.config import Config, store_config
+from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.ranges_command import ranges
+from services.fetcher.service import FetcherService
+
+HOLDER = """
+import os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+from common import file_lock
+
+run_dir, part, host = sys.argv[1:]
+if host:
+    os.uname = lambda: SimpleNamespace(nodename=host)
+    file_lock._BOOT_ID = Path(run_dir, "boot-id")
+    file_lock._BOOT_ID.write_text(f"boot-of-{host}")
+with file_lock.RunLock(Path(run_dir), part, part):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+@contextmanager
+def held_by_another(run_dir: Path, part: RunPart, host: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", HOLDER, str(run_dir), part, host]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
+
+
+def lock_file(run_dir: Path, part: RunPart = "run") -> Path:
+    return run_dir / LOCKS_FOLDER / part
+
+
+def leave_note(run_dir: Path, text: str) -> None:
+    RunLock(run_dir, "run", "before").close()
+    lock_file(run_dir).write_text(text)
+
+
+def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_path: Path) -> None:
+    with held_by_another(tmp_path, "trainer", "node-a") as holder:
+        told = (
+            rf"the run is in use by node-a since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(trainer, process {holder.pid}\)"
+        )
+        with pytest.raises(BadInputError, match=told):
+            RunLock(tmp_path, "trainer", "trainer")
+        RunLock(tmp_path, "fetcher", "fetcher").close()  # another part of the run
+
+
+def test_a_killed_holder_keeps_nobody_out_and_is_named_if_it_was_another_host(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for host, warnings in (("", 0), ("node-a", 1)):
+        with held_by_another(tmp_path, "run", host) as holder:
+            holder.kill()
+            holder.wait()
+        assert json.loads(lock_file(tmp_path).read_text())["pid"] == holder.pid, "its note is left"
+        with caplog.at_level(logging.WARNING), RunLock(tmp_path, "run", "icestream run"):
+            assert json.loads(lock_file(tmp_path).read_text())["pid"] == os.getpid()
+        assert len(caplog.records) == warnings
+    assert "last used by node-a since" in caplog.text
+
+
+def test_a_lock_that_is_let_go_names_nobody(tmp_path: Path) -> None:
+    with RunLock(tmp_path, "run", "icestream run"):
+        assert lock_file(tmp_path).read_text()
+    assert lock_file(tmp_path).read_text() == ""
+
+
+def test_who_waits_gets_the_lock_when_its_holder_ends(tmp_path: Path) -> None:
+    with held_by_another(tmp_path, "run") as holder:
+        asked = []
+
+        def wait() -> bool:
+            asked.append(True)
+            holder.kill()
+            holder.wait()
+            return True
+
+        RunLock(tmp_path, "run", "icestream run", wait).close()
+    assert asked == [True]
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lock, "_PAUSE_S", 0.0)
+    assert patience(60.0)()
+    assert not patience(0.0)()
+
+
+def test_the_lock_is_one_that_servers_of_files_see_a_regular_file_open_for_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = []
+    flock = fcntl.flock
+
+    def watched(descriptor: int, operation: int) -> None:
+        locked.append((os.fstat(descriptor).st_mode, fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE))
+        flock(descriptor, operation)
+
+    monkeypatch.setattr("fcntl.flock", watched)
+    with RunLock(tmp_path, "run", "icestream run"):
+        ((mode, access),) = locked
+        assert stat.S_ISREG(mode)
+        assert stat.S_IMODE(mode) == 0o600
+        assert access == os.O_RDWR
+        assert stat.S_IMODE((tmp_path / LOCKS_FOLDER).stat().st_mode) == 0o700
+
+
+def test_no_lock_is_taken_past_this_module() -> None:
+    root = Path(__file__).parents[2]
+    sources = [*root.glob("common/**/*.py"), *root.glob("services/**/*.py")]
+    assert [path.name for path in sources if "flock(" in path.read_text()] == ["file_lock.py"]
+
+
+def test_reading_the_lock_s_file_does_not_let_it_go(tmp_path: Path) -> None:
+    with RunLock(tmp_path, "run", "icestream run"):
+        lock_file(tmp_path).read_text()  # locks of a process by fcntl would be gone now
+        with pytest.raises(BadInputError, match="in use by"):
+            RunLock(tmp_path, "run", "icestream run")
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["", "{", "[]", "null", '{"host": "a"}', "\x00\xff", "9" * 5000, json.dumps("x" * 5000)]
+    + [
+        json.dumps({"host": "a", "boot_id": "b", "pid": 1, "since": "now", "what": "run"} | change)
+        for change in ({"host": 7}, {"pid": "many"}, {"what": "\x1b]52;c;bad\x07"}, {"since": None}, {"more": 1})
+    ],
+)
+def test_a_note_that_is_none_changes_nothing(tmp_path: Path, note: str) -> None:
+    leave_note(tmp_path, note)
+    with RunLock(tmp_path, "run", "icestream run"):
+        lock_file(tmp_path).write_text(note)
+        with pytest.raises(BadInputError, match="the run is in use by another process;"):
+            RunLock(tmp_path, "run", "icestream run")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("part", RUN_PARTS)
+def test_a_file_system_without_locks_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, part: RunPart
+) -> None:
+    monkeypatch.setattr("fcntl.flock", raising(number))
+    with pytest.raises(BadInputError, match=r"without locks .*Lustre: -o flock.*--run-dir"):
+        RunLock(tmp_path, part, part)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_an_error_of_the_machine_is_no_mistake_of_the_user_and_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", raising(number))
+        with pytest.raises(OSError, match=os.strerror(number)):
+            RunLock(tmp_path, "run", "icestream run")
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    RunLock(tmp_path, "run", "icestream run").close()
+
+
+def test_a_full_disk_takes_nothing_from_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.pwrite", raising(errno.ENOSPC))
+    with RunLock(tmp_path, "run", "icestream run"), pytest.raises(BadInputError, match="another process"):
+        RunLock(tmp_path, "run", "icestream run")
+
+
+def raising(number: int) -> object:
+    def raise_error(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return raise_error
+
+
+def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCKS_FOLDER).mkdir()
+    lock_file(tmp_path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        RunLock(tmp_path, "run", "icestream run")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ------------------------------------------------------------------ the ledger, which SQLite can't share between hosts
+
+
+def test_a_fetcher_on_a_second_host_touches_nothing_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.fetcher.service._LOCK_S", 0.0)
+    before = sorted(tmp_path.iterdir())
+    refused = pytest.raises(BadInputError, match="in use by node-a since")
+    with held_by_another(tmp_path, "fetcher", "node-a"), refused:
+        FetcherService(tmp_path, Config(input=(str(tmp_path),)))
+    made = {path.name for path in tmp_path.iterdir()} - {path.name for path in before}
+    assert made == {LOCKS_FOLDER, "boot-id"}, "no ledger, no status, no configuration"
+
+
+@pytest.mark.parametrize(("host", "refused"), [("node-a", True), ("", False)])
+def test_ranges_are_told_on_the_host_of_the_fetcher_only(tmp_path: Path, host: str, refused: bool) -> None:
+    store_config(tmp_path, Config(input=("x",)))
+    Ledger(tmp_path / LEDGER_FILE).close()
+    with held_by_another(tmp_path, "fetcher", host):
+        result = CliRunner().invoke(ranges, ["--run-dir", str(tmp_path)])
+    if refused:
+        assert "in use by node-a since" in str(result.exception)
+        assert "give this command there" in str(result.exception)
+    else:
+        assert result.exit_code == 0, result.exception
+
+
+def test_whoever_reads_the_ledger_keeps_fetchers_out_meanwhile(tmp_path: Path) -> None:
+    with no_other_host(tmp_path, "fetcher"), pytest.raises(BadInputError, match="in use by another process"):
+        RunLock(tmp_path, "fetcher", "fetcher")
+    RunLock(tmp_path, "fetcher", "fetcher").close()
