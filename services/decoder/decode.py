@@ -18,6 +18,7 @@ from common.geometry import vertical_depth_m
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.plan_hash import plan_hash
 from common.ragged import Array, UnitArrays, unit_arrays
+from common.redact import shown
 from common.schema import Depth, Workload
 from common.streams import Stream, generator
 from services.decoder.gather import offsets_of, take_particles, take_rows
@@ -87,7 +88,7 @@ class Decode:
                 pieces += self._read_parts([part], beat)
                 parts.append(part)
             except BadRowsError as error:
-                bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
+                bad.append(Quarantined(part.file, part.row_group, part.rows, shown(str(error))))
         return parts, pieces, bad
 
     def _read_parts(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
