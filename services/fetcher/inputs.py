@@ -51,9 +51,7 @@ def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
 
 
 def _writable(file: SourceFile) -> SourceFile:
-    """The file as the ledger, messages and digests can hold it. Raises BadInputError."""
-    if not 0 <= file.size_bytes <= MAX_SIZE_BYTES:
-        raise BadInputError(f"{file.url}: a size of {file.size_bytes:.3g} bytes; no file can have it")
+    """The file as the ledger, messages and digests can hold it."""
     try:
         file.url.encode()
     except UnicodeEncodeError:
