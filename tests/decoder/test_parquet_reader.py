@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_event, make_events, make_table, write_events
 
+from common.input_errors import MachineError
 from common.messages import Part
 from common.schema import MUONS
 from services.decoder.readers import parquet
@@ -178,7 +179,7 @@ def test_a_staged_file_is_told_by_its_remote_name(tmp_path: Path, reader: Parque
 
 
 def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path, reader: ParquetReader) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MachineError, match="No such file"):
         read(reader, part_of(tmp_path / "not mounted here", 1))
 
 
