@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -16,10 +18,36 @@ _HDF5_FIRST_PLACE = 512
 """HDF5's signature stands at 0, or behind a block of the user's own at 512, 1024, 2048, … bytes."""
 
 
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
 def file_kind(path: Path) -> FileKind:
     """The kind of a local file. Raises OSError, and BadInputError that tells what the file begins with."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return kind_of(file)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file, open for reading. Never waits for a pipe's writer. Raises OSError, BadInputError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check_regular(os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def check_regular(status: os.stat_result) -> None:
+    """Raise BadInputError that names what it is instead of a file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise BadInputError(f"{_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}; expected a file")
 
 
 def kind_of(file: BinaryIO) -> FileKind:

@@ -1,7 +1,7 @@
 """HDF5 files of flat tables (see FlatTables in schema.py): opened, checked in shape and type, read in slices.
 
-Whatever HDF5 says is wrong becomes one of two errors: OSError with an errno for the machine, BadTables for the file. A
-file may come from anybody: what it links to outside of itself is not followed.
+Whatever HDF5 says is wrong becomes one of two errors: MachineError, or BadTables for the file. A file may come from
+anybody: what it links to outside of itself is not followed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from common.errors import BadInputError
+from common.file_kind import open_file
+from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.ragged import Array
 from common.schema import Workload
 
@@ -27,10 +30,9 @@ _STANDARD_TYPES = tuple(
     for bits in sizes
     for order in ("LE", "BE")
 )
-_OF_THE_FILE = (0, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW, errno.ENODATA)
-"""What the kernel says when a damaged file leads HDF5 to a place that no file has."""
+_NO_MEMORY = re.compile(r"memory allocation failed|(?:unable|can't|cannot) (?:to )?allocate", re.IGNORECASE)
 _CACHE_BYTES = 8 << 20
-_MOST_CACHE_BYTES = 256 << 20
+MOST_CACHE_BYTES = 256 << 20
 
 
 class BadTables(Exception):
@@ -63,7 +65,7 @@ class Table:
         return self.dtype.itemsize * int(np.prod(self.shape[1:]))
 
     def read(self, first: int, num: int, out: Array | None = None) -> Array:
-        """Rows ``first`` to ``first + num``, into ``out`` if given. Raises OSError, BadTables."""
+        """Rows ``first`` to ``first + num``, into ``out`` if given. Raises MachineError, BadTables."""
         shape = (num, *self.shape[1:])
         if out is None:
             out = np.empty(shape, self.dtype)
@@ -84,6 +86,15 @@ class Tables:
     events: Table
     particles: Table
     counts: Table
+    path: Path
+    size_bytes: int
+    """Of the file when it was opened."""
+
+    def check_size(self) -> None:
+        """Raise BadTables if the file was truncated since: HDF5 reads zeros where it has no bytes any more."""
+        size_bytes = _size_bytes(self.file, self.path)
+        if size_bytes < self.size_bytes:
+            raise BadTables(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
 
     def close(self) -> None:
         """Close the file."""
@@ -91,13 +102,13 @@ class Tables:
 
 
 def open_tables(path: Path, workload: Workload) -> Tables:
-    """The file's tables, with the workload's columns. Raises OSError, BadTables."""
+    """The file's tables, with the workload's columns. Raises MachineError, BadTables."""
     layout = workload.tables
     if layout is None:
         raise BadTables(f"HDF5, which the workload {workload.name} is not read from; convert it to Parquet")
-    with hdf5_errors("truncated, or damaged"):
-        file = h5py.File(path, "r", locking=False)  # no lock: the file may lie where nobody can write one
+    file = open_hdf5(path)
     try:
+        size_bytes = _size_bytes(file, path)
         counts = _open(file, layout.counts, "iu", 1)
         events = _open(file, layout.events, "f", 2)
         particles = _open(file, layout.particles, "f", 2)
@@ -112,11 +123,23 @@ def open_tables(path: Path, workload: Workload) -> Tables:
     except BaseException:
         file.close()
         raise
-    return Tables(file, events, particles, counts)
+    return Tables(file, events, particles, counts, path, size_bytes)
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """The open file. Raises MachineError, BadTables."""
+    with hdf5_errors("truncated, or damaged", path):
+        try:
+            opened = open_file(path)
+        except BadInputError as error:
+            raise BadTables(str(error)) from None
+        with opened:  # HDF5 would wait for ever for a pipe that took the file's place
+            name = f"/proc/self/fd/{opened.fileno()}"
+            return h5py.File(name, "r", locking=False)  # no lock: the file may lie where nobody can write one
 
 
 def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
-    """Particles of those events. Raises OSError, and BadTables if a count is negative."""
+    """Particles of those events. Raises MachineError, and BadTables if a count is negative."""
     counts = tables.counts.read(first, num).astype(np.int64)  # unsigned ones beyond it become negative
     if num and counts.min() < 0:
         row = int(np.argmax(counts < 0))
@@ -127,19 +150,26 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
     return counts
 
 
+def _size_bytes(file: h5py.File, path: Path) -> int:
+    with hdf5_errors("its size can't be told", path):
+        return os.fstat(file.id.get_vfd_handle()).st_size
+
+
 @contextmanager
-def hdf5_errors(what: str) -> Iterator[None]:
-    """What HDF5 and h5py raise, as OSError with an errno (the machine) or BadTables (the file)."""
+def hdf5_errors(what: str, path: str | os.PathLike[str] = "HDF5") -> Iterator[None]:
+    """What HDF5 and h5py raise, as MachineError or BadTables (the file)."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+    except LIBRARY_ERRORS as error:
         number = getattr(error, "errno", None) or _errno_in(str(error))
-        if number not in _OF_THE_FILE:
-            raise OSError(number, os.strerror(number), getattr(error, "filename", None)) from error
-        raise BadTables(f"{what}: {' '.join(str(error).split())[:300]}") from None
+        raise_if_machine(OSError(number, os.strerror(number)) if number else error, path)
+        raise BadTables(f"{what}: {one_line(error)}") from None
 
 
 def _errno_in(text: str) -> int:
+    """HDF5 says what the kernel told it in the text only."""
+    if _NO_MEMORY.search(text):
+        return errno.ENOMEM
     found = re.search(r"errno = (\d+)", text)
     return int(found[1]) if found else 0
 
@@ -167,7 +197,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         shape, dataset = tuple(opened.shape), opened.id
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
-            if _CACHE_BYTES < 2 * chunk_bytes <= _MOST_CACHE_BYTES:
+            if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
                 # What is larger than the cache would be decompressed anew for each slice of it.
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)

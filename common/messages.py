@@ -97,6 +97,8 @@ class Part:
     """Particle of the file at which the row group starts; exact where the file counts them (HDF5)."""
     remote: Text = ""
     """URL of a file that was staged from elsewhere."""
+    batch_rows: Count = 0
+    """Most rows of a record batch of the row group that memory is planned for; 0: as many as a reader takes."""
 
     @property
     def name(self) -> str:
@@ -240,6 +242,8 @@ class Failed:
     reason: Reason
     gone: Annotated[bool, Field(strict=True)] = False
     """A staged file is not on the disk any more: the unit is not to blame."""
+    machine: Annotated[bool, Field(strict=True)] = False
+    """Something is wrong with the decoder's machine: the unit is never to blame, and any decoder may try it again."""
 
 
 @dataclass(frozen=True, config=_checked)

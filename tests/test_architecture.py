@@ -18,6 +18,7 @@ SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 PURE = (
     "common/errors.py",
     "common/geometry.py",
+    "common/input_errors.py",
     "common/measurements.py",
     "common/messages.py",
     "common/metrics.py",

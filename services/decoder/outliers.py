@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.messages import Unit
 from common.schema import Workload
 from common.status import OUTLIER_FOLDER
 from services.decoder.readers.lists import is_list
@@ -31,9 +32,9 @@ class Outliers:
     """The workload's source columns, as the files have them."""
 
 
-def outlier_path(run_dir: Path, k: int) -> Path:
-    """Named by the unit: decoding it again replaces the file."""
-    return run_dir / OUTLIER_FOLDER / f"unit-{k:010d}.parquet"
+def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
+    """Named by unit, plan hash and inventory digest: decoding it again replaces the file, another plan leaves it."""
+    return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
 def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload) -> None:
@@ -46,8 +47,11 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload)
     columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may be at it, one of them thought hung
-    pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
-    part.replace(path)
+    try:
+        pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _common_schema(schemas: Sequence[pa.Schema], workload: Workload) -> pa.Schema:

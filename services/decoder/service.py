@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from common import messages as m
+from common.bounds import working_bytes
 from common.errors import BadInputError
+from common.input_errors import MachineError
+from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
+from common.redact import shown
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
@@ -23,7 +28,8 @@ from services.decoder.readers.by_content import ContentReader
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
-_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ESTALE)
+_MACHINE_PAUSE_S = 1.0
+"""After an error of this machine, before the next unit: it may have passed then."""
 
 
 def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopFlag) -> None:
@@ -40,6 +46,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         except StopRequested:
             return
         config = load()
+        limit_memory(working_bytes(config.stream))
         workload = config.stored_workload()
         reader = ContentReader(workload, shuffled=config.stream.shuffle)
         try:
@@ -82,19 +89,34 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
             try:
                 _fill(transport, lease, decode)
                 num_units += 1
-            except OSError as error:
-                if error.errno == errno.ENOENT and any(part.remote for part in lease.unit.parts):
-                    # The cache directory was removed: the fetcher brings its files again.
-                    gone = f"{error.filename or 'a staged file'} is gone"
-                    transport.send(m.Failed(lease.unit.k, lease.lease, gone[:2000], gone=True))
-                    continue
-                transport.send(m.Bye())  # something is wrong with this machine: no unit is to blame
-                if error.errno in _MISSING:
-                    name = error.filename or "a staged file"
-                    raise BadInputError(f"{name}: can't be read by this decoder: {error.strerror}") from None
-                raise
+            except (MachineError, OSError, MemoryError) as error:
+                failed = _failed(lease, error)
+                transport.send(failed)
+                if failed.machine:
+                    logger.warning("unit %d is given back: %s", failed.k, failed.reason)
+                    _pause(transport, stop)
     transport.send(m.Bye())
     logger.info("left the run after %d units", num_units)
+
+
+def _failed(lease: m.Lease, error: Exception) -> m.Failed:
+    """What is told of an error of this machine, while reading or while writing outliers. No unit is to blame, but one
+    that reaches this process's own limit of memory."""
+    k, unit = lease.unit.k, lease.unit
+    if isinstance(error, MemoryError) and asked_for_too_much():
+        return m.Failed(k, lease.lease, f"it needs {too_much()} to decode")  # the unit is to blame, not the machine
+    missing = error.path if isinstance(error, MachineError) and error.number == errno.ENOENT else ""
+    if missing and any(part.remote and part.path == missing for part in unit.parts):
+        # The cache directory was removed: the fetcher brings its files again.
+        return m.Failed(k, lease.lease, shown(str(error)), gone=True)
+    return m.Failed(k, lease.lease, shown(str(error)) or type(error).__name__, machine=True)
+
+
+def _pause(transport: PeerTransport, stop: StopFlag) -> None:
+    until_s = time.monotonic() + _MACHINE_PAUSE_S
+    while not stop and time.monotonic() < until_s:
+        transport.send(m.Beat())
+        time.sleep(_POLL_S)
 
 
 def _fill(transport: PeerTransport, lease: m.Lease, decode: Decode) -> None:

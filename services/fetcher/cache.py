@@ -78,6 +78,7 @@ class Cache:
         self._stopped = threading.Event()
         self._sound: dict[str, tuple[int, int]] = {}  # name -> inode and time of change, checked by this process
         self._at_work: Counter[str] = Counter()  # names that this run's threads are getting
+        self._undropped: set[str] = set()
         self._run_lock: int | None = None
         self._mutex = threading.Lock()
         check_cache_dir(self._layout.folder)
@@ -114,6 +115,7 @@ class Cache:
         Raises what ``fetch`` raises, DiskFullError, and TransientError if another run gets nowhere with the file.
         """
         name = name_of(source)
+        self._undropped.discard(name)
         for _ in range(_REBUILDS):
             try:
                 return self._get(name, source, fetch)
@@ -124,8 +126,17 @@ class Cache:
         raise TransientError(f"{self._layout.folder}: is removed again and again ({missing})")
 
     def drop(self, source: SourceFile) -> None:
-        """This run doesn't need the file any more; it is deleted if no other run does."""
-        self._drop(name_of(source), _DROP_S)
+        """This run doesn't need the file any more; it is deleted if no other run does.
+
+        What the machine does not let go of now is tried again with the next one.
+        """
+        for name in (name_of(source), *self._undropped):
+            try:
+                self._drop(name, _DROP_S)
+                self._undropped.discard(name)
+            except OSError as error:
+                self._undropped.add(name)
+                logger.warning("%s: can't be deleted yet: %s", name, error.strerror)
 
     def drop_all_but(self, sources: Iterable[SourceFile]) -> None:
         """Drop every other file, those half-fetched among them, but none that is being fetched."""

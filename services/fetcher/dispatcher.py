@@ -174,6 +174,8 @@ class Dispatcher:
         self.attached_once = False
         self.stall: str | None = None
         """Why nothing can be leased since the last tick."""
+        self.problem = ""
+        """What a decoder's machine said last, until a unit is decoded."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
         self.barren_epochs = 0
         """Whole epochs in a row of which no unit had an event to train."""
@@ -294,11 +296,12 @@ class Dispatcher:
                 decoder.decoding = lease
             case m.Done(k, lease) if decoder is not None:
                 actions += self._done(decoder, message)
-            case m.Failed(k, lease, reason, gone) if decoder is not None:
+            case m.Failed(k, lease, reason, gone, machine) if decoder is not None:
                 if self._finish_lease(decoder, k, lease):
                     # Once is no fault of its own; what is gone again and again is.
                     is_new = gone and k not in self._restaged
-                    self._return_unit(k, blamed=not is_new, reason=reason)
+                    self._return_unit(k, blamed=not is_new and not machine, reason=reason)
+                    self.problem = reason if machine else self.problem
                     if is_new:
                         actions += self._restage(k)
             case m.Beat() if decoder is not None:
@@ -413,6 +416,7 @@ class Dispatcher:
         entry.state, entry.decoder, entry.layout, entry.tally = State.READY, None, layout, tally
         entry.content = done.content
         self.counts["events_decoded"] += tally.rows_read
+        self.problem = ""
         return [Quarantine(tally.bad)] if tally.bad else []
 
     def _finish_lease(self, decoder: _Decoder, k: int, lease: int) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import fsspec
 
 from common.errors import BadInputError
+from services.fetcher.local_listing import files_below, files_matching, status_of
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
 from services.fetcher.suffixes import SUFFIXES
@@ -20,6 +23,9 @@ from services.pelican.checksums import is_checksum
 from services.pelican.errors import NotFoundError
 from services.pelican.url import is_pelican
 
+NOT_UTF8 = "name=not-utf-8"
+"""Stands for the checksum of a file whose name can't be written down: the URL is only like it, for the user's eyes."""
+
 
 class NothingFound(BadInputError):
     """An input that doesn't exist, or matches no file."""
@@ -28,19 +34,29 @@ class NothingFound(BadInputError):
 def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
     """Every file once, in the order of the inputs, sorted inside each.
 
-    Raises BadInputError naming the input; it is NothingFound where all that is wrong is that no file is there.
+    Raises BadInputError naming the input, which is NothingFound where all that is wrong is that no file is there, and
+    TransientError.
     """
     if not inputs:
         raise BadInputError("no input: name files, directories, globs or URLs with -i")
     files: dict[str, SourceFile] = {}
     for text in inputs:
-        for file in sorted(_expand_one(text, remotes), key=lambda file: file.url):
+        for file in sorted(map(_writable, _expand_one(text, remotes)), key=lambda file: file.url):
             files.setdefault(file.url, file)
     if sum(file.size_bytes for file in files.values()) > MAX_SIZE_BYTES:
         raise BadInputError(
             f"{', '.join(inputs)[:500]}: files of more than {MAX_SIZE_BYTES} bytes in all can't be true"
         )
     return list(files.values())
+
+
+def _writable(file: SourceFile) -> SourceFile:
+    """The file as the ledger, messages and digests can hold it."""
+    try:
+        file.url.encode()
+    except UnicodeEncodeError:
+        return SourceFile(file.url.encode("utf-8", "backslashreplace").decode(), file.size_bytes, NOT_UTF8)
+    return file
 
 
 def local_path(url: str) -> Path | None:
@@ -105,22 +121,26 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
 
 
 def _expand_local(text: str) -> Iterator[SourceFile]:
+    if "\0" in text:
+        raise BadInputError(f"{text!r}: no path has a zero byte in it")
     path = Path(text).expanduser().absolute()
-    if path.is_dir():
-        found = sorted(file for file in path.rglob("*") if file.name.endswith(SUFFIXES) and file.is_file())
+    status = status_of(path)
+    if status is not None:
+        found = sorted(files_below(path)) if stat.S_ISDIR(status.st_mode) else [path]
         if not found:
             raise NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
-    elif path.exists():
-        found = [path]
     elif glob.has_magic(text):
-        # pathlib can't expand an absolute glob.
-        found = [Path(name) for name in glob.glob(str(path), recursive=True) if not Path(name).is_dir()]  # noqa: PTH207
+        found = files_matching(path)
         if not found:
             raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
     else:
         raise NothingFound(f"{text}: no such file or directory")
+    if not any(os.access(file, os.R_OK) for file in found):
+        raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
     for file in found:
-        yield SourceFile(str(file), file.stat().st_size)
+        status = status_of(file)
+        size_bytes = status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
+        yield SourceFile(str(file), size_bytes)
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:

@@ -5,11 +5,12 @@ All but the frozen inventories is cache. Files are numbered over the ranges in u
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,15 @@ CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY, epoch INTEGER NOT NUL
 """
 
 
+class DamagedLedger(BadInputError):
+    """The ledger can't be believed. Nothing in it is the only copy: see set_aside()."""
+
+    def __init__(self, path: Path, reason: object) -> None:
+        super().__init__(
+            f"{path}: not a ledger, or damaged ({reason}); the run's fetcher makes a new one when it starts"
+        )
+
+
 @dataclass(frozen=True)
 class FrozenRange:
     """The inventory of one range, as it was when it was listed."""
@@ -82,7 +92,7 @@ class Ledger:
         self._used: list[FrozenRange] = []
         self._first_file: list[int] = [0]
         self._bad: set[tuple[int, int]] = set()
-        try:
+        with damage_named(path):
             self._db = sqlite3.connect(path)
             path.chmod(0o600)
             self._db.execute("PRAGMA journal_mode = WAL")  # a commit for each file must not wait for the disk
@@ -91,10 +101,6 @@ class Ledger:
             self._db.executescript(_SCHEMA)
             with self._db:
                 self._settings = self._id("settings", "hash", settings)
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorname not in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
-                raise  # a full or failing disk, say: the ledger itself may be sound
-            raise BadInputError(f"{path}: not a ledger ({error}); use --fresh, or another run directory") from None
 
     def close(self) -> None:
         """Close the file."""
@@ -170,7 +176,10 @@ class Ledger:
             "SELECT folders.url, name, size_bytes, checksum FROM files JOIN folders ON folders.id = folder "
             "WHERE range = ? AND file = ?"
         )
-        folder, name, size_bytes, checksum = self._db.execute(query, self._at(file)).fetchone()
+        row = self._db.execute(query, self._at(file)).fetchone()
+        if row is None:
+            raise DamagedLedger(self._path, f"file {file} is missing")
+        folder, name, size_bytes, checksum = row
         return SourceFile(folder + name, size_bytes, checksum)
 
     def staged_bytes(self, frozen: FrozenRange) -> array[int]:
@@ -187,13 +196,16 @@ class Ledger:
         row = self._db.execute(query, (self._settings, *self._at(file))).fetchone()
         if row is None:
             return None
-        groups = msgpack.unpackb(row[0], use_list=False)
-        return Footer(tuple(RowGroup(rows, n, tuple(Span(*span) for span in spans)) for rows, n, *spans in groups))
+        try:
+            groups = msgpack.unpackb(row[0], use_list=False)
+            return Footer(tuple(RowGroup(rows, n, tuple(Span(*span) for span in spans)) for rows, n, *spans in groups))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise DamagedLedger(self._path, f"the footer of file {file}: {error}") from None
 
     def keep_footer(self, file: int, footer: Footer) -> None:
         """Remember a footer."""
         groups = [
-            (g.rows, g.particles, *[(s.first_row, s.rows, s.particles) for s in g.spans])
+            (g.rows, g.particles, *[(s.first_row, s.rows, s.particles, s.batch_rows) for s in g.spans])
             if g.spans
             else (g.rows, g.particles)  # nearly always, and three times as fast
             for g in footer.row_groups
@@ -245,6 +257,31 @@ class Ledger:
             raise BadInputError(
                 f"{self._path}: written by another version of icestream; use --fresh, or another run directory"
             )
+
+
+@contextlib.contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """DamagedLedger in place of what SQLite raises if the file itself is wrong: with a failing disk it may be sound."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+            raise DamagedLedger(path, error) from None
+        raise
+
+
+def set_aside(path: Path) -> Path:
+    """Move a damaged ledger out of the way; where it is now. The next one is made from the inputs.
+
+    The trainer's checkpoint has the digest of the inventory, the cursor and the bad files: a run goes on where it was,
+    or is told that its inputs are others now.
+    """
+    aside = path.with_name(f"{path.name}.damaged")
+    for suffix in ("-wal", "-shm"):  # a new ledger would take them for its own
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(aside)
+    return aside
 
 
 def _key(one: Range) -> str:

@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from common.file_lock import no_other_host
 from common.redact import shown
 from services.config import CONFIG_FILE, load_config
-from services.fetcher.ledger import LEDGER_FILE, Ledger
+from services.fetcher.ledger import LEDGER_FILE, Ledger, damage_named
 from services.fetcher.ranges import make_ranges
 from services.options import run_dir_option
 
@@ -58,7 +58,8 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """(epoch, a line for each range). Raises BadInputError."""
     config = load_config(run_dir, environment={})
-    with no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(run_dir / LEDGER_FILE)) as ledger:
+    path = run_dir / LEDGER_FILE
+    with damage_named(path), no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
         place = ledger.place()
         lines: list[RangeLine] = []
         for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges)):

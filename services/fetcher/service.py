@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -40,6 +41,7 @@ from services.fetcher.dispatcher import (
 from services.fetcher.exporter import Exporter
 from services.fetcher.hops import Hops, Queues
 from services.fetcher.inputs import expand, local_path
+from services.fetcher.inspection import Inspection
 from services.fetcher.inventory import Inventory
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.lister import Lister
@@ -108,14 +110,17 @@ class FetcherService:
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         workload = config.stored_workload()
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
-        self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
         self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
-        self._inventory = Inventory(self._ledger, ranges, self._blocks)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service made again
+            self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
+            self._inventory = Inventory(self._ledger, ranges, self._blocks)
+            undo.pop_all()
+        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         self._claims = Claims(self._inventory)
         self._remotes = Remotes(config, self._note_listed)
         for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
@@ -140,7 +145,8 @@ class FetcherService:
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         # After the sockets: a second fetcher of this run is told what it is, not that the cache is in use.
         self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
-        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
+        self._inspection = Inspection(config.workload, config.source, stream)
+        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch, self._inspection)
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._lister = Lister(partial(expand, remotes=self._remotes))
@@ -203,6 +209,7 @@ class FetcherService:
         self._arena.close()
         self._cache.stop()
         self._remotes.close()  # before who waits for it
+        self._inspection.close()  # likewise
         self._pool.close()
         self._lister.close()
         self._cache.close()
@@ -494,7 +501,7 @@ class FetcherService:
             ranges=len(self._inventory.ranges),
             ranges_listed=self._inventory.num_known,
             listing=self._listing.listing,
-            problem=self._listing.problem or self._pool.problem,
+            problem=self._listing.problem or self._pool.problem or self._dispatcher.problem,
             listed=self._listed,
             received_bytes=self._remotes.bytes_received,
             received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),

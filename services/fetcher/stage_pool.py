@@ -8,6 +8,7 @@ import os
 import queue
 import random
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.fetcher.plan import Footer, SourceFile, StagedFile
@@ -16,7 +17,8 @@ from services.fetcher.stage import NotStaged, Stage
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 10.0
-"""Pause before a file is tried again, each time."""
+"""Longest pause before a file is tried again; the first ones are shorter, since most hiccups are."""
+_FIRST_AGAIN_S = 1.0
 
 Job = tuple[int, SourceFile, Footer | None]
 
@@ -31,6 +33,7 @@ class StagePool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
         self._done: queue.SimpleQueue[tuple[Job, Future[StagedFile | NotStaged]]] = queue.SimpleQueue()
         self._again: list[tuple[float, Job]] = []
+        self._tries: Counter[int] = Counter()  # of files that wait for another try
         self.problem = ""
         """Why files are not staged yet; empty if none waits for another try."""
 
@@ -50,11 +53,14 @@ class StagePool:
         while not self._done.empty():
             job, future = self._done.get()
             match future.result():
-                case NotStaged(_, reason):
-                    logger.warning("%s; trying again in %g s", reason, self._again_s)
-                    self._again.append((now_s + self._again_s * random.uniform(0.75, 1.0), job))
+                case NotStaged(number, reason):
+                    pause_s = min(self._again_s, _FIRST_AGAIN_S * 2 ** min(self._tries[number], 10))
+                    self._tries[number] += 1
+                    logger.warning("%s; trying again in %g s", reason, pause_s)
+                    self._again.append((now_s + pause_s * random.uniform(0.75, 1.0), job))
                     self.problem = reason
                 case StagedFile() as file:
+                    self._tries.pop(file.file, None)
                     staged.append(file)
         if not self._again:
             self.problem = ""

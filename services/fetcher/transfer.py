@@ -64,14 +64,18 @@ class _LocalError(Exception):
 
 def _copy(source: SourceFile, local: BinaryIO) -> None:
     try:
-        with fsspec.open(source.url, "rb") as remote:
+        # As a stream: fsspec takes a range of a file into memory, however long the server's answer is.
+        options = {"block_size": 0} if source.url.startswith(("http://", "https://")) else {}
+        with fsspec.open(source.url, "rb", **options) as remote:
             while chunk := remote.read(_CHUNK_BYTES):
+                if local.tell() + len(chunk) > source.size_bytes:
+                    raise WrongSizeError(f"more bytes arrive than the inventory's {source.size_bytes}")
                 try:
                     local.write(chunk)
                     local.flush()
                 except OSError as error:
                     raise _LocalError(error, local.name) from None
-    except _LocalError:
+    except (_LocalError, WrongSizeError):
         raise
     except Exception as error:  # each kind of remote raises errors of its own: aiohttp's are no OSError
         if is_gone(error):

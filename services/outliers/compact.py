@@ -99,10 +99,10 @@ def _schema(paths: Collection[Path]) -> pa.Schema:
 
 def _copy_unit(source: Source, writer: ShardWriter, readers: dict[Path, ShardReader]) -> None:
     if isinstance(source.file, UnitFile):
-        writer.add_unit(source.k, read_batches(source.file.path), digest_of(source.file.path))
+        writer.add_unit(source.unit, read_batches(source.file.path), digest_of(source.file.path))
     else:
-        unit, batches = readers[source.file.path].unit(source.k)
-        writer.add_unit(source.k, batches, unit.digest)
+        unit, batches = readers[source.file.path].unit(source.unit)
+        writer.add_unit(source.unit, batches, unit.digest)
 
 
 def _remove(files: Sequence[UnitFile | Shard]) -> int:

@@ -11,16 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _SMALL = 0.5
 """A shard below this part of the wanted size is merged again with what is new."""
 
 
-@dataclass(frozen=True)
-class UnitFile:
-    """unit-<k>.parquet, as a decoder wrote it."""
+class UnitName(NamedTuple):
+    """A unit among those of all plans that a run has had."""
 
     k: int
+    plan: str = ""
+    """Of its plan hash and inventory digest; empty: written before files were named by them."""
+
+
+@dataclass(frozen=True)
+class UnitFile:
+    """unit-<k>-<plan>.parquet, as a decoder wrote it."""
+
+    unit: UnitName
     path: Path
     size_bytes: int
     digest: str | None = None
@@ -31,7 +40,7 @@ class UnitFile:
 class MergedUnit:
     """A unit in a shard."""
 
-    k: int
+    unit: UnitName
     events: int
     digest: str
     """Of the unit file that it was merged from."""
@@ -39,7 +48,7 @@ class MergedUnit:
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard, its units in order of k, as are its rows."""
+    """One shard, its units in order, as are its rows."""
 
     path: Path
     size_bytes: int
@@ -49,9 +58,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Source:
-    """Where the events of unit ``k`` are taken from."""
+    """Where the events of a unit are taken from."""
 
-    k: int
+    unit: UnitName
     file: UnitFile | Shard
 
 
@@ -62,7 +71,7 @@ class Merge:
     generation: int
     """Of the new shards."""
     sources: tuple[Source, ...]
-    """In order of k; empty: nothing is written."""
+    """In order of units; empty: nothing is written."""
     rewritten: tuple[Shard, ...]
     """Shards among the sources: removed once all new shards are there."""
     obsolete_shards: tuple[Shard, ...]
@@ -76,32 +85,34 @@ class Merge:
         return [source.file for source in self.sources if isinstance(source.file, UnitFile)]
 
 
-def newest_shards(shards: Iterable[Shard]) -> dict[int, Shard]:
-    """k -> the shard that tells its events, if no unit file does."""
-    return {unit.k: shard for shard in sorted(shards, key=lambda shard: shard.generation) for unit in shard.units}
+def newest_shards(shards: Iterable[Shard]) -> dict[UnitName, Shard]:
+    """Unit -> the shard that tells its events, if no unit file does."""
+    return {one.unit: shard for shard in sorted(shards, key=lambda shard: shard.generation) for one in shard.units}
 
 
 def plan_merge(files: Sequence[UnitFile], shards: Sequence[Shard], shard_bytes: int) -> Merge:
     """Merge all new unit files, and shards that hold what was decoded anew, that are superseded in part, or small."""
     newest = newest_shards(shards)
-    digests = {(shard.path, unit.k): unit.digest for shard in shards for unit in shard.units}
-    merged = [file for file in files if file.k in newest and digests[newest[file.k].path, file.k] == file.digest]
-    merged_ks = {file.k for file in merged}
-    fresh = {file.k: file for file in files if file.k not in merged_ks}
-    live = {shard.path: [unit.k for unit in shard.units if newest[unit.k] is shard] for shard in shards}
+    digests = {(shard.path, one.unit): one.digest for shard in shards for one in shard.units}
+    merged = [f for f in files if f.unit in newest and digests[newest[f.unit].path, f.unit] == f.digest]
+    merged_units = {file.unit for file in merged}
+    fresh = {file.unit: file for file in files if file.unit not in merged_units}
+    live = {shard.path: [one.unit for one in shard.units if newest[one.unit] is shard] for shard in shards}
     kept = [shard for shard in shards if live[shard.path]]
     stale = [
-        shard for shard in kept if len(live[shard.path]) < len(shard.units) or any(k in fresh for k in live[shard.path])
+        shard
+        for shard in kept
+        if len(live[shard.path]) < len(shard.units) or any(unit in fresh for unit in live[shard.path])
     ]
     small = [shard for shard in kept if shard not in stale and shard.size_bytes < _SMALL * shard_bytes]
     if not fresh and not stale and len(small) < 2:
         small = []
     rewritten = sorted([*stale, *small], key=lambda shard: shard.path)
-    sources: list[Source] = [Source(k, file) for k, file in fresh.items()]
-    sources += [Source(k, shard) for shard in rewritten for k in live[shard.path] if k not in fresh]
+    sources: list[Source] = [Source(unit, file) for unit, file in fresh.items()]
+    sources += [Source(unit, shard) for shard in rewritten for unit in live[shard.path] if unit not in fresh]
     return Merge(
         generation=max((shard.generation for shard in shards), default=0) + 1,
-        sources=tuple(sorted(sources, key=lambda source: source.k)),
+        sources=tuple(sorted(sources, key=lambda source: source.unit)),
         rewritten=tuple(rewritten),
         obsolete_shards=tuple(shard for shard in shards if not live[shard.path]),
         merged_files=tuple(merged),

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from services.outliers.merge import MergedUnit, Shard, UnitFile, newest_shards
+from services.outliers.merge import MergedUnit, Shard, UnitFile, UnitName, newest_shards
 from services.slow_progress import SlowProgress
 
 _MANIFEST = b"icestream.outliers"
-_UNIT = re.compile(r"unit-(\d+)\.parquet")
-_SHARD = re.compile(r"shard-\d+-\d+-g\d+\.parquet")
+_UNIT = re.compile(r"unit-(\d+)(?:-([0-9a-f]+))?\.parquet")
+_SHARD = re.compile(r"shard-\d+-\d+(?:-[0-9a-f]+)?-g\d+\.parquet")
 _BATCH_BYTES = 4 << 20
 """About what is held in memory at a time, and the size of a row group: one must fit a slot to be an input again."""
 _MAX_BATCH_ROWS = 65_536
@@ -35,8 +35,8 @@ def scan(folder: Path) -> tuple[list[UnitFile], list[Shard]]:
     with SlowProgress("files looked at", len(paths)) as progress:
         for path in paths:
             if match := _UNIT.fullmatch(path.name):
-                k = int(match[1])
-                files.append(UnitFile(k, path, path.stat().st_size, digest_of(path) if k in known else None))
+                unit = UnitName(int(match[1]), match[2] or "")
+                files.append(UnitFile(unit, path, path.stat().st_size, digest_of(path) if unit in known else None))
             progress.advance(1)
     return files, shards
 
@@ -71,14 +71,14 @@ class ShardReader:
         self._batches = read_batches(shard.path)
         self._batch: pa.RecordBatch | None = None
 
-    def unit(self, k: int) -> tuple[MergedUnit, Iterator[pa.RecordBatch]]:
-        """Unit k, which must lie behind the last one asked for, and its rows; they must be used up."""
-        for unit in self._units:
-            if unit.k == k:
-                return unit, self._take(unit.events)
-            for _ in self._take(unit.events):
+    def unit(self, wanted: UnitName) -> tuple[MergedUnit, Iterator[pa.RecordBatch]]:
+        """That unit, which must lie behind the last one asked for, and its rows; they must be used up."""
+        for one in self._units:
+            if one.unit == wanted:
+                return one, self._take(one.events)
+            for _ in self._take(one.events):
                 pass
-        raise ValueError(f"unit {k} is not in the rest of the shard")
+        raise ValueError(f"unit {wanted} is not in the rest of the shard")
 
     def _take(self, rows: int) -> Iterator[pa.RecordBatch]:
         while rows:
@@ -93,7 +93,7 @@ class ShardWriter:
 
     def __init__(self, file: BinaryIO, generation: int, schema: pa.Schema) -> None:
         self.units: list[MergedUnit] = []
-        """So far, in order of k."""
+        """So far, in order."""
         self._file = file
         self._generation = generation
         self._schema = schema
@@ -108,10 +108,11 @@ class ShardWriter:
 
     @property
     def name(self) -> str:
-        """Of the shard's file: generations never repeat, and the shards of one have no unit in common."""
-        return f"shard-{self.units[0].k:010d}-{self.units[-1].k:010d}-g{self._generation}.parquet"
+        """Of the shard's file: generations never repeat, and no two shards of one begin with the same unit."""
+        (first, plan), (last, _) = self.units[0].unit, self.units[-1].unit
+        return f"shard-{first:010d}-{last:010d}{'-' * bool(plan)}{plan}-g{self._generation}.parquet"
 
-    def add_unit(self, k: int, batches: Iterator[pa.RecordBatch], digest: str) -> None:
+    def add_unit(self, unit: UnitName, batches: Iterator[pa.RecordBatch], digest: str) -> None:
         """Append a unit behind all lower ones."""
         events = 0
         for batch in batches:
@@ -120,12 +121,15 @@ class ShardWriter:
             self._pending_bytes += self._pending[-1].nbytes
             if self._pending_bytes >= _BATCH_BYTES:
                 self._flush()
-        self.units.append(MergedUnit(k, events, digest))
+        self.units.append(MergedUnit(unit, events, digest))
 
     def finish(self) -> None:
         """Write the rest, and the names of the units."""
         self._flush()
-        manifest = {"generation": self._generation, "units": [(u.k, u.events, u.digest) for u in self.units]}
+        manifest = {
+            "generation": self._generation,
+            "units": [(*one.unit, one.events, one.digest) for one in self.units],
+        }
         self._writer.add_key_value_metadata({_MANIFEST: json.dumps(manifest)})
         self._writer.close()
 
@@ -179,7 +183,8 @@ def _read_shard(path: Path) -> Shard:
     if raw is None:
         raise BadInputError(f"{path}: named like a shard, but no compaction wrote it; move it to another folder")
     manifest = json.loads(raw)
-    units = tuple(MergedUnit(k, events, digest) for k, events, digest in manifest["units"])
+    # Shards of an older icestream name no plan: k, events, digest.
+    units = tuple(MergedUnit(UnitName(*unit), events, digest) for *unit, events, digest in manifest["units"])
     if sum(unit.events for unit in units) != rows:
         raise BadInputError(f"{path}: its {rows} rows are not those of the units that it names; restore the file")
     return Shard(path, path.stat().st_size, manifest["generation"], units)

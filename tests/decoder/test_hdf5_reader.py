@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from muon_files import Event, make_event, make_events, write_events
 
 from common.config import SourceConfig, StreamConfig
+from common.input_errors import MachineError
 from common.messages import Part
 from common.schema import MUONS
 from services.decoder.decode import Decode
@@ -211,7 +212,7 @@ def test_large_ids_are_exact_as_far_as_the_file_stores_them(tmp_path: Path, read
 
 def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path) -> None:
     for reader in (Hdf5Reader(MUONS), ContentReader(MUONS)):
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(MachineError, match="No such file"):
             reader.read([part_of(tmp_path / "not mounted here", GOOD)])
 
 

@@ -18,8 +18,8 @@ from common.geometry import slant_depth_m
 from common.messages import Layout, Tally, Unit
 from common.ragged import UnitArrays, unit_arrays
 from common.schema import MUONS
+from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
-from services.decoder.outliers import outlier_path
 from services.decoder.readers.parquet import ParquetReader
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.footers import read_footer
@@ -45,6 +45,13 @@ layouts = st.fixed_dictionaries(
     }
 )
 event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)
+
+
+def outlier_path(run_dir: Path, k: int) -> Path:
+    """Of unit k in the only plan there is; it may not exist."""
+    found = list((run_dir / OUTLIER_FOLDER).glob(f"unit-{k:010d}-*.parquet"))
+    assert len(found) <= 1
+    return found[0] if found else run_dir / "none"
 
 
 def list_type(kind: str, value: pa.DataType, size: int) -> pa.DataType:

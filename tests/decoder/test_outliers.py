@@ -1,22 +1,32 @@
 from __future__ import annotations
 
+import errno
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
+import pytest
 from muon_files import make_events, write_events
 
 from common.config import StreamConfig
-from common.messages import Part, Tally, Unit
+from common.messages import Part, Source, Tally, Unit
 from common.schema import MUONS
+from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
-from services.decoder.outliers import outlier_path
 from services.decoder.readers.parquet import ParquetReader
 from services.fetcher.footers import read_footer
 from services.fetcher.plan import SlotCapacity
 
 STREAM = StreamConfig(max_particles=100, max_particles_per_event=5, slot_mib=0.25)
 EVENTS = make_events([2, 9, 0, 5, 7, 1])  # two outliers: rows 1 and 4
+
+
+def outlier_path(run_dir: Path, k: int) -> Path:
+    """Of unit k in the only plan there is; it may not exist."""
+    found = list((run_dir / OUTLIER_FOLDER).glob(f"unit-{k:010d}-*.parquet"))
+    assert len(found) <= 1
+    return found[0] if found else run_dir / "none"
 
 
 def decode(run_dir: Path, unit: Unit) -> Tally:
@@ -87,3 +97,29 @@ def test_later_epochs_count_outliers_and_write_none(tmp_path: Path) -> None:
 def test_a_unit_without_outliers_writes_no_file(tmp_path: Path) -> None:
     assert decode(tmp_path, unit_of(tmp_path, first_row=5)).outliers == 0
     assert not (tmp_path / "outliers").exists()
+
+
+def test_another_plan_or_other_inputs_leave_the_outliers_of_the_first_alone(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path)
+    reader = ParquetReader(MUONS)
+    slot = np.zeros(STREAM.slot_bytes, np.uint8)
+    for seed, digest in ((0, "a" * 32), (0, "b" * 32), (1, "b" * 32), (1, "b" * 32)):
+        Decode(MUONS, STREAM, seed, tmp_path, reader)(replace(unit, source=Source(1, digest)), slot)
+    reader.close()
+    paths = list((tmp_path / OUTLIER_FOLDER).iterdir())
+    assert len(paths) == 3, "decoding a unit of the same plan again replaces its file"
+    assert all(pq.read_metadata(path).num_rows == 2 for path in paths)
+
+
+def test_an_outlier_file_that_can_not_be_written_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(table: object, where: Path, **options: object) -> None:
+        where.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    unit = Unit(7, 0, 0, 0, (Part(0, str(write_events(tmp_path / "f.parquet", EVENTS)), 0, 0, 6, 1 << 10, 0),))
+    monkeypatch.setattr("services.decoder.outliers.pq.write_table", full)
+    with pytest.raises(OSError, match="No space left"):
+        decode(tmp_path, unit)
+    assert list((tmp_path / OUTLIER_FOLDER).iterdir()) == []

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_event, make_events, make_table, write_events
 
+from common.input_errors import MachineError
 from common.messages import Part
 from common.schema import MUONS
 from services.decoder.readers import parquet
@@ -104,6 +105,16 @@ def test_the_beat_comes_with_every_record_batch(
     assert len(beats) == 5
 
 
+def test_the_beat_comes_on_the_way_to_a_span_far_behind_in_its_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: ParquetReader
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
+    path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
+    beats: list[int] = []
+    read(reader, part_of(path, 2, first_row=18), beat=lambda: beats.append(1))
+    assert len(beats) >= 10
+
+
 @pytest.mark.parametrize("energy_gev", [0.0, -0.0, -1.0, -1e30])
 def test_particles_without_energy_are_dropped_and_counted(
     tmp_path: Path, reader: ParquetReader, energy_gev: float
@@ -178,7 +189,7 @@ def test_a_staged_file_is_told_by_its_remote_name(tmp_path: Path, reader: Parque
 
 
 def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path, reader: ParquetReader) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MachineError, match="No such file"):
         read(reader, part_of(tmp_path / "not mounted here", 1))
 
 

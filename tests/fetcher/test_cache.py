@@ -526,3 +526,23 @@ def test_a_file_system_that_lacks_what_is_needed_is_refused(
     monkeypatch.setattr(f"os.{call}" if call == "link" else "fcntl.flock", unsupported)
     with pytest.raises(BadInputError, match=rf"fetcher\.cache_dir = .*{what}"):
         make("a")
+
+
+def test_a_file_that_the_machine_does_not_let_go_of_is_deleted_with_the_next(
+    make: Make, remote: Remote, layout: CacheLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make("a")
+    path = cache.get(SOURCE, remote)
+    unlink = Path.unlink
+
+    def failing(self: Path, missing_ok: bool = False) -> None:
+        if self == path:
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(module.Path, "unlink", failing)
+    cache.drop(SOURCE)
+    assert path.exists()
+    monkeypatch.undo()
+    cache.drop(SourceFile("https://host/data/other.parquet", 1))
+    assert files_in(layout.folder) == []

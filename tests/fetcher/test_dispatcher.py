@@ -727,3 +727,15 @@ def test_what_waits_for_the_trainer_is_no_stall_of_the_staging() -> None:
     dispatcher.tick(3.0, staging_full=True)
     assert dispatcher.stall == "not_staged", "the trainer has nothing left"
     dispatcher.validate()
+
+
+def test_a_unit_that_a_machine_fails_on_is_given_out_again_for_ever_without_blame(restaging: Dispatcher) -> None:
+    (lease,) = leases_in(restaging.handle("d", m.Hello(1), 0.0))
+    for again in range(50):
+        failed = m.Failed(lease.unit.k, lease.lease, f"/data/f: Input/output error {again}", machine=True)
+        (lease,) = leases_in(restaging.handle("d", failed, float(again)))
+        assert lease.unit.k == 0
+        assert restaging.problem == failed.reason
+    restaging.handle("d", m.Done(0, lease.lease, m.Layout(10, 0, 1), m.Tally(rows_read=10)), 50.0)
+    assert restaging.problem == ""
+    assert restaging.num(State.READY) == 1

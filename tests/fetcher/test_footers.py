@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from muon_files import make_events, make_table, write_events
 
 from common.config import StreamConfig
+from common.input_errors import MachineError
 from common.schema import MUONS
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.footers import read_footer
@@ -76,9 +77,10 @@ def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_told(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere.parquet", tmp_path):
-        with pytest.raises(BadFileError, match="unreadable"):
-            footer_of(path)
+    with pytest.raises(MachineError, match=r"nowhere\.parquet: No such file"):
+        footer_of(tmp_path / "nowhere.parquet")
+    with pytest.raises(BadFileError, match="a directory; expected a file"):
+        footer_of(tmp_path)
 
 
 @pytest.mark.parametrize("column", ["muons", "primary", "primary_major_id"])

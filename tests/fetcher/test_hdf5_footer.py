@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from muon_files import make_events
 
 from common.config import StreamConfig
+from common.input_errors import MachineError
 from common.schema import MUONS
 from services.fetcher import hdf5_footer
 from services.fetcher.bad_file import BadFileError
@@ -103,9 +104,10 @@ def test_a_truncated_file_is_told(tmp_path: Path, kept: float) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere.h5", tmp_path):
-        with pytest.raises(BadFileError, match="unreadable"):
-            footer_of(path)
+    with pytest.raises(MachineError, match=r"nowhere\.h5: No such file"):
+        footer_of(tmp_path / "nowhere.h5")
+    with pytest.raises(BadFileError, match="a directory; expected a file"):
+        footer_of(tmp_path)
 
 
 def test_a_dataset_that_was_never_written_is_told(tmp_path: Path) -> None:

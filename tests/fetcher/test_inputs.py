@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import errno
 import functools
+import glob
 import http.server
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
-from common.errors import BadInputError
+from common.errors import BadInputError, TransientError
+from common.input_errors import OF_THE_PATH
 from services.config import Config
-from services.fetcher.inputs import expand, local_path
+from services.fetcher.inputs import NOT_UTF8, expand, local_path
+from services.fetcher.local_listing import files_matching
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
 
@@ -21,7 +27,7 @@ from services.fetcher.remotes import Remotes
 def folder(tmp_path: Path) -> Path:
     """b.parquet of 2 bytes, a.parquet of 1, sub/c.parquet of 3, and things that are no input."""
     (tmp_path / "sub").mkdir()
-    (tmp_path / "odd.parquet").mkdir()
+    (tmp_path / "odd").mkdir()
     for name, size in [("b.parquet", 2), ("a.parquet", 1), ("sub/c.parquet", 3), ("notes.txt", 9), ("a.part", 1)]:
         (tmp_path / name).write_bytes(b"x" * size)
     return tmp_path
@@ -101,6 +107,106 @@ def test_no_input_at_all_is_told() -> None:
 def test_an_unknown_scheme_is_told() -> None:
     with pytest.raises(BadInputError, match=r"sdfkj://x/y\.parquet: .*sdfkj"):
         listed(["sdfkj://x/y.parquet"])
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet"])
+def test_what_is_named_like_data_and_is_none_is_listed_so_that_it_will_be_named(folder: Path, pattern: str) -> None:
+    (folder / "link.parquet").symlink_to("nowhere")
+    (folder / "loop.parquet").symlink_to("loop.parquet")
+    os.mkfifo(folder / "pipe.parquet")
+    (folder / "empty.parquet").mkdir()
+    (folder / "full.parquet").mkdir()
+    (folder / "full.parquet/part.parquet").write_bytes(b"xx")
+    found = dict(names(listed([str(folder / pattern)]), folder))
+    odd = dict.fromkeys(("link.parquet", "loop.parquet", "pipe.parquet", "empty.parquet"), 0)
+    assert odd.items() <= found.items()
+    assert found["full.parquet/part.parquet"] == 2
+    assert "full.parquet" not in found
+    assert {"a.parquet", "b.parquet"} <= found.keys()
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "bad*"])
+def test_a_name_that_is_not_utf8_is_listed_as_it_can_be_written(folder: Path, pattern: str) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/bad\xff.parquet")).write_bytes(b"x")
+    found = listed([str(folder / pattern)])
+    assert SourceFile(f"{folder}/bad\\udcff.parquet", 1, NOT_UTF8) in found
+    assert all(file.url.encode() for file in found)
+
+
+PATTERNS = (
+    *("*", "*.parquet", "**", "**/*.parquet", "*/*", "su?/*.parquet", "**/sub/**", "[!a]*", "sub/c.parquet"),
+    *("sub/[c].parquet", "*/../*.parquet", ".*", "**/.h*", "sub/**/*", "deep/**/c*", "nowhere/*", "*/nowhere"),
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_glob_matches_what_python_s_glob_matches(folder: Path, pattern: str) -> None:
+    (folder / "deep/x/y").mkdir(parents=True)
+    (folder / "deep/x/y/c.parquet").touch()
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden/h.parquet").touch()
+    (folder / "linked").symlink_to("deep")
+    expected = {Path(name) for name in glob.glob(f"{folder}/{pattern}", recursive=True) if not Path(name).is_dir()}  # noqa: PTH207
+    assert set(files_matching(folder / pattern)) == expected
+
+
+def test_a_circle_of_links_ends(folder: Path) -> None:
+    (folder / "sub/up").symlink_to("..")
+    assert [path.name for path in files_matching(folder / "**/c.parquet")].count("c.parquet") >= 1
+
+
+ERRNOS = [number for number in errno.errorcode if number not in (errno.ENOENT, *OF_THE_PATH)]
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet", "sub/c.parquet", "*/c.parquet"])
+@pytest.mark.parametrize("touched", ["scandir", "stat"])
+def test_no_error_of_the_machine_makes_a_listing_shorter(
+    folder: Path, pattern: str, touched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = listed([str(folder / pattern)])
+    real = getattr(os, touched)
+    fails_at, calls, number = -1, 0, 0
+
+    def failing(path: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        if str(path).startswith(str(folder)):
+            calls += 1
+            if calls == fails_at:
+                raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, touched, failing)
+    listed([str(folder / pattern)])
+    num_calls = calls
+    for fails_at in range(1, num_calls + 1):
+        for number in ERRNOS if fails_at == 1 else ERRNOS[::20]:
+            calls = 0
+            with pytest.raises(TransientError, match=re.escape(os.strerror(number))) as told:
+                listed([str(folder / pattern)])
+            assert str(folder) in str(told.value)
+    fails_at = -1
+    assert listed([str(folder / pattern)]) == expected
+
+
+def test_files_of_which_none_can_be_read_are_told_before_the_run_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(BadInputError, match=r"none of its 3 files can be read; the first is .*/a\.parquet"):
+        listed([str(folder)])
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, str(1 << 62), "1e5", "-1"])
+def test_a_size_that_no_file_has_is_refused(folder: Path, size: str) -> None:
+    (folder / "list").write_text(f"https://host/f.parquet\t{size}\n")
+    with pytest.raises(BadInputError, match=r"expected an input, or URL, size|no file can have it"):
+        listed([f"@{folder}/list"])
+
+
+def test_a_path_with_a_zero_byte_is_refused(folder: Path) -> None:
+    (folder / "list").write_text("/data/\0.parquet\n")
+    with pytest.raises(BadInputError, match="zero byte"):
+        listed([f"@{folder}/list"])
 
 
 # ------------------------------------------------------------------ remote

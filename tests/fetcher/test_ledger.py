@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from common.errors import BadInputError
 from common.messages import Quarantined
-from services.fetcher.ledger import LEDGER_FILE, Ledger, Place
+from services.fetcher import command
+from services.fetcher.ledger import LEDGER_FILE, DamagedLedger, Ledger, Place, damage_named, set_aside
 from services.fetcher.plan import Footer, RowGroup, SourceFile, Span
 from services.fetcher.ranges import Range
 
@@ -108,6 +110,87 @@ def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     (tmp_path / LEDGER_FILE).write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(BadInputError, match=rf"{LEDGER_FILE}: not a ledger"):
         Ledger(tmp_path / LEDGER_FILE)
+
+
+def damaged_ledger(folder: Path, num_files: int = 2000) -> Path:
+    """A ledger that opens, and has pages of zeros where most of its files should be."""
+    path = folder / LEDGER_FILE
+    made = Ledger(path)
+    made.use([X])
+    made.freeze(X, [SourceFile(f"/data/{i:06d}.parquet", i) for i in range(num_files)])
+    made.close()
+    raw = bytearray(path.read_bytes())
+    raw[12 * 4096 : -4096] = bytes(len(raw) - 13 * 4096)
+    path.write_bytes(raw)
+    return path
+
+
+def test_a_damaged_page_is_found_set_aside_and_leaves_room_for_a_new_ledger(tmp_path: Path) -> None:
+    path = damaged_ledger(tmp_path)
+    ledger = Ledger(path)
+    ledger.use([X])
+    with pytest.raises(DamagedLedger, match=f"{LEDGER_FILE}: not a ledger, or damaged"), damage_named(path):
+        [ledger.source(file) for file in range(2000)]
+    ledger.close()
+    path.with_name(f"{LEDGER_FILE}-wal").write_bytes(b"the old one's")
+    damaged = path.read_bytes()
+    assert set_aside(path).read_bytes() == damaged
+    again = Ledger(path)
+    assert again.use([X]) == []
+    again.close()
+
+
+def test_a_file_or_footer_that_is_not_what_was_written_is_damage(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.use([X])
+    ledger.freeze(X, FILES)
+    ledger.keep_footer(0, Footer(()))
+    ledger.close()
+    with sqlite3.connect(tmp_path / LEDGER_FILE) as db:
+        db.execute("UPDATE footers SET footer = x'c1'")
+        db.execute("DELETE FROM files WHERE file = 1")
+    db.close()
+    again = Ledger(tmp_path / LEDGER_FILE)
+    again.use([X])
+    with pytest.raises(DamagedLedger, match="the footer of file 0"):
+        again.footer(0)
+    with pytest.raises(DamagedLedger, match="file 1 is missing"):
+        again.source(1)
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["SQLITE_FULL", "SQLITE_IOERR_READ", "SQLITE_BUSY", "SQLITE_CANTOPEN"])
+def test_what_the_machine_says_is_no_damage(tmp_path: Path, name: str) -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorname = name
+    with pytest.raises(sqlite3.OperationalError, match="is full"), damage_named(tmp_path / LEDGER_FILE):
+        raise error
+
+
+def test_the_fetcher_begins_anew_with_a_new_ledger_when_its_own_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[bool] = []
+
+    class FakeService:
+        def __init__(self, run_dir: Path, config: object) -> None:
+            self.ledger = Ledger(run_dir / LEDGER_FILE)
+
+        def run(self, stop: object) -> None:
+            served.append(self.ledger.use([X]) == [])
+            for file in range(0 if served[-1] else 2000):
+                self.ledger.source(file)
+
+        def close(self) -> None:
+            self.ledger.close()
+
+    damaged_ledger(tmp_path)
+    monkeypatch.setattr(command, "FetcherService", FakeService)
+    monkeypatch.setattr(command, "start_logging", lambda name: None)
+    monkeypatch.setattr(command, "end_with_parent", lambda number: None)
+    result = CliRunner().invoke(command.fetcher, ["--run-dir", str(tmp_path), "-i", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert served == [False, True]
+    assert (tmp_path / f"{LEDGER_FILE}.damaged").exists()
 
 
 def test_a_footer_is_kept_for_the_settings_that_its_spans_were_cut_for(ledger: Ledger, tmp_path: Path) -> None:

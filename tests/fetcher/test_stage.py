@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from muon_files import make_events, write_events
 
 from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
+from common.own_faults import OwnFaults
 from common.schema import MUONS
 from services.fetcher.cache import Cache
+from services.fetcher.inputs import NOT_UTF8
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, SourceFile, StagedFile
 from services.fetcher.stage import NotStaged, Stage
 from services.fetcher.transfer import WrongSizeError
@@ -111,3 +114,54 @@ def test_a_remote_file_is_fetched_once_and_used_from_the_cache(stage: Stage, tmp
         assert staged.path == str(stage.path(source))
         assert Path(staged.path).read_bytes() == served.read_bytes()
     assert len(fetched) == 1
+
+
+@pytest.mark.parametrize("number", sorted(set(errno.errorcode) - {errno.ENOSPC, errno.EDQUOT}))
+@pytest.mark.parametrize("footer", [None, FOOTER])
+def test_no_errno_of_the_cache_says_anything_of_the_file(stage: Stage, number: int, footer: Footer | None) -> None:
+    staged = failing(stage, OSError(number, "told by the kernel"))(3, REMOTE, footer)
+    assert isinstance(staged, NotStaged)
+    assert staged.file == 3
+    assert "secret" not in staged.reason
+
+
+def test_a_name_that_is_not_utf8_and_what_is_no_file_are_bad_and_told(stage: Stage, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.parquet")
+    (tmp_path / "folder.parquet").mkdir()
+    (tmp_path / "link.parquet").symlink_to("nowhere")
+    told = {
+        SourceFile(f"{tmp_path}/x\\udcff.parquet", 9, NOT_UTF8): "is not UTF-8: rename it",
+        SourceFile(f"{tmp_path}/pipe.parquet", 0): "a named pipe; expected a file",
+        SourceFile(f"{tmp_path}/folder.parquet", 0): "a directory; expected a file",
+        SourceFile(f"{tmp_path}/link.parquet", 0): "No such file or directory",
+    }
+    for source, reason in told.items():
+        staged = stage(0, source, None)
+        assert isinstance(staged, StagedFile)
+        assert staged.footer is None
+        assert staged.reason.startswith(f"{source.url}: ")
+        assert reason in staged.reason
+
+
+def test_a_file_in_a_folder_that_is_not_mounted_is_waited_for(stage: Stage, tmp_path: Path) -> None:
+    assert isinstance(stage(0, SourceFile(f"{tmp_path}/not/mounted.parquet", 9), None), NotStaged)
+
+
+def test_a_file_that_stays_refused_while_others_are_read_is_bad_and_no_sooner(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_events(tmp_path / "f.parquet", make_events([1]))
+    write_events(tmp_path / "g.parquet", make_events([1]))
+    clock = iter((0.0, 1.0, 2.0, 4.0))
+    stage = replace(stage, own_faults=OwnFaults(lambda: next(clock)))
+    real = os.open
+
+    def refusing(name: object, *arguments: int) -> int:
+        if str(name) == str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refusing)
+    found = [stage(0, local(path), None) for _ in range(4)]
+    assert [type(one) for one in found] == [NotStaged, NotStaged, NotStaged, StagedFile]
+    assert "Permission denied" in found[-1].reason

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from services.fetcher import stage_pool
 from services.fetcher.plan import Footer, SourceFile, StagedFile
 from services.fetcher.stage import NotStaged
 from services.fetcher.stage_pool import StagePool
@@ -83,3 +84,27 @@ def test_an_unexpected_error_of_a_worker_reaches_the_caller(stage: FakeStage, po
     pool.submit(0, SOURCE, None)
     with pytest.raises(OSError, match="No space left"):
         collect(pool, 1)
+
+
+def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
+    stage: FakeStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(stage_pool.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(stage_pool.random, "uniform", lambda low, high: high)
+    pool = StagePool(stage, 1)  # type: ignore[arg-type]
+    stage.answers = {3: [NotStaged(3, "no descriptor is left")] * 7 + [staged(3)]}
+    pool.submit(3, SOURCE, None)
+    pauses = []
+    for _ in range(7):
+        assert select.select([pool.wake_fd], [], [], 20)[0]
+        assert pool.collect() == []
+        assert pool.problem == "no descriptor is left"
+        ((due_s, _),) = pool._again
+        pauses.append(due_s - now_s)
+        now_s = due_s
+        pool.collect()
+    assert pauses == [1, 2, 4, 8, 10, 10, 10]
+    assert collect(pool, 1) == [staged(3)]
+    assert pool.problem == ""
+    pool.close()

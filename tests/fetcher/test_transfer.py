@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import http.server
 import io
@@ -13,7 +14,7 @@ import tenacity
 from common.errors import BadInputError, TransientError
 from services.fetcher import transfer
 from services.fetcher.plan import SourceFile
-from services.fetcher.transfer import cache_path, fetch
+from services.fetcher.transfer import WrongSizeError, cache_path, fetch
 
 BODY = bytes(range(256)) * 5000  # more than one chunk
 
@@ -24,7 +25,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers: list[int | str] = []
-        self.gets = 0
+        self.gets = self.sent = 0
 
     @property
     def source(self) -> SourceFile:
@@ -48,11 +49,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(answer, int) and answer != 200:
             self.send_error(answer)
             return
+        if isinstance(answer, str) and answer.startswith("endless"):
+            self.send_endlessly(206 if answer == "endless range" else 200)
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(BODY)))
         self.end_headers()
         self.wfile.write(BODY[:1000] if answer == "short" else BODY)
         self.close_connection = True
+
+    def send_endlessly(self, status: int) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            for _ in range(1 << 10):
+                self.wfile.write(bytes(1 << 20))
+                self.server.sent += 1 << 20
 
 
 @pytest.fixture
@@ -126,10 +139,34 @@ def test_a_server_that_is_gone_is_transient(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_changed_since_the_inventory_is_told_with_both_sizes(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(TransientError, match=f"{len(BODY)} bytes arrived, the inventory says 7"):
+def test_a_file_that_changed_since_the_inventory_is_told(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(WrongSizeError, match="more bytes arrive than the inventory's 7"):
         fetch(SourceFile(server.source.url, 7), tmp_path / "f.parquet")
+    longer = len(BODY) + 7
+    with pytest.raises(WrongSizeError, match=f"{len(BODY)} bytes arrived, the inventory says {longer}"):
+        fetch(SourceFile(server.source.url, longer), tmp_path / "f.parquet")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("answer", ["endless", "endless range"])
+def test_a_server_that_never_stops_sending_fills_neither_disk_nor_memory(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    server.answers = [answer] * 10
+    written: list[int] = []
+    unlink = Path.unlink
+
+    def noting(path: Path, **options: bool) -> None:
+        written.append(path.stat().st_size)
+        unlink(path, **options)
+
+    monkeypatch.setattr(transfer.Path, "unlink", noting)
+    with pytest.raises(WrongSizeError, match="more bytes arrive"):
+        fetch(SourceFile(server.source.url, 5_000), tmp_path / "f.parquet")
+    assert len(written) == transfer._ATTEMPTS
+    assert max(written) <= 5_000
+    # Of 1 GB each, what had been on its way: buffers of sockets and of aiohttp.
+    assert server.sent < 100 << 20
 
 
 def test_a_full_disk_is_no_fault_of_the_remote_side(

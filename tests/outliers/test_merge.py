@@ -2,22 +2,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.outliers.merge import Merge, MergedUnit, Shard, UnitFile, plan_merge
+from services.outliers.merge import Merge, MergedUnit, Shard, UnitFile, UnitName, plan_merge
 
 LARGE = 1000
 
 
 def file(k: int, digest: str | None = None) -> UnitFile:
-    return UnitFile(k, Path(f"unit-{k}"), 10, digest)
+    return UnitFile(UnitName(k), Path(f"unit-{k}"), 10, digest)
 
 
 def shard(generation: int, *ks: int, size_bytes: int = LARGE, digest: str = "old") -> Shard:
-    units = tuple(MergedUnit(k, 1, digest) for k in ks)
+    units = tuple(MergedUnit(UnitName(k), 1, digest) for k in ks)
     return Shard(Path(f"shard-{ks[0]}-{ks[-1]}-g{generation}"), size_bytes, generation, units)
 
 
 def sources(merge: Merge) -> list[tuple[int, str]]:
-    return [(source.k, source.file.path.name) for source in merge.sources]
+    return [(source.unit.k, source.file.path.name) for source in merge.sources]
 
 
 def test_new_unit_files_are_merged_in_order_of_k() -> None:
@@ -36,7 +36,7 @@ def test_a_full_shard_without_news_is_left_alone() -> None:
 def test_a_unit_file_whose_bytes_are_in_a_shard_is_not_merged_again() -> None:
     merge = plan_merge([file(2, "old")], [shard(1, 1, 2, 3)], LARGE)
     assert not merge.sources
-    assert [one.k for one in merge.merged_files] == [2]
+    assert [one.unit.k for one in merge.merged_files] == [2]
 
 
 def test_a_unit_that_was_decoded_anew_replaces_its_events_in_the_shard() -> None:
@@ -71,3 +71,12 @@ def test_one_small_shard_alone_stays_and_two_are_merged() -> None:
     small = shard(1, 1, size_bytes=1)
     assert not plan_merge([], [small], LARGE).sources
     assert len(plan_merge([], [small, shard(2, 5, size_bytes=1)], LARGE).sources) == 2
+
+
+def test_units_of_two_plans_are_two_units_though_they_have_one_number() -> None:
+    old, a, b = UnitName(3), UnitName(3, "aa"), UnitName(3, "bb")
+    files = [UnitFile(unit, Path(f"unit-3-{unit.plan}"), 10, "new") for unit in (b, old)]
+    merged = Shard(Path("shard"), LARGE, 1, (MergedUnit(a, 1, "old"), MergedUnit(UnitName(4, "aa"), 1, "old")))
+    merge = plan_merge(files, [merged], LARGE)
+    assert [source.unit for source in merge.sources] == [old, b]
+    assert not merge.rewritten

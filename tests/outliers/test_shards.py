@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from outlier_files import key_of, names, outlier_table, unit_path, write_unit
 
 from common.errors import BadInputError
+from services.outliers.merge import UnitName
 from services.outliers.shards import ShardReader, digest_of, read_batches, remove_parts, scan, write_shard
 
 SCHEMA = outlier_table(0, [1]).schema
@@ -16,7 +18,7 @@ SCHEMA = outlier_table(0, [1]).schema
 def write(folder: Path, units: dict[int, list[int]], generation: int = 1) -> Path:
     with write_shard(folder, generation, SCHEMA) as writer:
         for k, counts in units.items():
-            writer.add_unit(k, iter(outlier_table(k, counts).to_batches()), f"digest {k}")
+            writer.add_unit(UnitName(k), iter(outlier_table(k, counts).to_batches()), f"digest {k}")
     return folder / writer.name
 
 
@@ -26,16 +28,16 @@ def test_a_shard_tells_its_units_and_gives_each_back(tmp_path: Path) -> None:
     files, (shard,) = scan(tmp_path)
     assert files == []
     assert shard.generation == 4
-    assert [(unit.k, unit.events, unit.digest) for unit in shard.units] == [
+    assert [(unit.unit.k, unit.events, unit.digest) for unit in shard.units] == [
         (2, 2, "digest 2"),
         (5, 1, "digest 5"),
         (9, 3, "digest 9"),
     ]
     reader = ShardReader(shard)
     for k, counts in ((2, [3, 1]), (9, [2, 2, 2])):  # unit 5 is passed over
-        unit, batches = reader.unit(k)
+        unit, batches = reader.unit(UnitName(k))
         rows = [row for batch in batches for row in batch.to_pylist()]
-        assert unit.k == k
+        assert unit.unit.k == k
         assert rows == outlier_table(k, counts).to_pylist()
 
 
@@ -44,7 +46,7 @@ def test_a_unit_file_has_a_digest_where_a_shard_names_its_unit(tmp_path: Path) -
     for k in (2, 3):
         write_unit(tmp_path, k, [7])
     files, _ = scan(tmp_path)
-    assert [(file.k, file.digest) for file in files] == [(2, digest_of(unit_path(tmp_path, 2))), (3, None)]
+    assert [(file.unit.k, file.digest) for file in files] == [(2, digest_of(unit_path(tmp_path, 2))), (3, None)]
 
 
 def test_a_shard_that_fails_was_never_there(tmp_path: Path) -> None:
@@ -94,7 +96,37 @@ def test_other_files_are_nobodys_business(tmp_path: Path) -> None:
 def test_a_file_without_a_column_has_nulls_there(tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("extra", pa.float64()))
     with write_shard(tmp_path, 1, schema) as writer:
-        writer.add_unit(1, iter(outlier_table(1, [2, 3]).to_batches()), "")
+        writer.add_unit(UnitName(1), iter(outlier_table(1, [2, 3]).to_batches()), "")
     table = pq.read_table(tmp_path / writer.name)
     assert table["extra"].to_pylist() == [None, None]
     assert [key_of(row) for row in table.to_pylist()] == [("file of unit 1", 0, 2), ("file of unit 1", 1, 3)]
+
+
+def test_old_and_new_names_are_read_and_a_shard_keeps_the_plan_of_each_unit(tmp_path: Path) -> None:
+    units = [UnitName(2), UnitName(2, "aa"), UnitName(2, "bb"), UnitName(3)]
+    for unit in units:
+        dashed = f"-{unit.plan}" if unit.plan else ""
+        pq.write_table(outlier_table(unit.k, [3]), tmp_path / f"unit-{unit.k:010d}{dashed}.parquet")
+    files, _ = scan(tmp_path)
+    assert sorted(file.unit for file in files) == units
+    for split in ([units[:2], units[2:]], [units[:1], units[1:]]):
+        paths = []
+        for part in split:
+            with write_shard(tmp_path, 1, SCHEMA) as writer:
+                for unit in part:
+                    writer.add_unit(unit, iter(outlier_table(unit.k, [3]).to_batches()), "digest")
+            paths.append(tmp_path / writer.name)
+        assert len(set(paths)) == 2, "shards of one generation have names of their own"
+        _, shards = scan(tmp_path)
+        assert sorted(one.unit for shard in shards for one in shard.units) == units
+        for path in paths:
+            path.unlink()
+
+
+def test_a_shard_of_an_older_icestream_is_read(tmp_path: Path) -> None:
+    manifest = {"generation": 2, "units": [(7, 1, "digest")]}
+    path = tmp_path / "shard-0000000007-0000000007-g2.parquet"
+    table = outlier_table(7, [3])
+    pq.write_table(table.replace_schema_metadata({b"icestream.outliers": json.dumps(manifest)}), path)
+    _, (shard,) = scan(tmp_path)
+    assert [(one.unit, one.events, one.digest) for one in shard.units] == [(UnitName(7), 1, "digest")]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import BadInputError
 from common.file_kind import FileKind, file_kind
+from common.input_errors import MachineError, one_line, raise_if_machine
 from common.messages import Part
+from common.own_faults import OwnFaults
 from common.schema import Workload
 from services.decoder.readers.parquet import ParquetReader
 from services.decoder.readers.reader import Beat, Reader
@@ -25,12 +28,22 @@ class ContentReader:
         self._workload = workload
         self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload, shuffled=shuffled)}
         self._kinds: OrderedDict[str, FileKind] = OrderedDict()
+        self._own_faults = OwnFaults()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """The rows of the parts: see Reader."""
-        pieces: list[RaggedRows] = []
-        for kind, of_kind in itertools.groupby(parts, self._kind):
-            pieces += self._reader(kind).read(list(of_kind), beat, large_above=large_above)
+        try:
+            pieces: list[RaggedRows] = []
+            for kind, of_kind in itertools.groupby(parts, self._kind):
+                pieces += self._reader(kind).read(list(of_kind), beat, large_above=large_above)
+        except MachineError as error:
+            for part in parts:
+                is_local = part.path == error.path and not part.remote
+                if is_local and self._own_faults.is_own(Path(part.path), error.number):
+                    raise BadRowsError(f"{part.name}: {os.strerror(error.number)}") from None
+            raise
+        for path in {part.path for part in parts if part.path and not part.remote}:
+            self._own_faults.worked(Path(path))
         return pieces
 
     def close(self) -> None:
@@ -46,6 +59,9 @@ class ContentReader:
                 self._kinds[part.path] = file_kind(Path(part.path))
             except BadInputError as error:
                 raise BadRowsError(f"{part.name}: {error}") from None
+            except (OSError, MemoryError) as error:
+                raise_if_machine(error, part.path)
+                raise BadRowsError(f"{part.name}: {one_line(error)}") from None
             if len(self._kinds) > _KNOWN_FILES:
                 self._kinds.popitem(last=False)
         return self._kinds[part.path]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
+from common.input_errors import MachineError
 from common.messages import Part
 from common.ragged import Array
 from common.schema import FlatTables, SourceColumn, Workload
@@ -53,12 +54,17 @@ class Hdf5Reader:
             if not part.path:
                 raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
             try:
-                for piece in self._pieces(self._open(part.path), part, where, large_above):
+                tables = self._open(part.path)
+                for piece in self._pieces(tables, part, where, large_above):
                     pieces.append(piece)
                     beat()
+                tables.check_size()
             except BadTables as error:
                 self._close(part.path)
                 raise BadRowsError(f"{where}: {error}") from None
+            except MachineError:
+                self._close(part.path)
+                raise
         return pieces
 
     def close(self) -> None:
@@ -181,7 +187,7 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: Workload) 
     column, stored = workload.column(source.into), workload.stored_fields(source)
     places = [num_ids + stored.index(field) for field in column.fields]
     out = np.empty((len(raw), len(places)), column.dtype)
-    if raw.dtype == out.dtype and places == list(range(places[0], places[0] + len(places))):
+    if len(raw) and raw.dtype == out.dtype and places == list(range(places[0], places[0] + len(places))):
         # A row as one item: numpy moves it at once instead of number by number.
         item = f"V{out.itemsize * len(places)}"
         out.view(item)[:, 0] = np.ndarray((len(raw),), item, raw, places[0] * raw.itemsize, (raw.strides[0],))

@@ -13,6 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.errors import BadInputError
+from common.file_kind import open_file
+from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
 from common.ragged import Array
 from common.schema import SourceColumn, Workload
@@ -23,6 +26,8 @@ from services.decoder.rows import BadRowsError, RaggedRows
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
+_BUFFER_BYTES = 1 << 20
+"""Of each column of a file that isn't mapped: else a row group's column is read at once."""
 _SMALL_ROWS = 8_192
 _BATCH_ROWS = 16_384
 _ORDERED_BATCH_ROWS = 28_672
@@ -55,7 +60,7 @@ class ParquetReader:
             small.clear()
 
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
-            for batch in self._batches(list(of_file)):
+            for batch in self._batches(list(of_file), beat):
                 beat()
                 if small and (batch.num_rows > _SMALL_ROWS or batch.schema != small[0].schema):
                     flush()
@@ -68,54 +73,63 @@ class ParquetReader:
         for path in list(self._files):
             self._close(path)
 
-    def _batches(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, parts: Sequence[Part], beat: Beat) -> Iterator[pa.RecordBatch]:
         """Record batches of the rows of parts of one file."""
         path, where = parts[0].path, _name(parts[0])
         if not path:
             raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
         try:
-            file = self._open(path)
+            file = self._open(path, own_copy=bool(parts[0].remote))
             whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
             if whole:
-                batches = self._iterate(file, [part.row_group for part in parts])
+                batches = self._iterate(file, parts)
             else:
-                batches = itertools.chain.from_iterable(self._rows_of(file, part) for part in parts)
+                batches = itertools.chain.from_iterable(self._rows_of(file, part, beat) for part in parts)
             num_rows = 0
             for batch in batches:
                 num_rows += batch.num_rows
                 yield batch
-        except (pa.ArrowException, OSError, IndexError) as error:
+        except (pa.ArrowException, BadInputError, *LIBRARY_ERRORS) as error:
             self._close(path)
-            if isinstance(error, MemoryError) or getattr(error, "errno", None) is not None:
-                raise  # it says something of this machine and nothing of the file: decoding must not depend on it
-            raise BadRowsError(f"{where} can't be read: {' '.join(str(error).split())[:300]}") from None
+            raise_if_machine(error, path)
+            raise BadRowsError(f"{where} can't be read: {one_line(error)}") from None
         promised = sum(part.rows for part in parts)
         if num_rows != promised:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
-    def _iterate(self, file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
-        rows = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(rows, groups, self._names, use_threads=False)
+    def _iterate(self, file: pq.ParquetFile, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """Batches of the row groups of parts: many outliers in few rows would make a batch of any size."""
+        usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
+        rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
+        groups = [part.row_group for part in parts]
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(min(rows, usual), groups, self._names, use_threads=False)
         return batches
 
-    def _rows_of(self, file: pq.ParquetFile, part: Part) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: pq.ParquetFile, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
         """Some rows of a row group. It is decoded from its start only: a scan is kept for who wants the rows behind."""
         key = (part.path, part.row_group)
         scan = self._scans.pop(key, None)
         if scan is None or scan.row > part.first_row:
-            scan = _Scan(self._iterate(file, [part.row_group]))
-        yield from scan.rows(part.first_row, part.rows)
+            scan = _Scan(self._iterate(file, [part]))
+        yield from scan.rows(part.first_row, part.rows, beat)
         if part.first_row + part.rows < file.metadata.row_group(part.row_group).num_rows:
             self._scans[key] = scan
             while len(self._scans) > _OPEN_SCANS:
                 self._scans.popitem(last=False)
 
-    def _open(self, path: str) -> pq.ParquetFile:
+    def _open(self, path: str, *, own_copy: bool) -> pq.ParquetFile:
         file = self._files.pop(path, None)
         if file is None:
             for evicted in [known for known in self._files if not Path(known).exists()]:
                 self._close(evicted)  # an open file would keep its disk space
-            file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            with open_file(Path(path)) as opened:  # Arrow would wait for ever for a pipe that took the file's place
+                # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.
+                file = pq.ParquetFile(
+                    f"/proc/self/fd/{opened.fileno()}",
+                    memory_map=own_copy,
+                    buffer_size=0 if own_copy else _BUFFER_BYTES,
+                    page_checksum_verification=True,
+                )
         self._files[path] = file
         while len(self._files) > _OPEN_FILES:
             self._close(next(iter(self._files)))
@@ -142,10 +156,12 @@ class _Scan:
     """First row of ``rest``, or of the next batch."""
     rest: pa.RecordBatch | None = None
 
-    def rows(self, first: int, num: int) -> Iterator[pa.RecordBatch]:
-        """Rows ``first`` to ``first + num``; fewer if there are no more."""
+    def rows(self, first: int, num: int, beat: Beat) -> Iterator[pa.RecordBatch]:
+        """Rows ``first`` to ``first + num``; fewer if there are no more. ``beat`` is called on the way there, too: on a
+        slow disk it may take minutes."""
         end = first + num
         while self.row < end:
+            beat()
             batch = self.rest if self.rest is not None else next(self.batches, None)
             self.rest = None
             if batch is None:

@@ -19,8 +19,8 @@ class Reader(Protocol):
 
         Events with more than ``large_above`` particles are given as they stand in the file, too.
 
-        Raises OSError with an errno for what is wrong with the machine, and BadRowsError for what is wrong with the
-        file: that must not depend on the machine, or the stream would.
+        Raises MachineError for what is wrong with the machine, and BadRowsError for what is wrong with the file: that
+        must not depend on the machine, or the stream would.
         """
 
     def close(self) -> None:
