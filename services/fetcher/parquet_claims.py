@@ -24,7 +24,7 @@ def check_claims(footer: ParquetFooter, workload: Workload) -> list[Sequence[Col
         raise DamagedFooter(
             f"{len(footer.row_groups)} row groups; at most {MOST_ROW_GROUPS} are read: write larger ones"
         )
-    columns = []
+    columns: list[Sequence[ColumnChunk]] = []
     for index, group in enumerate(footer.row_groups):
         if group.rows > MOST_ROWS:
             raise DamagedFooter(
