@@ -1,7 +1,6 @@
 """How fast does a trainer get units over tcp, compared with the arena that it shares on the fetcher's own machine?
 
-Question: does a lane over tcp (loopback, so that no network limits it) keep up with what decoders make and a GPU takes,
-and what do encryption and the copies cost?
+Question: does a lane over tcp (loopback, so that no network limits it) keep up with what decoders make and a GPU takes?
 
 Command, from the repository's root:
 
@@ -9,12 +8,12 @@ Command, from the repository's root:
 
 Table: for each lane, the rate at which a trainer receives full slots and copies each once more into memory of its own
 (as the CPU copier does; on CUDA the GPU copies instead), and the CPU time that both processes spend on a GiB. `local`:
-the shared arena. `tcp`: without keys. `tcp, CURVE`: with keys. A process in the fetcher's place deals out full slots as
-fast as they are wanted; nothing is decoded.
+the shared arena. `tcp`: encrypted, as a lane over tcp always is. A process in the fetcher's place deals out full slots
+as fast as they are wanted; nothing is decoded.
 
-Reading: `local` is the speed of one copy. `tcp` adds the kernel's two copies and one into the ring, in other threads.
-`tcp, CURVE` encrypts and decrypts, one thread on each side: that is the limit of a lane, whatever the network. Divide
-by the bytes of an event to get events/s. Results stand in benchmarks/results/.
+Reading: `local` is the speed of one copy. `tcp` adds the kernel's two copies, one into the ring, and CURVE, one thread
+on each side: that is the limit of a lane, whatever the network. Divide by the bytes of an event to get events/s.
+Results stand in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ PLAN = "0" * 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Bytes a second of a lane: shared memory, tcp, tcp with CURVE.")
+    parser = argparse.ArgumentParser(description="Bytes a second of a lane: shared memory, tcp.")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--slot-mib", type=float, default=8.0)
     parser.add_argument("--serve", nargs=2, metavar=("RUN_DIR", "CONFIG"), help=argparse.SUPPRESS)
@@ -52,25 +51,23 @@ def main() -> None:
     if arguments.serve:
         serve(Path(arguments.serve[0]), TransportConfig.model_validate_json(arguments.serve[1]), slot_bytes)
         return
-    print(f"{'lane':<14}{'units/s':>10}{'GiB/s':>8}{'CPU s/GiB':>12}")
+    print(f"{'lane':<8}{'units/s':>10}{'GiB/s':>8}{'CPU s/GiB':>12}")
     gib_per_s = {}
-    for lane in ("local", "tcp", "tcp, CURVE"):
+    for lane in ("local", "tcp"):
         with tempfile.TemporaryDirectory() as folder:
             units_per_s, cpu_s = measure(lane, Path(folder), slot_bytes, arguments.seconds)
         gib_per_s[lane] = round(units_per_s * slot_bytes / 2**30, 3)
-        print(f"{lane:<14}{units_per_s:>10.1f}{gib_per_s[lane]:>8.2f}{cpu_s:>12.2f}", flush=True)
+        print(f"{lane:<8}{units_per_s:>10.1f}{gib_per_s[lane]:>8.2f}{cpu_s:>12.2f}", flush=True)
     print(json.dumps({"benchmark": "remote_lane", "slot_mib": arguments.slot_mib, "gib_per_s": gib_per_s}))
 
 
 def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[float, float]:
     """Units a second, and CPU seconds of both processes for each GiB."""
     config = TransportConfig(connect_timeout_s=30)
-    if lane != "local":
-        config = config.model_copy(update={"listen": "tcp://127.0.0.1:*"})
-    if lane == "tcp, CURVE":
+    if lane == "tcp":
         make_server_keys(folder / "keys")
         make_client_keys(folder / "keys", "trainer")
-        config = config.model_copy(update={"keys": folder / "keys"})
+        config = config.model_copy(update={"listen": "tcp://127.0.0.1:*", "keys": folder / "keys"})
     command = [sys.executable, "-m", "benchmarks.bench_remote_lane", "--slot-mib", str(slot_bytes / MIB), "--serve"]
     arguments = [str(folder), config.model_dump_json()]
     with subprocess.Popen([*command, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as fetcher:

@@ -19,7 +19,7 @@ class ConfigBranch(BaseModel):
 class StreamConfig(ConfigBranch):
     """How source files become units, microbatches and batches. Every field but `slots` is part of the plan hash."""
 
-    block_files: int = Field(8, ge=1)
+    block_files: int = Field(8, ge=1, le=1024)
     """Files staged and shuffled together."""
     unit_events: int = Field(65_536, ge=1)
     """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot. The
@@ -99,12 +99,12 @@ class TransportConfig(ConfigBranch):
 
     sockets: Literal["abstract", "folder"] = "abstract"
     """`abstract`: names without files, for one host. `folder`: socket files in the run directory, for containers
-    that share it as a volume."""
+    that share it as a volume, and for a host with users who may be hostile: they can take an abstract name first."""
     connect_timeout_s: float = Field(600.0, gt=0)
     """How long a decoder or a trainer waits for the run's fetcher before it gives up."""
     listen: str = ""
     """Address at which the fetcher also serves a trainer on another machine: `tcp://0.0.0.0:5570`, port `*` for any.
-    Empty: none. Other addresses than loopback need `keys`."""
+    Empty: none. It needs `keys`, on loopback too."""
     connect: str = ""
     """Address at which a trainer finds its fetcher: `tcp://HOST:5570`. Empty: on this host, by the run directory."""
     keys: Path | None = None

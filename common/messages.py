@@ -7,14 +7,19 @@
 
 A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).
 Everything that arrives is validated: wrong types, unknown fields and negative counts raise MalformedMessage.
+
+Every field is bounded, and so is every message: the largest of each class is below MAX_MESSAGE_BYTES (a test builds
+them). Reasons are shortened where a message is built, never refused: counts and rows stay exact, and the fetcher's log
+has the whole text.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated, Any, TypeAlias, get_args
 
 import msgpack
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 PROTOCOL_VERSION = 4
@@ -22,11 +27,45 @@ MAX_MESSAGE_BYTES = 1 << 20
 """A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
 
 MAX_LANES = 256
+MAX_PARTS = 64
+"""Parts of one unit."""
+MAX_BLOCK_FILES = 1024
+"""Files of one block: all may be bad, and are named with its first unit."""
+MAX_BAD_FILES = 100_000
+"""Files that a run may quarantine, whatever its budget says: a trainer names all of them when it attaches."""
+MAX_TEXT_BYTES = 4096
+"""As long as a path may be."""
+MAX_REASON_BYTES = 2000
+MAX_REASONS_BYTES = 256 * 1024
+"""Of all reasons of a block's files together."""
+_MAX_NODES = 4096
+"""Maps and arrays in one message: more than the largest has, and little memory."""
+
+
+def shortened(text: str, max_bytes: int = MAX_REASON_BYTES) -> str:
+    """``text`` in at most ``max_bytes`` of UTF-8: its end may be cut off; what UTF-8 can't express is escaped."""
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) > max_bytes:
+        raw = raw[: max_bytes - 3].decode(errors="ignore").encode() + "…".encode()
+    return raw.decode()
+
+
+def _is_short(text: str) -> str:
+    if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise ValueError(f"more than {MAX_TEXT_BYTES} bytes")
+    return text
+
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Text = Annotated[str, Field(strict=True, max_length=4096)]
+FileNumber = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT_BYTES), AfterValidator(_is_short)]
+Reason = Annotated[
+    str, Field(strict=True), BeforeValidator(lambda text: shortened(text) if isinstance(text, str) else text)
+]
+"""A text for people, of any length when it is given: shortened."""
 Digest = Annotated[str, Field(strict=True, max_length=64)]
 """Compared, and nothing else."""
+FileNumbers = Annotated[tuple[FileNumber, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)]
 
 _checked = ConfigDict(extra="forbid")
 
@@ -75,7 +114,25 @@ class Quarantined:
     row_group: Annotated[int, Field(strict=True, ge=-1)]
     rows: Count
     """Events that it held, as far as known."""
-    reason: Text
+    reason: Reason
+
+
+def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
+    """The same with reasons of MAX_REASONS_BYTES at most: an equal share for each."""
+    if len(bad) * MAX_REASON_BYTES <= MAX_REASONS_BYTES:
+        return bad
+    if sum(len(one.reason.encode()) for one in bad) <= MAX_REASONS_BYTES:
+        return bad
+    share = MAX_REASONS_BYTES // len(bad)
+    return tuple(dataclasses.replace(one, reason=shortened(one.reason, share)) for one in bad)
+
+
+BlockQuarantined = Annotated[
+    tuple[Quarantined, ...],
+    Field(max_length=MAX_BLOCK_FILES, fail_fast=True),
+    AfterValidator(_shortened_together),
+]
+"""Files of one block that gave no units."""
 
 
 @dataclass(frozen=True, config=_checked)
@@ -99,8 +156,8 @@ class Unit:
     """Number of the block, counted over all epochs."""
     block_first_unit: Count
     """k of the first unit of the block."""
-    parts: tuple[Part, ...]
-    quarantined: tuple[Quarantined, ...] = ()
+    parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
+    quarantined: BlockQuarantined = ()
     """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
     source: Source = Source()
 
@@ -129,7 +186,7 @@ class Tally:
     """Dropped because they have no particles."""
     quarantined: Count = 0
     particles_dropped: Count = 0
-    bad: tuple[Quarantined, ...] = ()
+    bad: Annotated[tuple[Quarantined, ...], Field(max_length=MAX_PARTS, fail_fast=True)] = ()
     """What was quarantined while decoding."""
 
 
@@ -141,6 +198,9 @@ class Cursor:
     block_first_unit: Count = 0
     unit: Count = 0
     microbatch: Count = 0
+
+
+Cursors = Annotated[tuple[Cursor, ...], Field(max_length=MAX_LANES, fail_fast=True)]
 
 
 # ------------------------------------------------------------------ decoder -> dispatcher
@@ -179,7 +239,7 @@ class Failed:
 
     k: Count
     lease: Count
-    reason: Text
+    reason: Reason
     gone: Annotated[bool, Field(strict=True)] = False
     """A staged file is not on the disk any more: the unit is not to blame."""
     machine: Annotated[bool, Field(strict=True)] = False
@@ -232,10 +292,11 @@ class Attach:
     rank: Count
     ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_LANES)]
     plan_hash: Text
-    cursors: tuple[Cursor, ...]
+    cursors: Cursors
     """Of every lane, in order."""
-    skipped_units: tuple[Count, ...] = ()
-    bad_files: tuple[Count, ...] = ()
+    skipped_units: Annotated[tuple[Count, ...], Field(max_length=MAX_LANES, fail_fast=True)] = ()
+    """Behind the cursors of their lanes; those before are never asked for again."""
+    bad_files: FileNumbers = ()
     """Whole files that its journal says are quarantined."""
     source: Source = Source()
     """What its weights have seen data of; an inventory that differs there is another plan."""
@@ -261,14 +322,14 @@ class Reject:
     """The slot of unit k does not hold what was delivered: decode it again."""
 
     k: Count
-    reason: Text
+    reason: Reason
 
 
 @dataclass(frozen=True, config=_checked)
 class Committed:
     """A checkpoint with these cursors is on disk: nothing before them will be asked for again."""
 
-    cursors: tuple[Cursor, ...]
+    cursors: Cursors
     """Of every lane, in order; those of other ranks' lanes are not looked at."""
 
 
@@ -292,9 +353,9 @@ class DeliveredUnit:
     lease: Count
     layout: Layout
     tally: Tally
-    block_quarantined: tuple[Quarantined, ...]
+    block_quarantined: BlockQuarantined
     """Files of the block that gave no units (with the block's first unit)."""
-    bad_files: tuple[Count, ...] = ()
+    bad_files: FileNumbers = ()
     """Files that gave no units, of all blocks that begin behind the lane's former unit: this unit's k depends on them,
     whichever lane counts them."""
     source: Source = Source()
@@ -318,7 +379,7 @@ class End:
 class Refuse:
     """The peer can't take part, and why."""
 
-    reason: Text
+    reason: Reason
     other_inventory: Annotated[bool, Field(strict=True)] = False
     """Its checkpoint was trained on other files: it may begin this plan anew."""
 
@@ -334,22 +395,20 @@ _ADAPTERS = {name: TypeAdapter(cls) for name, cls in MESSAGE_CLASSES.items()}
 
 
 def encode(message: Message) -> bytes:
-    """The message as it goes over the wire."""
+    """The message as it goes over the wire. Raises ValueError for one that no receiver would take."""
     fields = vars(message) | {"op": type(message).__name__, "v": PROTOCOL_VERSION}
     packed = msgpack.packb(fields, default=vars)  # as dataclasses.asdict would have it, in a tenth of the time
     assert isinstance(packed, bytes)
+    if len(packed) > MAX_MESSAGE_BYTES:
+        name = type(message).__name__
+        raise ValueError(f"a {name} of {len(packed)} bytes: a message has {MAX_MESSAGE_BYTES} at most")
     return packed
 
 
 def decode(raw: bytes) -> Message:
-    """The message in ``raw``. Raises MalformedMessage for anything else."""
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise MalformedMessage(f"{len(raw)} bytes, at most {MAX_MESSAGE_BYTES}")
-    try:
-        fields = msgpack.unpackb(raw, use_list=False)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise MalformedMessage(f"not msgpack: {error}") from None
-    if not isinstance(fields, dict) or fields.pop("v", None) != PROTOCOL_VERSION:
+    """The message in ``raw``. Raises MalformedMessage for anything else, at a cost in proportion to its size."""
+    fields = unpack(raw)
+    if fields.pop("v", None) != PROTOCOL_VERSION:
         raise MalformedMessage(f"not a message of protocol version {PROTOCOL_VERSION}")
     name = fields.pop("op", None)
     adapter = _ADAPTERS.get(name) if isinstance(name, str) else None
@@ -358,5 +417,38 @@ def decode(raw: bytes) -> Message:
     try:
         message: Message = adapter.validate_python(fields)
     except (ValidationError, TypeError) as error:
-        raise MalformedMessage(f"{name}: {error!s:.200}") from None
+        raise MalformedMessage(f"{name}: {first_error(error)}") from None
     return message
+
+
+def unpack(raw: bytes) -> dict[Any, Any]:
+    """The map in ``raw``. Raises MalformedMessage for anything else, before it takes much memory."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise MalformedMessage(f"{len(raw)} bytes, at most {MAX_MESSAGE_BYTES}")
+    nodes = 0
+
+    def count(node: Any) -> Any:
+        nonlocal nodes
+        nodes += 1
+        if nodes > _MAX_NODES:
+            raise ValueError(f"more than {_MAX_NODES} maps and arrays")
+        return node
+
+    hooks = {"object_hook": count, "list_hook": count}
+    try:
+        fields = msgpack.unpackb(
+            raw, use_list=False, max_array_len=MAX_BAD_FILES, max_map_len=64, max_ext_len=0, **hooks
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedMessage(f"not msgpack: {error!s:.200}") from None
+    if not isinstance(fields, dict):
+        raise MalformedMessage("not a map")
+    return fields
+
+
+def first_error(error: ValidationError | TypeError) -> str:
+    """What is wrong and where, in a line; of many errors the first."""
+    if isinstance(error, TypeError):
+        return f"{error!s:.200}"
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:200]

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+from common.printable import MOST, printable
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"<>]+")
+_WEB = re.compile(r"(?:https?|wss?|davs?)://", re.IGNORECASE)
 _TOKEN = re.compile(r"([?&])(?:token|access_token|authz|signature|X-Amz-[^=&]*)=[^&]*", re.IGNORECASE)
 _JWT = re.compile(r"eyJ[\w-]*\.[\w-]+(?:\.[\w-]*)*", re.ASCII)
-_BEARER = re.compile(
-    r"\b(Bearer(?:\s+|%20|\+)[\"']?)(?!(?:tokens?|error|realm|scope|auth\w*|None)\b)[^\s\"',;&)<>]+", re.IGNORECASE
+
+_CLOSING = r"\"'<>,;)}\]"
+_VALUE = rf"(?!(?:null|true|false|None)(?:[\s{_CLOSING}:]|$))(?:[^\s{_CLOSING}…]|[{_CLOSING}](?=[^\s{_CLOSING}]))+"
+"""Up to white space or what closes it: a quote or bracket in its middle belongs to it. Never JSON's own words."""
+_QUOTE = r"(?:b?[\"'])?"
+_SPACE = r"(?:\s|%20|\+)+"
+_PROSE = (
+    r"(?!(?:tokens?|authentication|authori[sz]ation|None)(?=[.,;:)\"']*(?:\s|$)))"
+    r"(?!(?:error|realm|scope)(?:_\w+)?=[\"'])"
+)
+"""Not `the bearer token has expired`, not `Bearer error="invalid_token"`; but `Bearer token.x` is a token."""
+_BEARER = re.compile(rf"\b(Bearer{_SPACE}[\"']?){_PROSE}{_VALUE}", re.IGNORECASE)
+_AUTHORIZATION = re.compile(
+    rf"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*{_QUOTE}(?:(?:Basic|Bearer|Digest|Negotiate|Token){_SPACE})?){_VALUE}",
+    re.IGNORECASE,
 )
 _FIELD = re.compile(
     r"\b((?:authz|access_token|refresh_token|id_token|device_code|client_secret|BEARER_TOKEN)[\"']?\s*(?:=|:|%3D)\s*"
-    r"b?[\"']?(?:Bearer(?:\s+|%20|\+))?)[^\s\"'&,;)}<>…]+",
+    rf"{_QUOTE}(?:Bearer{_SPACE})?){_VALUE}",
     re.IGNORECASE,
 )
-_BASIC = re.compile(r"\b(Basic\s+)[A-Za-z0-9+/]{8,}={0,2}")
+_BASIC = re.compile(r"\b(Basic\s+[\"']?)([A-Za-z0-9+/_-]{4,}={0,2})", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://)[^\s/@:\[]*:(?![0-9]{1,5}(?:/|$))[^\s@]*@")
 
 
 def without_tokens(url: str) -> str:
@@ -28,11 +46,31 @@ def without_secrets(text: str) -> str:
 
     A glob's `?` stays.
     """
+    text = _PASSWORD.sub(r"\1…@", text)
     text = _URL.sub(lambda url: _redacted(url.group()), text)
-    for pattern in (_BEARER, _FIELD, _BASIC):
+    for pattern in (_AUTHORIZATION, _BEARER, _FIELD):
         text = pattern.sub(r"\1…", text)
+    text = _BASIC.sub(_redacted_basic, text)
     return _JWT.sub("…", text)
 
 
+def shown(text: str, most: int = MOST) -> str:
+    """Text from outside as it may be shown: one bounded, printable line without secrets."""
+    return printable(without_secrets(printable(text, 8 * most)), most)
+
+
 def _redacted(url: str) -> str:
-    return re.sub(r"(://)[^/]*@", r"\1…@", re.sub(r"\?.*=.*", "?…", url))
+    """Of a web address the whole query: it may be a secret without a name. Elsewhere a `?` may be a glob's."""
+    query = r"\?.+" if _WEB.match(url) else r"\?.*=.*"
+    url = re.sub(r"#.*=.*", "#…", re.sub(query, "?…", url))
+    return re.sub(r"(://)[^/]*@", r"\1…@", url)
+
+
+def _redacted_basic(found: re.Match[str]) -> str:
+    """Only what holds `user:password`: other words may come after "basic"."""
+    text = found[2].rstrip("=")
+    try:
+        content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_" if set(text) & set("-_") else None)
+    except ValueError:
+        return found[0]
+    return f"{found[1]}…" if b":" in content else found[0]

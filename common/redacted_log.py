@@ -1,4 +1,4 @@
-"""Nothing that a process writes by itself shows a token: not its log, nor that of a library, nor a traceback."""
+"""Nothing that a process writes by itself shows a token, or steers a terminal: no log, of no library, no traceback."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import threading
 import traceback
 from types import TracebackType
 
+from common.printable import printable_lines
 from common.redact import without_secrets
 
 
@@ -15,14 +16,14 @@ class RedactingFormatter(logging.Formatter):
     """Redacts the whole text of a record, its traceback included, whoever logged it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(super().format(record))
+        return _shown(super().format(record))
 
 
 class RedactingRecord(logging.LogRecord):
     """Redacts the message wherever it goes: a library may have a handler of its own, with a formatter of its own."""
 
     def getMessage(self) -> str:
-        return without_secrets(super().getMessage())
+        return _shown(super().getMessage())
 
 
 def redact_everything() -> None:
@@ -42,7 +43,7 @@ def redact_tracebacks() -> None:
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    sys.stderr.write(without_secrets("".join(traceback.format_exception(kind, error, trace))))
+    sys.stderr.write(_shown("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _print_thread_traceback(args: threading.ExceptHookArgs) -> None:
@@ -51,3 +52,7 @@ def _print_thread_traceback(args: threading.ExceptHookArgs) -> None:
     name = args.thread.name if args.thread else "?"
     sys.stderr.write(f"Exception in thread {name}:\n")
     _print_traceback(args.exc_type, args.exc_value, args.exc_traceback)
+
+
+def _shown(text: str) -> str:
+    return printable_lines(without_secrets(text))

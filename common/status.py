@@ -5,10 +5,16 @@ Whoever wants to watch a run (the progress view, a person, a monitor) reads them
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import threading
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.rarely import Rarely
 
 STATUS_FOLDER = "status"
 OUTLIER_FOLDER = "outliers"
@@ -180,14 +186,29 @@ class TrainerStatus(Status):
 
 StatusType = TypeVar("StatusType", bound=Status)
 
+_reserve: list[int] = []
+_reserve_lock = threading.Lock()
+_not_written = Rarely(logging.getLogger(__name__))
+
 
 def write_status(run_dir: Path, name: str, status: Status) -> None:
-    """Replace the status file of the service ``name``."""
+    """Replace the status file of the service ``name``. What the machine refuses ends no service: the next one comes.
+
+    A descriptor is kept in reserve, so that a service which has none left can still say so.
+    """
     path = run_dir / STATUS_FOLDER / f"{name}.json"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(status.model_dump_json())
-    part.replace(path)
+    with _reserve_lock:
+        while _reserve:
+            os.close(_reserve.pop())
+        try:
+            part = path.with_suffix(".part")
+            part.write_text(status.model_dump_json())
+            part.replace(path)
+        except OSError as error:
+            _not_written.log("%s: can't be written (%s); it shows what was", path, error.strerror)
+        with contextlib.suppress(OSError):
+            _reserve.append(os.open(os.devnull, os.O_RDONLY))
 
 
 def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
-from common.redact import without_secrets
+from common.redact import shown
 from common.redacted_log import redact_tracebacks
+
+_LONGEST_ERROR = 8000
 
 
 class Verb(NamedTuple):
@@ -101,5 +103,5 @@ def _is_full_disk(error: Exception) -> bool:
 
 def fail(text: str) -> None:
     """Print one line and exit with the user's error code."""
-    click.echo(f"Error: {without_secrets(' '.join(text.split()))}", err=True)
+    click.echo(f"Error: {shown(' '.join(text.split()), _LONGEST_ERROR)}", err=True)
     sys.exit(USER_ERROR_EXIT_CODE)

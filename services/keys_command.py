@@ -19,7 +19,8 @@ Examples:
     "--client", "clients", multiple=True, default=("trainer",), show_default=True, help="A trainer's name. Repeatable."
 )
 def keys(folder: Path, clients: tuple[str, ...]) -> None:
-    """Make the certificates with which a trainer on another machine and the fetcher know each other.
+    """Make the certificates with which a trainer on another machine and the fetcher know each other: a lane over tcp
+    always needs them, on loopback too.
 
     DIR gets the fetcher's key pair, and for each client a folder DIR/for-NAME that goes to the trainer's machine. Only
     clients whose public key is in DIR/clients may come. Nothing that exists is overwritten.

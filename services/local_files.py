@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from common.redact import without_secrets
+from common.redact import shown
 from services.config import Config, load_config
 from services.fetcher.inputs import local_path
 from services.fetcher.plan import SourceFile
@@ -26,7 +26,7 @@ def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="icestream-") as folder:
         copy = cache_path(Path(folder), source)
-        click.echo(f"{without_secrets(source.url)}: fetching {source.size_bytes / 2**20:,.1f} MiB", err=True)
+        click.echo(f"{shown(source.url)}: fetching {source.size_bytes / 2**20:,.1f} MiB", err=True)
         copy.parent.mkdir(parents=True)
         remotes.fetch(source, copy)
         yield copy

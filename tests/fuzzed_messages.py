@@ -36,14 +36,16 @@ def _instance(rng: random.Random, kind: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind, include_extras=True)
         return kind(**{field.name: _instance(rng, hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[operator]
-    if typing.get_origin(kind) is tuple:
-        return tuple(_instance(rng, typing.get_args(kind)[0]) for _ in range(rng.choice((0, 0, 1, 3))))
     assert typing.get_origin(kind) is Annotated, f"{kind} has no limits"
-    base, field = typing.get_args(kind)
+    base, field, *_ = typing.get_args(kind)
+    if typing.get_origin(base) is tuple:
+        return tuple(_instance(rng, typing.get_args(base)[0]) for _ in range(rng.choice((0, 0, 1, 3))))
     if base is bool:
         return rng.random() < 0.5
     if base is str:
-        longest = min(limit.max_length for limit in field.metadata if isinstance(limit, annotated_types.MaxLen))
+        longest = min(
+            [60_000, *(limit.max_length for limit in field.metadata if isinstance(limit, annotated_types.MaxLen))]
+        )
         return rng.choice(("", "ab" * 16, "x" * longest, "a\nb", "\x00", "é🙂", "../../etc/passwd"))
     limits = field.metadata
     least = max((limit.ge for limit in limits if isinstance(limit, annotated_types.Ge)), default=0)

@@ -18,7 +18,7 @@ _ENDS = {
     zmq.EVENT_CONNECT_RETRIED: "nobody listens there",
     zmq.EVENT_DISCONNECTED: "the connection ended",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: is server.key that of this fetcher?",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: either both sides have keys, or none has",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: what listens there is no fetcher with keys",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the key was refused",
 }
 
@@ -37,7 +37,7 @@ class Connection:
     def __init__(
         self,
         endpoint: Endpoint,
-        keys: tuple[bytes, KeyPair] | None,
+        keys: tuple[bytes, KeyPair],
         *,
         heartbeat_timeout_s: float,
         max_frame_bytes: int,
@@ -53,11 +53,10 @@ class Connection:
         self._dealer.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes)
         self._dealer.setsockopt(zmq.IPV6, 1)
         set_heartbeat(self._dealer, heartbeat_timeout_s)
-        if keys is not None:
-            server, own = keys
-            self._dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
-            self._dealer.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
-            self._dealer.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+        server, own = keys
+        self._dealer.setsockopt(zmq.CURVE_SERVERKEY, server)
+        self._dealer.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
+        self._dealer.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
         events = 0
         for event in _ENDS:
             events |= event

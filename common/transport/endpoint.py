@@ -1,8 +1,7 @@
-"""tcp:// addresses as they stand in the configuration, and which of them need keys."""
+"""tcp:// addresses as they stand in the configuration."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,6 @@ from common.errors import BadInputError
 
 # No ";", with which ZeroMQ would take the part behind it for the address that is meant.
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>\*|[0-9A-Za-z][0-9A-Za-z._-]*)):(?P<port>\d{1,5}|\*)")
-_LOOPBACK_FOUR = ipaddress.IPv4Network("127.0.0.0/8")
-_LOOPBACK_SIX = ipaddress.IPv6Address("::1")
 
 
 @dataclass(frozen=True)
@@ -23,15 +20,6 @@ class Endpoint:
     """Without brackets; `*` for every interface."""
     port: int
     """0: any that is free."""
-
-    @property
-    def is_loopback(self) -> bool:
-        """True for 127.0.0.0/8 and ::1 as they are written: a name says nothing about where it leads."""
-        try:
-            address = ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return address == _LOOPBACK_SIX or (address.version == 4 and address in _LOOPBACK_FOUR)
 
     @property
     def is_ipv6(self) -> bool:
@@ -55,10 +43,13 @@ def parse_endpoint(text: str, setting: str, *, example: str) -> Endpoint:
     return Endpoint("127.0.0.1" if host == "localhost" else host, port)
 
 
-def require_keys(endpoint: Endpoint, keys: Path | None, setting: str) -> None:
-    """Raise BadInputError if data would go over a network without encryption."""
-    if keys is None and not endpoint.is_loopback:
-        raise BadInputError(
-            f"{setting} = {endpoint.url}: refused without keys, since it is no loopback address; make them with "
-            "`icestream keys keys` and name their folder in transport.keys"
+def require_keys(keys: Path | None, endpoint: Endpoint, setting: str) -> Path:
+    """The folder of keys. Raises BadInputError without: loopback, too, is open to every user of a host."""
+    if keys is None:
+        side = (
+            "`icestream keys keys`, then --set transport.keys=keys"
+            if setting == "transport.listen"
+            else "copy `for-trainer` of the fetcher's keys here, then --keys for-trainer"
         )
+        raise BadInputError(f"{setting} = {endpoint.url}: a lane over tcp needs keys: {side} (see docs/remote.md)")
+    return keys

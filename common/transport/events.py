@@ -7,6 +7,13 @@ from typing import TypeAlias
 
 from common import messages as m
 
+MESSAGES_A_POLL = 256
+BYTES_A_POLL = 4 * m.MAX_MESSAGE_BYTES
+"""A poll returns after so many: who sends without end keeps nobody else waiting."""
+
+UNREAD_MESSAGES = 1000
+"""Of one peer; the kernel keeps what comes on top. A good peer never has so many: it has few credits."""
+
 
 class FetcherLost(Exception):
     """The fetcher is gone: the lifeline, or the TCP connection, has ended."""

@@ -110,9 +110,13 @@ class PeerTransport:
             try:
                 lifeline.connect(self._addresses.lifeline)
                 credentials = lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEERCRED.size)
-                if PEERCRED.unpack(credentials)[1] != os.getuid():
+                uid = PEERCRED.unpack(credentials)[1]
+                if uid != os.getuid():
                     lifeline.close()
-                    raise BadInputError(f"{run_dir}: its fetcher belongs to another user")
+                    raise BadInputError(
+                        f"{run_dir}: its fetcher belongs to another user (uid {uid}); if it shouldn't, they have taken "
+                        "the name of its socket: set transport.sockets=folder for all processes of the run"
+                    )
                 data, fds, _, _ = socket.recv_fds(lifeline, _WELCOME_BYTES, 1)
                 if data and fds:
                     lifeline.settimeout(None)

@@ -55,8 +55,7 @@ class RemotePeerTransport:
         self._endpoint = parse_endpoint(config.connect, "transport.connect", example="tcp://gpu-node:5570")
         if not self._endpoint.port or self._endpoint.host == "*":
             raise BadInputError(f"transport.connect = {config.connect}: expected a host and a port to connect to")
-        require_keys(self._endpoint, config.keys, "transport.connect")
-        self._keys = None if config.keys is None else client_keys(config.keys)
+        self._keys = client_keys(require_keys(config.keys, self._endpoint, "transport.connect"))
         self._config = config
         self._payload_bytes = payload_bytes
         self._held: dict[int, int] = {}  # k -> slot of the ring

@@ -1,7 +1,8 @@
 """The dispatcher's side of a lane over tcp: a trainer on another machine gets units as zero-copy frames.
 
-Who may come: with keys, whoever holds a certificate of the key folder (CURVE; the folder is read at each handshake).
-Without keys, whoever can reach a loopback address. Only a trainer's messages are accepted: a decoder needs the arena.
+Who may come: whoever holds a certificate of the key folder (CURVE; the folder is read at each handshake), on loopback
+too: every user of a host can reach that. Only a trainer's messages are accepted: a decoder needs the arena. gate.py
+says how many connections there may be, and what one may send; a poll reads a bounded part of what has come.
 
 What takes the lifeline's place: there is no descriptor, and no end-of-file. The proof that a trainer is gone is that
 its connection is gone. The kernel ends it when the trainer's process ends; ZeroMQ's heartbeats end it when the other
@@ -34,9 +35,11 @@ from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
+from common.rarely import Rarely
 from common.transport import wire
 from common.transport.endpoint import Endpoint, parse_endpoint, require_keys
-from common.transport.events import Event, Lost, Received
+from common.transport.events import BYTES_A_POLL, MESSAGES_A_POLL, UNREAD_MESSAGES, Event, Lost, Received
+from common.transport.gate import HANDSHAKE_S, Gate
 from common.transport.keys import KeyPair, known_clients, server_keys
 from common.transport.tcp import ZAP_DOMAIN, set_heartbeat
 
@@ -46,6 +49,9 @@ PayloadBytes: TypeAlias = Callable[[m.Layout], int]
 """How many bytes of a slot a unit with this layout takes."""
 
 _PROBE_S = 1.0
+_LAST_MESSAGES_S = 2.0
+_MOST_FRAMES = 3
+"""With the name of who sent them."""
 _SETTLE_S = 1.0
 _SETTLE_POLL_S = 0.01
 _ROUTING_ID = re.compile(rb"[0-9a-f]{32}")
@@ -58,8 +64,8 @@ class _RemotePeer:
     trackers: list[zmq.MessageTracker] = field(default_factory=list)
     leaving: bool = False
     """It said its last message."""
-    gone: bool = False
-    """Its connection has ended."""
+    gone_s: float | None = None
+    """When its connection was found to have ended."""
 
     def is_settled(self) -> bool:
         """True if ZeroMQ reads no slot for it any more."""
@@ -67,18 +73,16 @@ class _RemotePeer:
         return not self.trackers
 
 
-def check_listen(config: TransportConfig) -> tuple[Endpoint, KeyPair | None]:
-    """Where to listen, and the fetcher's certificate. Raises BadInputError if it may not, or not without keys."""
+def check_listen(config: TransportConfig) -> tuple[Endpoint, Path, KeyPair]:
+    """Where to listen, and the folder of keys with the fetcher's. Raises BadInputError if it may not."""
     endpoint = parse_endpoint(config.listen, "transport.listen", example="tcp://0.0.0.0:5570")
-    require_keys(endpoint, config.keys, "transport.listen")
-    if config.keys is None:
-        return endpoint, None
-    known_clients(config.keys)
-    return endpoint, server_keys(config.keys)
+    folder = require_keys(config.keys, endpoint, "transport.listen")
+    known_clients(folder)
+    return endpoint, folder, server_keys(folder)
 
 
 class RemoteServer:
-    """See the module. Raises BadInputError if the address can't be used, or not without keys."""
+    """See the module. Raises BadInputError if the address can't be used, or there are no keys."""
 
     def __init__(self, config: TransportConfig, arena: Arena, plan_hash: str, payload_bytes: PayloadBytes) -> None:
         self.malformed = 0
@@ -88,27 +92,30 @@ class RemoteServer:
         self._payload_bytes = payload_bytes
         self._peers: dict[str, _RemotePeer] = {}
         self._probe_s = 0.0
-        endpoint, keys = check_listen(config)
+        self._drained = True  # the newest poll read all that had come
+        self._came, self._dropped = Rarely(logger, logging.INFO), Rarely(logger)
+        endpoint, folder, keys = check_listen(config)
         self._context = zmq.Context()
-        self._authenticator: ThreadAuthenticator | None = None
+        self._authenticator = ThreadAuthenticator(self._context)
         self.router = self._context.socket(zmq.ROUTER)
         """To wait on, beside other sockets."""
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
         self.router.setsockopt(zmq.IPV6, int(endpoint.is_ipv6))
-        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            self.router.setsockopt(option, 0)
-        set_heartbeat(self.router, config.heartbeat_timeout_s)
+        self.router.setsockopt(zmq.SNDHWM, 0)
+        self.router.setsockopt(zmq.LINGER, 0)
+        self.router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+        self.router.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
+        heartbeat_s = set_heartbeat(self.router, config.heartbeat_timeout_s)
+        self._gate = Gate(self.router, heartbeat_s)
         try:
-            if config.keys is not None and keys is not None:
-                self._authenticator = ThreadAuthenticator(self._context)
-                self._authenticator.start()
-                self._authenticator.configure_curve_callback(ZAP_DOMAIN, _Clients(config.keys))
-                self.router.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-                self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in if the authenticator is gone
-                self.router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-                self.router.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
-                self.router.setsockopt(zmq.CURVE_SERVER, 1)
+            self._authenticator.start()
+            self._authenticator.configure_curve_callback(ZAP_DOMAIN, _Clients(folder))
+            self.router.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in if the authenticator is gone
+            self.router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+            self.router.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+            self.router.setsockopt(zmq.CURVE_SERVER, 1)
             self.router.bind(endpoint.url)
         except zmq.ZMQError as error:
             self.close()
@@ -120,23 +127,20 @@ class RemoteServer:
             raise
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
         """As it was bound, with the port that was chosen for `*`."""
-        logger.info(
-            "a trainer may come over %s, %s",
-            self.endpoint,
-            "without encryption" if keys is None else f"with one of the keys in {config.keys}",
-        )
+        self._gate.start(int(self.endpoint.rpartition(":")[2]))
+        logger.info("a trainer may come over %s, with one of the keys in %s", self.endpoint, folder)
 
     @property
     def is_waiting_for_an_end(self) -> bool:
         """True while a trainer leaves, or is gone and not reported yet: poll again soon."""
-        return any(peer.leaving or peer.gone for peer in self._peers.values())
+        return any(peer.leaving or peer.gone_s is not None for peer in self._peers.values())
 
     def owns(self, name: str) -> bool:
         """True for the name of a trainer that came over tcp and is not lost."""
         return name in self._peers
 
     def poll(self) -> list[Event]:
-        """What happened, messages before deaths; doesn't wait."""
+        """What happened, messages before deaths; doesn't wait. What is left of many messages comes the next time."""
         now_s = time.monotonic()
         is_due = now_s >= self._probe_s
         if is_due:
@@ -144,8 +148,8 @@ class RemoteServer:
         for peer in self._peers.values():
             if is_due or peer.leaving:
                 self._write(peer, wire.PROBE)
-        events: list[Event] = [*self._receive_all()]  # a connection that is gone has given all that it had
-        for name in [name for name, peer in self._peers.items() if peer.gone and peer.is_settled()]:
+        events: list[Event] = [*self._receive_some()]
+        for name in [name for name, peer in self._peers.items() if self._is_lost(peer, now_s)]:
             del self._peers[name]
             events.append(Lost(name))
         return events
@@ -167,84 +171,96 @@ class RemoteServer:
         peer = self._peers[name]
         self._write(peer, wire.PROBE)
         deadline_s = time.monotonic() + _SETTLE_S
-        while peer.gone and not peer.is_settled() and time.monotonic() < deadline_s:
+        while peer.gone_s is not None and not peer.is_settled() and time.monotonic() < deadline_s:
             self.router.getsockopt(zmq.EVENTS)  # has it go on with the end of the connection
             time.sleep(_SETTLE_POLL_S)
-        return not (peer.gone and peer.is_settled())
+        return peer.gone_s is None or not peer.is_settled()
 
     def close(self) -> None:
         """Let go of every trainer."""
+        self._gate.close()
         self.router.close()
-        if self._authenticator is not None:
-            self._authenticator.stop()
+        self._authenticator.stop()
         self._context.term()
         self._peers.clear()
 
     def _write(self, peer: _RemotePeer, *frames: bytes | memoryview) -> zmq.MessageTracker | None:
         """Hand frames to ZeroMQ, large ones without a copy; None, and the peer is gone, if its connection has ended."""
-        if peer.gone:
+        if peer.gone_s is not None:
             return None
         try:
             tracker = self.router.send_multipart([peer.routing_id, *frames], zmq.NOBLOCK, copy=False, track=True)
         except zmq.ZMQError as error:
             if error.errno != errno.EHOSTUNREACH:
                 raise
-            peer.gone = True
+            peer.gone_s = time.monotonic()
             return None
         assert tracker is not None
         return tracker
 
-    def _receive_all(self) -> list[Received]:
+    def _is_lost(self, peer: _RemotePeer, now_s: float) -> bool:
+        """True once its connection has ended, all that it had given was read, and nothing reads a slot for it."""
+        if peer.gone_s is None or not peer.is_settled():
+            return False
+        return self._drained or now_s - peer.gone_s > _LAST_MESSAGES_S  # of a flood, others' messages are the most
+
+    def _receive_some(self) -> list[Received]:
         received: list[Received] = []
-        while True:
+        num_bytes = 0
+        self._drained = False
+        for _ in range(MESSAGES_A_POLL):
             try:
                 frames = self.router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return received
-            routing_id, *body = (frame.bytes for frame in frames)
-            if not _ROUTING_ID.fullmatch(routing_id) or not body:
+                self._drained = True
+                break
+            connection = frames[0].get(zmq.SRCFD)
+            self._gate.read(connection, frames[1:])
+            try:
+                received += self._hear(frames)
+            except m.MalformedMessage as error:
                 self.malformed += 1
-                continue
-            name = f"tcp-{routing_id.decode()}"
-            peer = self._peers.get(name)
-            match body:
-                case [wire.JOIN, handshake] if peer is None:
-                    self._join(name, routing_id, handshake, str(frames[0].get("Peer-Address")))
-                case [wire.LEAVE] if peer is not None:
-                    peer.leaving = True
-                    self._write(peer, wire.LEAVE)
-                case [wire.MESSAGE, raw] if peer is not None:
-                    received += self._decode(name, raw)
-                case _:
-                    self.malformed += 1
+                self._dropped.log("dropped a message from %s: %s", frames[0].get("Peer-Address"), error)
+                self._gate.complain(connection)
+            num_bytes += sum(len(frame) for frame in frames)
+            if num_bytes > BYTES_A_POLL:
+                break
+        return received
+
+    def _hear(self, frames: list[zmq.Frame]) -> list[Received]:
+        """The message in ``frames``, if it is one for the dispatcher. Raises MalformedMessage for what is none."""
+        if len(frames) > _MOST_FRAMES:
+            raise m.MalformedMessage(f"{len(frames)} frames")
+        routing_id, *body = (frame.bytes for frame in frames)
+        if not _ROUTING_ID.fullmatch(routing_id):
+            raise m.MalformedMessage("its name is none of a trainer")
+        name = f"tcp-{routing_id.decode()}"
+        peer = self._peers.get(name)
+        match body:
+            case [wire.JOIN, handshake] if peer is None:
+                self._join(name, routing_id, handshake, str(frames[0].get("Peer-Address")))
+                return []
+            case [wire.LEAVE] if peer is not None:
+                peer.leaving = True
+                self._write(peer, wire.LEAVE)
+                return []
+            case [wire.MESSAGE, raw] if peer is not None:
+                message = m.decode(raw)
+                if not isinstance(message, _FROM_TRAINERS):
+                    raise m.MalformedMessage(f"a {type(message).__name__}: only a trainer may come over tcp")
+                return [Received(name, message)]
+        raise m.MalformedMessage(f"{len(body)} frames, of kind {body[0] if body else b''!r:.20}")
 
     def _join(self, name: str, routing_id: bytes, handshake: bytes, address: str) -> None:
         try:
             wire.decode_handshake(handshake, wire.Join)
-            logger.info("trainer %s came from %s", name, address)
+            self._came.log("trainer %s came from %s", name, address)
         except wire.OtherVersion as error:  # it is told ours, and sees the difference
-            logger.warning(
+            self._dropped.log(
                 "a trainer from %s speaks protocol version %s, this process %d", address, error, m.PROTOCOL_VERSION
             )
-        except m.MalformedMessage as error:
-            self.malformed += 1
-            logger.warning("dropped a malformed handshake from %s: %s", address, error)
-            return
         self._peers[name] = _RemotePeer(routing_id)
         self._write(self._peers[name], wire.WELCOME, wire.encode_handshake(self._welcome))
-
-    def _decode(self, name: str, raw: bytes) -> list[Received]:
-        try:
-            message = m.decode(raw)
-        except m.MalformedMessage as error:
-            self.malformed += 1
-            logger.warning("dropped a malformed message from %s: %s", name, error)
-            return []
-        if not isinstance(message, _FROM_TRAINERS):
-            self.malformed += 1
-            logger.warning("dropped a %s from %s: only a trainer may come over tcp", type(message).__name__, name)
-            return []
-        return [Received(name, message)]
 
 
 class _Clients:
@@ -252,16 +268,17 @@ class _Clients:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._refused, self._let_in = Rarely(logger), Rarely(logger, logging.INFO)
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Called in the authenticator's thread, with the key in Z85."""
         try:
             name = known_clients(self._folder).get(key)
         except BadInputError as error:
-            logger.error("refused a trainer: %s", error)
+            self._refused.log("refused a trainer: %s", error)
             return False
         if name is None:
-            logger.warning("refused a trainer: its key %s is not in %s", key.decode(), self._folder)
+            self._refused.log("refused a trainer: its key %s is not in %s", key.decode(), self._folder)
             return False
-        logger.info("trainer with the key of %s", name)
+        self._let_in.log("trainer with the key of %s", name)
         return True

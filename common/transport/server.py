@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -20,8 +21,9 @@ from common.arena import Arena
 from common.config import TransportConfig
 from common.errors import BadInputError
 from common.process import is_suspended
+from common.rarely import Rarely
 from common.transport.addresses import SOCKET_FOLDER, Addresses
-from common.transport.events import Event, Lost, Received
+from common.transport.events import BYTES_A_POLL, MESSAGES_A_POLL, UNREAD_MESSAGES, Event, Lost, Received
 from common.transport.lifeline import LAST_WORD, PEERCRED
 from common.transport.remote_server import PayloadBytes, RemoteServer
 
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _LAST_MESSAGES_S = 2.0
 _LEAVING_POLL_S = 0.01
+_ACCEPTS_A_POLL = 64
+_ANSWER_S = 1.0
 
 
 @dataclass
@@ -46,6 +50,9 @@ class ServerTransport:
 
     def __init__(self, run_dir: Path, config: TransportConfig, arena: Arena, plan_hash: str) -> None:
         self._malformed = 0
+        self._drained = True  # the newest poll read all that had come
+        self._refused, self._dropped = Rarely(logger), Rarely(logger)
+        self._spare = _spare_descriptor()
         self._remote: RemoteServer | None = None
         self._config = config
         self._arena = arena
@@ -64,8 +71,9 @@ class ServerTransport:
             self._listener.bind(self._addresses.lifeline)
         except OSError as error:
             self._listener.close()
+            reason = _why_taken(run_dir, self._addresses) if error.errno == errno.EADDRINUSE else f"{run_dir}: {error}"
             self._addresses.close()
-            raise BadInputError(f"{run_dir}: a fetcher is already running in this run directory ({error})") from None
+            raise BadInputError(reason) from None
         self._listener.listen(64)
         self._listener.setblocking(False)
         self._context = zmq.Context()
@@ -73,7 +81,8 @@ class ServerTransport:
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.IPC_FILTER_UID, os.getuid())  # its abstract name can be seen by everybody
         self._router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
-        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+        self._router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
+        for option in (zmq.SNDHWM, zmq.LINGER):
             self._router.setsockopt(option, 0)
         self._router.bind(self._addresses.control(self._token))
         self._poller = zmq.Poller()
@@ -101,17 +110,20 @@ class ServerTransport:
         self._poller.register(fd, zmq.POLLIN)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What happened, messages before deaths; an empty list after ``timeout_s``."""
+        """What happened, messages before deaths; an empty list after ``timeout_s``.
+
+        It handles a bounded part of what has come, whoever sends without end: the rest comes the next time.
+        """
         if self._leaving or (self._remote is not None and self._remote.is_waiting_for_an_end):
             timeout_s = min(timeout_s, _LEAVING_POLL_S)
         ready = {fd for fd, _ in self._poller.poll(int(timeout_s * 1000)) if isinstance(fd, int)}
         if self._listener.fileno() in ready:
-            self._accept_all()
+            self._accept_some()
         for fd in ready & self._by_fd.keys():
             if self._is_ended(self._by_fd[fd]):
                 self._poller.unregister(fd)
                 self._leaving[self._by_fd[fd]] = time.monotonic()
-        events: list[Event] = [*self._receive_all()]
+        events: list[Event] = [*self._receive_some()]
         for peer in [peer for peer in self._leaving if self._has_said_all(peer)]:
             self._forget(peer)
             events.append(Lost(peer))
@@ -162,35 +174,47 @@ class ServerTransport:
             for path in self._folder.iterdir():
                 path.unlink()
         self._addresses.close()
+        with contextlib.suppress(OSError):
+            os.close(self._spare)
 
-    def _accept_all(self) -> None:
-        while True:
+    def _accept_some(self) -> None:
+        for _ in range(_ACCEPTS_A_POLL):
             try:
                 lifeline, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            pid, uid, _ = PEERCRED.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEERCRED.size))
-            if uid != os.getuid():
-                logger.warning("refused a peer of another user (uid %d)", uid)
-                lifeline.close()
-                continue
-            peer = f"{pid}-{secrets.token_hex(8)}"
-            welcome = {
-                "v": m.PROTOCOL_VERSION,
-                "peer": peer,
-                "control": self._token,
-                "plan_hash": self._plan_hash,
-                "slots": self._arena.slots,
-                "slot_bytes": self._arena.slot_bytes,
-            }
-            try:
-                socket.send_fds(lifeline, [msgpack.packb(welcome)], [self._arena.fd])
-            except OSError:
-                lifeline.close()
-                continue
-            self._peers[peer] = _Peer(lifeline, pid, _pidfd(pid, lifeline))
-            self._by_fd[lifeline.fileno()] = peer
-            self._poller.register(lifeline.fileno(), zmq.POLLIN)
+            except OSError as error:  # the machine has no descriptor left: let one peer go, which connects again
+                self._refused.log("can't accept a peer: %s", error.strerror)
+                with contextlib.suppress(OSError):
+                    os.close(self._spare)
+                    self._listener.accept()[0].close()
+                self._spare = _spare_descriptor()
+                return
+            self._welcome(lifeline)
+
+    def _welcome(self, lifeline: socket.socket) -> None:
+        pid, uid, _ = PEERCRED.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEERCRED.size))
+        if uid != os.getuid():
+            self._refused.log("refused a peer of another user (uid %d)", uid)
+            lifeline.close()
+            return
+        peer = f"{pid}-{secrets.token_hex(8)}"
+        welcome = {
+            "v": m.PROTOCOL_VERSION,
+            "peer": peer,
+            "control": self._token,
+            "plan_hash": self._plan_hash,
+            "slots": self._arena.slots,
+            "slot_bytes": self._arena.slot_bytes,
+        }
+        try:
+            socket.send_fds(lifeline, [msgpack.packb(welcome)], [self._arena.fd])
+        except OSError:
+            lifeline.close()
+            return
+        self._peers[peer] = _Peer(lifeline, pid, _pidfd(pid, lifeline))
+        self._by_fd[lifeline.fileno()] = peer
+        self._poller.register(lifeline.fileno(), zmq.POLLIN)
 
     def _is_ended(self, peer: str) -> bool:
         entry = self._peers[peer]
@@ -208,15 +232,20 @@ class ServerTransport:
         """True if no message of a peer that has ended is still on its way: the lifeline is faster than ZeroMQ."""
         entry = self._peers[peer]
         is_late = time.monotonic() - self._leaving[peer] > _LAST_MESSAGES_S
-        return entry.sent is None or entry.received >= entry.sent or is_late
+        is_through = self._drained if entry.sent is None else entry.received >= entry.sent
+        return is_through or is_late
 
-    def _receive_all(self) -> list[Received]:
+    def _receive_some(self) -> list[Received]:
         events: list[Received] = []
-        while True:
+        num_bytes = 0
+        self._drained = False
+        for _ in range(MESSAGES_A_POLL):
             try:
                 frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return events
+                self._drained = True
+                break
+            num_bytes += sum(map(len, frames))
             peer = frames[0].decode("latin-1")
             if peer in self._peers:
                 self._peers[peer].received += 1
@@ -227,7 +256,10 @@ class ServerTransport:
                 events.append(Received(peer, m.decode(frames[1])))
             except m.MalformedMessage as error:
                 self._malformed += 1
-                logger.warning("dropped a malformed message from %s: %s", peer, error)
+                self._dropped.log("dropped a malformed message from %s: %s", peer, error)
+            if num_bytes > BYTES_A_POLL:
+                break
+        return events
 
     def _forget(self, peer: str) -> None:
         entry = self._peers.pop(peer)
@@ -237,6 +269,28 @@ class ServerTransport:
         entry.lifeline.close()
         if entry.pidfd is not None:
             os.close(entry.pidfd)
+
+
+def _spare_descriptor() -> int:
+    """One that is given up when none is left; -1 if even that one was taken."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return -1
+
+
+def _why_taken(run_dir: Path, addresses: Addresses) -> str:
+    """Who holds the place of the run's fetcher."""
+    running = f"{run_dir}: a fetcher is already running in this run directory"
+    if addresses.folder_fd is not None:
+        return running
+    other = "set transport.sockets=folder for all processes of the run"
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lifeline:
+        lifeline.settimeout(_ANSWER_S)
+        lifeline.connect(addresses.lifeline)
+        uid = PEERCRED.unpack(lifeline.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEERCRED.size))[1]
+        return running if uid == os.getuid() else f"{run_dir}: its socket's name is taken by user {uid}; {other}"
+    return f"{running}, or another process has taken its socket's name; if it is none of yours, {other}"
 
 
 def _pidfd(pid: int, lifeline: socket.socket) -> int | None:

@@ -9,8 +9,9 @@ _HEARTBEATS = 4
 """Sent within the timeout."""
 
 
-def set_heartbeat(socket: zmq.Socket[bytes], timeout_s: float) -> None:
-    """End a connection whose other side is silent for ``timeout_s``."""
+def set_heartbeat(socket: zmq.Socket[bytes], timeout_s: float) -> float:
+    """End a connection whose other side is silent for ``timeout_s``; the seconds between two heartbeats."""
     timeout_ms = max(_HEARTBEATS, int(timeout_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_IVL, timeout_ms // _HEARTBEATS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)
+    return timeout_ms / _HEARTBEATS / 1000

@@ -54,16 +54,13 @@ def encode_handshake(handshake: Join | Welcome) -> bytes:
 
 def decode_handshake(raw: bytes, kind: type[Handshake]) -> Handshake:
     """The handshake in ``raw``. Raises OtherVersion, or MalformedMessage for anything else."""
-    try:
-        fields = msgpack.unpackb(raw, use_list=False)
-    except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise m.MalformedMessage(f"not msgpack: {error}") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
+    fields = m.unpack(raw)
+    version = fields.pop("v", None)
+    if not isinstance(version, int):
         raise m.MalformedMessage("a handshake without a version")
-    version = fields.pop("v")
     if version != m.PROTOCOL_VERSION:
         raise OtherVersion(version)
     try:
         return TypeAdapter(kind).validate_python(fields)
     except (ValidationError, TypeError) as error:
-        raise m.MalformedMessage(f"{kind.__name__}: {error!s:.200}") from None
+        raise m.MalformedMessage(f"{kind.__name__}: {m.first_error(error)}") from None

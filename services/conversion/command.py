@@ -10,7 +10,7 @@ import click
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.redact import without_secrets
+from common.redact import shown
 from services.conversion.convert import Converted, convert_file
 from services.conversion.layout import Compression
 from services.fetcher.inputs import expand
@@ -57,7 +57,7 @@ def convert(
     with Remotes(config) as remotes:
         files = expand(inputs, remotes)
         for source, target in zip(files, targets(files, out), strict=True):
-            name = without_secrets(source.url)
+            name = shown(source.url)
             try:
                 with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
                     converted = convert_file(
@@ -74,7 +74,7 @@ def convert(
                 if len(files) == 1:
                     raise
                 bad.append(str(error))
-                click.echo(f"not converted: {without_secrets(str(error))}", err=True)
+                click.echo(f"not converted: {shown(str(error))}", err=True)
                 continue
             click.echo(f"{name} -> {target}: {_line(converted)}")
     if bad:
@@ -94,7 +94,7 @@ def targets(files: Sequence[SourceFile], out: Path) -> list[Path]:
         place = out / f"{PurePosixPath(urlsplit(file.url).path).stem}.parquet"
         if place in places:
             raise BadInputError(
-                f"{without_secrets(places[place])} and {without_secrets(file.url)} would both become {place}; convert "
+                f"{shown(places[place])} and {shown(file.url)} would both become {place}; convert "
                 "them into different directories"
             )
         places[place] = file.url

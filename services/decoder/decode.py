@@ -21,6 +21,7 @@ from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
 from common.ragged import Array, UnitArrays, unit_arrays
+from common.redact import shown
 from common.schema import Depth, Workload
 from common.streams import Stream, generator
 from services.decoder.gather import offsets_of, take_particles, take_rows
@@ -92,12 +93,12 @@ class Decode:
                 pieces += self._read_parts([part], beat)
                 parts.append(part)
             except BadRowsError as error:
-                bad.append(Quarantined(part.file, part.row_group, part.rows, str(error)[:2000]))
+                bad.append(Quarantined(part.file, part.row_group, part.rows, shown(str(error))))
             except (MachineError, MemoryError) as error:
                 if not _is_too_large(error):
                     raise
                 reason = f"{part.name}: row group {part.row_group} needs {too_much()} to decode"
-                bad.append(Quarantined(part.file, part.row_group, part.rows, reason[:2000]))
+                bad.append(Quarantined(part.file, part.row_group, part.rows, shown(reason)))
                 free_heap()
         return parts, pieces, bad
 

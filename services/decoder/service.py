@@ -14,11 +14,12 @@ import pyarrow as pa
 from common import messages as m
 from common.bounds import working_bytes
 from common.errors import BadInputError
-from common.input_errors import MachineError, one_line
+from common.input_errors import MachineError
 from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
+from common.redact import shown
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config import Config
 from services.decoder.decode import Decode
@@ -107,8 +108,8 @@ def _failed(lease: m.Lease, error: Exception) -> m.Failed:
     missing = error.path if isinstance(error, MachineError) and error.number == errno.ENOENT else ""
     if missing and any(part.remote and part.path == missing for part in unit.parts):
         # The cache directory was removed: the fetcher brings its files again.
-        return m.Failed(k, lease.lease, str(error)[:2000], gone=True)
-    return m.Failed(k, lease.lease, (one_line(error) or type(error).__name__)[:2000], machine=True)
+        return m.Failed(k, lease.lease, shown(str(error)), gone=True)
+    return m.Failed(k, lease.lease, shown(str(error)) or type(error).__name__, machine=True)
 
 
 def _pause(transport: PeerTransport, stop: StopFlag) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.redact import without_secrets
+from common.redact import shown
 from services.config import Config
 from services.fetcher.cache import Cache
 from services.fetcher.inputs import local_path, named_inputs
@@ -38,7 +38,7 @@ def staging(config: Config, remotes: Remotes, sources: Sequence[SourceFile]) -> 
 
             def bring(index: int, source: SourceFile) -> StagedFile:
                 if local_path(source.url) is None:
-                    click.echo(f"{without_secrets(source.url)}: {source.size_bytes / 2**20:,.1f} MiB", err=True)
+                    click.echo(f"{shown(source.url)}: {source.size_bytes / 2**20:,.1f} MiB", err=True)
                 found = stage(index, source, None)
                 if isinstance(found, NotStaged):
                     raise BadInputError(f"{found.reason}; try again later")
@@ -66,7 +66,7 @@ def trained_on(sources: Sequence[SourceFile], trained: Config, remotes: Remotes)
     for source in sources:
         path = local_path(source.url)
         if path.resolve() in local if path else any(_names(text, source.url) for text in inputs):
-            found.append(without_secrets(source.url))
+            found.append(shown(source.url))
     return found
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from common.errors import BadInputError, TransientError
 from common.file_lock import NO_LOCKS, locked, try_lock
-from common.redact import without_secrets
+from common.redact import shown
 from services.fetcher.cache_layout import (
     FILE_MODE,
     NEW_SUM,
@@ -291,7 +291,7 @@ class Cache:
         noted = Sum.noted(self._layout.sum(name))
         if size_bytes == source.size_bytes and noted is not None and Sum.of(path) == noted:
             return True
-        logger.warning("%s: damaged in the cache (%s); fetching it again", without_secrets(source.url), path)
+        logger.warning("%s: damaged in the cache (%s); fetching it again", shown(source.url), path)
         return False
 
     def _was_checked(self, name: str, path: Path) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from common import messages as m
 from services.fetcher.inventory import Inventory
 
+_MOST_HELD = 4 * m.MAX_LANES
+
 
 class Claims:
     """Holds back what a trainer says, from its Attach on, until the inventory can tell whether it belongs here."""
@@ -28,7 +30,8 @@ class Claims:
             self._held[peer] = [message]
             return []
         if peer in self._held:
-            self._held[peer].append(message)
+            if len(self._held[peer]) < _MOST_HELD:  # a trainer says no more than Want, once a lane
+                self._held[peer].append(message)
             return []
         return [message]
 

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from common.config import ConfigBranch
+from common.messages import MAX_BAD_FILES
 
 GIB = 1 << 30
 _MAX_RANGES = 100_000
@@ -32,7 +33,7 @@ class FetcherConfig(ConfigBranch):
     """Most files fetched, or inspected, at a time. From a federation, as many of them as bring the most."""
     max_bad_files: int | float = 10
     """Failure budget: the run stops once more files are bad. A whole number counts files; one below 1 is a fraction
-    of the inventory."""
+    of the inventory. Never more than 100,000: a trainer names all of them when it attaches."""
     missing_ranges: Literal["skip", "stop"] = "skip"
     """What to do with a range that does not exist, or holds no file."""
     max_retries: int = Field(0, ge=0)
@@ -74,7 +75,8 @@ class FetcherConfig(ConfigBranch):
         """How many files of an inventory may be bad before the run stops."""
         if self.strict:
             return 0
-        return int(self.max_bad_files * num_files if 0 < self.max_bad_files < 1 else self.max_bad_files)
+        allowed = int(self.max_bad_files * num_files if 0 < self.max_bad_files < 1 else self.max_bad_files)
+        return min(allowed, MAX_BAD_FILES)
 
 
 def range_names(text: str) -> list[str]:

@@ -130,7 +130,7 @@ class Ledger:
         size_bytes = sum(file.size_bytes for file in files)
         digest = files_digest((file.url, file.size_bytes) for file in files)
         with self._db:
-            row = (_key(one), len(files), min(size_bytes, 2**63 - 1), digest, note)
+            row = (_key(one), len(files), size_bytes, digest, note)
             query = "INSERT INTO ranges (inputs, num_files, bytes, digest, note) VALUES (?, ?, ?, ?, ?)"
             added = self._db.execute(query, row)
             assert added.lastrowid is not None

@@ -19,13 +19,10 @@ import numpy.typing as npt
 from common.bounds import MOST_BATCH_ROWS, outlier_share
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.messages import Layout, Part, Quarantined, Source, Unit
+from common.messages import MAX_PARTS, MAX_TEXT_BYTES, Layout, Part, Quarantined, Source, Unit, shortened
 from common.ragged import slot_bytes_needed
 from common.schema import Workload
 from common.streams import Stream, generator
-
-MAX_PARTS = 64
-"""Most parts of one unit: bounds the message that carries it."""
 
 
 @dataclass(frozen=True, slots=True)  # slots: there may be millions
@@ -279,7 +276,7 @@ def plan_block(
         order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
         parts = _spans_in_order([parts[i] for i in order])
     quarantined = tuple(
-        Quarantined(file.file, -1, file.bad_rows, file.reason[:2000]) for file in staged if file.footer is None
+        Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None
     )
     packed = list(_pack(parts, capacity, stream)) or [()]
     return [
@@ -289,6 +286,7 @@ def plan_block(
 
 
 def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
+    remote = shortened(file.remote, MAX_TEXT_BYTES)
     file_row = file_particle = 0
     for index, group in enumerate(footer.row_groups):
         for span in group.spans or (Span(0, group.rows, group.particles),):
@@ -302,7 +300,7 @@ def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
                     particles=span.particles,
                     file_row=file_row,
                     file_particle=file_particle,
-                    remote=file.remote,
+                    remote=remote,
                     batch_rows=span.batch_rows,
                 )
         file_row += group.rows

@@ -6,7 +6,7 @@ import logging
 import random
 
 from common.errors import BadInputError, IcestreamError, TransientError
-from common.redact import without_secrets
+from common.redact import shown
 from services.fetcher.config import FetcherConfig
 from services.fetcher.inputs import NothingFound
 from services.fetcher.inventory import Inventory
@@ -79,7 +79,7 @@ class RangeListing:
         if not self._inventory.next_range.name or self._config.missing_ranges == "stop":
             raise error
         logger.warning("range %s is skipped: %s", self._inventory.next_range.name, error)
-        self._inventory.freeze([], without_secrets(str(error))[:1000])
+        self._inventory.freeze([], shown(str(error), 1000))
         self._worked()
 
     def _worked(self) -> None:
@@ -93,7 +93,7 @@ class RangeListing:
             raise BadInputError(str(error)) from None
         pause_s = self._backoff.failed(random.random())
         tries = self._backoff.tries
-        reason = without_secrets(str(error))
+        reason = shown(str(error))
         self._ledger.note_failure(one, tries, reason[:1000])
         if 0 < self._config.max_retries < tries:
             raise BadInputError(

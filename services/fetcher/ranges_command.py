@@ -13,7 +13,7 @@ import click
 
 from common.errors import BadInputError
 from common.file_lock import no_other_host
-from common.redact import without_secrets
+from common.redact import shown
 from services.config import CONFIG_FILE, load_config
 from services.fetcher.ledger import LEDGER_FILE, Ledger, damage_named
 from services.fetcher.ranges import make_ranges
@@ -68,13 +68,13 @@ def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
             done = place is not None and index < place.ranges_done
             running = not done and not any(line.state == "running" for line in lines)
             if frozen is not None and frozen.note:
-                lines.append(RangeLine(name, "skipped", 0, 0, without_secrets(frozen.note)))
+                lines.append(RangeLine(name, "skipped", 0, 0, shown(frozen.note)))
             elif frozen is not None:
                 state: State = "done" if done else "running" if running else "listed"
                 lines.append(RangeLine(name, state, frozen.num_files, frozen.bytes, ""))
             elif failure is not None:
                 tries, reason = failure
-                lines.append(RangeLine(name, "failed", 0, 0, f"{tries} tries: {without_secrets(reason)}"))
+                lines.append(RangeLine(name, "failed", 0, 0, f"{tries} tries: {shown(reason)}"))
             else:
                 lines.append(RangeLine(name, "to come", 0, 0, ""))
     return (place.epoch if place is not None else 0), lines

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from common.errors import BadInputError
-from common.redact import without_secrets
+from common.redact import shown
 from services.config import Config
 from services.fetcher.plan import SourceFile
 from services.fetcher.suffixes import SUFFIXES
@@ -65,7 +66,7 @@ class Remotes:
             raise BadInputError(f"it does not exist any more: {error}") from None
         if len(report.attempts) > 1:
             told = "; ".join(map(str, report.attempts))
-            logger.warning("%s: fetched by %d attempts: %s", without_secrets(source.url), len(report.attempts), told)
+            logger.warning("%s: fetched by %d attempts: %s", shown(source.url), len(report.attempts), told)
 
     @property
     def bytes_received(self) -> int:
@@ -97,7 +98,9 @@ class Remotes:
         from services.pelican.tokens.scopes import Need, needs
         from services.pelican.tokens.source import FoundTokens
 
-        inputs = expand_lists(self._config.input)
-        found = needs(inputs, storage_prefix=self._config.token.storage_prefix)
-        need = next((need for need in found if need.federation == host), Need(host, ()))
-        return FoundTokens(need, self._config.token)
+        inputs, prefix = expand_lists(self._config.input), self._config.token.storage_prefix
+        found = needs(inputs, storage_prefix=prefix)
+        need = next((need for need in found if need.federation == host.lower()), Need(host, ()))
+        written = needs([], [self._config.outputs.destination], storage_prefix=prefix)
+        writes = any(other.federation == host.lower() for other in written)
+        return FoundTokens(replace(need, writes=writes), self._config.token)

@@ -19,7 +19,7 @@ from common.metrics import Rate, Shares
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
-from common.redact import without_secrets
+from common.redact import shown
 from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config import Config
@@ -336,7 +336,7 @@ class FetcherService:
         self._pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
 
     def _name(self, file: int) -> str:
-        return without_secrets(self._inventory.source(file).url)
+        return shown(self._inventory.source(file).url)
 
     def _remember_bad(self, files: Sequence[int]) -> None:
         """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""

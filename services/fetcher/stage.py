@@ -12,7 +12,7 @@ from common.errors import BadInputError, IcestreamError, TransientError
 from common.file_kind import check_regular
 from common.input_errors import MachineError, machine_errno, one_line, raise_if_machine
 from common.own_faults import OwnFaults
-from common.redact import without_secrets
+from common.redact import shown
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
@@ -57,12 +57,12 @@ class Stage:
             if self._may_pass(error, path, is_local):
                 return NotStaged(file, _reason(source, error))
             if footer:  # The plan was made with it: the file's units stay, and the decoder quarantines their rows.
-                return StagedFile(file, "", footer, without_secrets(source.url))
+                return StagedFile(file, "", footer, shown(source.url))
             rows = error.rows if isinstance(error, BadFileError) else 0
             return StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=rows)
         if is_local:
             self.own_faults.worked(path)
-        return StagedFile(file, str(path), footer, "" if is_local else without_secrets(source.url))
+        return StagedFile(file, str(path), footer, "" if is_local else shown(source.url))
 
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""
@@ -102,6 +102,6 @@ class Stage:
 
 
 def _reason(source: SourceFile, error: IcestreamError) -> str:
-    """Why a file is bad. It is told in logs, summaries and checkpoints: no secret may be in it."""
+    """Why a file is bad, for logs, summaries and checkpoints."""
     text = str(error)
-    return without_secrets(text if text.startswith(f"{source.url}: ") else f"{source.url}: {text}")
+    return shown(text if text.startswith(f"{source.url}: ") else f"{source.url}: {text}")

@@ -12,7 +12,7 @@ import torch
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.redact import without_secrets
+from common.redact import shown
 from services.config import Config
 from services.fetcher.inputs import expand, local_path
 from services.fetcher.remotes import Remotes
@@ -116,7 +116,7 @@ class _Files:
 
     def primaries(self) -> Iterator[Primaries]:
         for number, source in enumerate(self._sources):
-            name = without_secrets(source.url)
+            name = shown(source.url)
             with local_file(source, self._remotes) as path:
                 yield from read_primaries(path, name, number, self._workload, self._wanted)
 

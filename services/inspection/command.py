@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.redact import without_secrets
+from common.redact import shown
 from services.fetcher.inputs import expand
 from services.fetcher.remotes import Remotes
 from services.inspection.describe import Description, as_json, describe
@@ -38,7 +38,7 @@ def inspect(
     found: list[Description] = []
     with Remotes(config) as remotes:
         for source in expand(inputs, remotes):
-            name = without_secrets(source.url)
+            name = shown(source.url)
             with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
                 found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
             if not in_json:

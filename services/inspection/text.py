@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from statistics import median
 
+from common.printable import printable
 from services.inspection.describe import Description, Range
+
+_LONGEST = 4000
 
 
 def lines(found: Description) -> list[str]:
-    """Some lines of text, of which the first names the file."""
+    """Some printable lines, of which the first names the file: names of columns may hold anything."""
+    return [printable(line, _LONGEST) for line in _lines(found)]
+
+
+def _lines(found: Description) -> list[str]:
     text = [f"{found.name}: {found.kind or 'unknown'}, {found.size_bytes / 2**20:,.2f} MiB"]
     if found.layout:
         width = max(len(column.name) for column in found.layout)

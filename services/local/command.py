@@ -15,7 +15,7 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.file_lock import RunLock, patience
-from common.redact import without_secrets
+from common.redact import shown
 from common.run_dir import make_run_dir
 from services.options import (
     absolute,
@@ -164,7 +164,7 @@ def run(
             from services.outputs.restore import restore_if_gone
 
             if brought := restore_if_gone(run_dir, config):
-                click.echo(without_secrets(brought))
+                click.echo(shown(brought))
         click.echo(_introduction(run_dir, config, resumes=_has_checkpoint(run_dir)))
         began_s = time.time()
         outcome = _supervise(run_dir, config, new_plan=new_plan, fresh=fresh)
@@ -265,7 +265,7 @@ def _can_ask() -> bool:
 
 
 def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
-    inputs = ", ".join(without_secrets(text) for text in config.input)
+    inputs = ", ".join(shown(text) for text in config.input)
     how = "resumes from its newest checkpoint" if resumes else "new"
     decoders = "decoders as needed" if config.local.decoders == "auto" else f"{config.local.decoders} decoders"
     trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"

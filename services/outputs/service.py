@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.errors import BadInputError, IcestreamError, TransientError
 from common.process import StopFlag
-from common.redact import without_secrets
+from common.redact import shown
 from common.status import OutputsStatus, write_status
 from services.config import Config
 from services.outputs.destinations import Destination, open_destination
@@ -37,7 +37,7 @@ class _Copies:
         self._run_dir = run_dir
         self._config = config.outputs
         self._destination = destination
-        self._where = without_secrets(where)
+        self._where = shown(where)
         self._take_over = take_over
         self._sync: Sync | None = None
         self._files = 0
@@ -70,12 +70,12 @@ class _Copies:
             if copied:
                 logger.info("%d files copied to %s", copied, self._where)
         except (TransientError, OSError) as error:
-            problem = without_secrets(f"{self._where}: {error}")
+            problem = shown(f"{self._where}: {error}")
             logger.warning("not copied: %s", problem)
         except IcestreamError as error:
             if self._sync is None:
                 raise  # the start: the user shall know at once
-            problem = without_secrets(f"{self._where}: {error}")
+            problem = shown(f"{self._where}: {error}")
             logger.error("not copied: %s", problem)
         bytes_copied = self._sync.bytes_copied if self._sync is not None else 0
         write_status(

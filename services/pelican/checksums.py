@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
+import re
 import zlib
 from collections.abc import Callable
 from typing import Protocol
@@ -13,6 +13,8 @@ from common.errors import BadInputError
 
 ORIGIN_ALGORITHMS = ("adler32", "md5", "crc32")
 """What an origin is asked for, best first."""
+_ZLIB_BYTES = 4
+_DIGEST_BYTES = {"adler32": _ZLIB_BYTES, "crc32": _ZLIB_BYTES, "md5": 16, "sha1": 20, "sha256": 32}
 
 
 class Hasher(Protocol):
@@ -49,13 +51,36 @@ def hasher(checksum: str) -> Hasher:
     raise BadInputError(f"checksum {checksum!r}: expected adler32, crc32, md5, sha1 or sha256")
 
 
+def is_checksum(text: str) -> bool:
+    """True for `algorithm=value` with a digest of the algorithm's length, in hexadecimal or base64."""
+    algorithm, _, value = text.partition("=")
+    if algorithm not in _DIGEST_BYTES:
+        return False
+    num_bytes = _DIGEST_BYTES[algorithm]
+    shortest = 1 if num_bytes == _ZLIB_BYTES else 2 * num_bytes  # some leave out leading zeros of an adler32
+    if re.fullmatch(f"[0-9A-Fa-f]{{{shortest},{2 * num_bytes}}}", value):
+        return True
+    return _from_base64(value) is not None and len(_from_base64(value) or b"") == num_bytes
+
+
+def from_digest(header: str) -> str:
+    """The best checksum in a Digest header (RFC 3230); empty if it holds none: nonsense must not make a file bad."""
+    found = dict(digest.strip().partition("=")[::2] for digest in header.split(",") if "=" in digest)
+    told = (f"{name}={found[name]}" for name in ORIGIN_ALGORITHMS if name in found)
+    return next((checksum for checksum in told if is_checksum(checksum)), "")
+
+
 def matches(checksum: str, found: Hasher) -> bool:
     """True if the bytes have this checksum. Origins write md5 in base64, adler32 at times without leading zeros."""
     value = checksum.partition("=")[2].strip()
     digest = found.hexdigest()
     if value.lower().zfill(len(digest)) == digest:
         return True
+    return (_from_base64(value) or b"").hex() == digest
+
+
+def _from_base64(text: str) -> bytes | None:
     try:
-        return base64.b64decode(value, validate=True).hex() == digest
-    except binascii.Error:
-        return False
+        return base64.b64decode(text, validate=True)
+    except ValueError:  # binascii.Error, and what isn't ASCII
+        return None

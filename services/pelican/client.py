@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
 import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 import aiohttp
 from multidict import CIMultiDictProxy
 from yarl import URL
 
 from common.errors import BadInputError
+from common.redact import shown
+from services.pelican.answers import json_object
 from services.pelican.config import PelicanConfig
 from services.pelican.director import Sources, parse_sources
 from services.pelican.errors import Attempt, DeniedError, NotFoundError, UnavailableError
-from services.pelican.url import PelicanUrl, escaped, may_get_token
-from services.pelican.webdav import Listing, MalformedListing, parse_listing
+from services.pelican.proxies import proxy_for
+from services.pelican.tokens.generation import parse_token_generation
+from services.pelican.tokens.recipient import Recipient
+from services.pelican.url import PelicanUrl, escaped, may_get_token, server_address
+from services.pelican.webdav import Listing, ListingParser, MalformedListing
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +35,20 @@ _AVOID_S = 60.0
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_LISTING_BYTES = 1 << 28
 _READ_BUFFER_BYTES = 1 << 20
-TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
+"""What a request raises. ValueError: an address or answer that aiohttp, yarl or a codec can't do anything with."""
 
 
 class TokenSource(Protocol):
     """Gives the token of one federation (services/pelican/tokens)."""
 
-    async def current(self) -> str | None:
-        """A token that is valid now; None: go without. Raises BadInputError or TransientError with guidance."""
+    async def current(self, recipient: Recipient) -> str | None:
+        """A token for this server that is valid now; None: go without.
 
-    async def refused(self, token: str | None) -> bool:
+        Raises BadInputError or TransientError with guidance.
+        """
+
+    async def refused(self, token: str | None, recipient: Recipient) -> bool:
         """A server denied it: look anew. True if another token may work now."""
 
     def describe(self) -> str:
@@ -64,7 +70,6 @@ def open_session() -> aiohttp.ClientSession:
         read_bufsize=_READ_BUFFER_BYTES,
         headers={"Accept-Encoding": "identity", "User-Agent": "icestream"},
         cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=bool(os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy")),
     )
 
 
@@ -109,11 +114,20 @@ class Federation:
         """Others first, for a while."""
         self._avoid_until_s[server] = time.monotonic() + _AVOID_S
 
-    async def authorisation(self, sources: Sources, *, always: bool = False) -> tuple[dict[str, str], str | None]:
-        """(headers, token) for a request to a server of these sources. Raises what the token source raises."""
-        if self.tokens is None or not (sources.require_token or always):
+    def recipient(self, sources: Sources, server: str, path: str, *, writes: bool = False) -> Recipient:
+        """A server of these sources, as one that may get a token."""
+        generation = parse_token_generation(sources.token_generation)
+        base_path = generation.base_path if generation is not None else ""
+        return Recipient(self.host, server, path, sources.issuers, base_path, writes=writes)
+
+    async def authorisation(self, sources: Sources, to: Recipient) -> tuple[dict[str, str], str | None]:
+        """(headers, token) for a request to a server of these sources. Raises what the token source raises.
+
+        A write needs a token even where reading does not.
+        """
+        if self.tokens is None or not (sources.require_token or to.writes) or not may_get_token(to.server):
             return {}, None
-        token = await self.tokens.current()
+        token = await self.tokens.current(to)
         return ({"Authorization": f"Bearer {token}"} if token else {}), token
 
     def denial(self, text: str, attempts: Sequence[Attempt] = ()) -> DeniedError | UnavailableError:
@@ -150,12 +164,9 @@ class Federation:
             return self._director[1]
         url = f"https://{self.host}/.well-known/pelican-configuration"
         async with self._request(f"the federation {self.host}", "GET", url) as response:
-            status, body = response.status, await response.content.read(_MAX_ANSWER_BYTES)
-        answer: object = None
-        if status == 200:
-            with contextlib.suppress(ValueError):
-                answer = json.loads(body)
-        director = answer.get("director_endpoint") if isinstance(answer, dict) else None
+            status, body = response.status, await _bounded(response, _MAX_ANSWER_BYTES)
+        answer = json_object(body) if status == 200 else None
+        director = answer.get("director_endpoint") if answer is not None else None
         if status in (404, 410) or (status == 200 and not isinstance(director, str)):
             said = f"answered {status}" if status != 200 else "names no director"
             raise BadInputError(
@@ -164,8 +175,8 @@ class Federation:
         if not isinstance(director, str):
             raise UnavailableError(f"{self.host}: discovery answered {status} ({url})")
         if not may_get_token(director):
-            raise BadInputError(f"{self.host}: its director {director[:200]!r} is no https address")
-        self._director = (time.monotonic(), director.rstrip("/"))
+            raise BadInputError(f"{self.host}: its director {shown(director, 200)!r} is no https address")
+        self._director = (time.monotonic(), server_address(director))
         return self._director[1]
 
     # -------------------------------------------------------------- listings
@@ -192,10 +203,16 @@ class Federation:
                 f"{PelicanUrl(self.host, path)}: the namespace {sources.namespace or '?'} can't be listed; "
                 "name the files in a list file (-i @files.txt)"
             )
+        to = self.recipient(sources, sources.collections, path)
         for is_last in (False, True):
-            headers, token = await self.authorisation(sources)
-            status, server, body, text = await self._propfind(sources.collections + escaped(path), headers)
-            if status in (401, 403) and self.tokens is not None and not is_last and await self.tokens.refused(token):
+            headers, token = await self.authorisation(sources, to)
+            status, listing, text = await self._propfind(sources.collections, path, headers)
+            if (
+                status in (401, 403)
+                and self.tokens is not None
+                and not is_last
+                and await self.tokens.refused(token, to)
+            ):
                 continue
             break
         where = f"{PelicanUrl(self.host, path)}: {sources.collections}"
@@ -203,16 +220,10 @@ class Federation:
             raise NotFoundError(f"{PelicanUrl(self.host, path)}: no such file or directory at {sources.collections}")
         if status in (401, 403):
             raise self.denial(f"{where} refuses the listing ({status})")
-        if status != 207:
+        if listing is None:
             raise UnavailableError(f"{where} answered {status}: {text}")
-        try:
-            listing = parse_listing(body, path, raw_names="xrootd" in server.lower())
-        except MalformedListing as error:
-            raise UnavailableError(f"{where} sent no listing: {error}") from None
-        if listing.refused:
-            logger.warning(
-                "%s lists %d impossible names: %s", where, len(listing.refused), ", ".join(listing.refused[:3])
-            )
+        if listing.num_refused:
+            logger.warning("%s lists %d impossible names: %s", where, listing.num_refused, ", ".join(listing.refused))
         return listing
 
     async def _collections(self, path: str) -> Sources:
@@ -225,17 +236,22 @@ class Federation:
             self._sources[f"ls {sources.namespace.rstrip('/')}"] = (time.monotonic(), sources)
         return sources
 
-    async def _propfind(self, url: str, headers: Mapping[str, str]) -> tuple[int, str, bytes, str]:
-        """(status, server software, body, what it says if it is no listing)."""
-        body = bytearray()
+    async def _propfind(self, server: str, path: str, headers: Mapping[str, str]) -> tuple[int, Listing | None, str]:
+        """(status, listing, what it says if it is none)."""
+        url, parser, num_bytes = server + escaped(path), ListingParser(), 0
         async with self._request("the listing", "PROPFIND", url, {**headers, "Depth": "1"}) as response:
             if response.status != 207:
-                return response.status, "", b"", await _short_text(response)
-            async for chunk in response.content.iter_any():
-                body += chunk
-                if len(body) > _MAX_LISTING_BYTES:
-                    raise UnavailableError(f"{url}: a listing of more than {_MAX_LISTING_BYTES >> 20} MiB")
-            return response.status, response.headers.get("Server", ""), bytes(body), ""
+                return response.status, None, await _short_text(response)
+            try:
+                async for chunk in response.content.iter_any():
+                    parser.feed(chunk)
+                    num_bytes += len(chunk)
+                    if num_bytes > _MAX_LISTING_BYTES:
+                        raise MalformedListing(f"more than {_MAX_LISTING_BYTES >> 20} MiB")
+                raw_names = "xrootd" in response.headers.get("Server", "").lower()
+                return response.status, parser.listing(path, raw_names=raw_names), ""
+            except MalformedListing as error:
+                raise UnavailableError(f"{PelicanUrl(self.host, path)}: {server} sent no listing: {error}") from None
 
     @asynccontextmanager
     async def _request(
@@ -243,32 +259,51 @@ class Federation:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Raises UnavailableError if it can't be reached, or falls silent."""
         try:
-            async with self.session.request(
-                method, URL(url, encoded=True), headers=headers, timeout=self._timeout, allow_redirects=False
-            ) as response:
+            async with request(self.session, method, url, headers=headers, timeout=self._timeout) as response:
                 yield response
         except TRANSPORT_ERRORS as error:
             limit = f" within {self.config.list_timeout_s:g} s" if isinstance(error, asyncio.TimeoutError) else ""
             raise UnavailableError(f"{what} can't be reached{limit}: {url.partition('?')[0]}: {told(error)}") from None
 
 
+def request(
+    session: aiohttp.ClientSession, method: str, url: str, **more: Any
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    """Every request of ours: through the environment's proxy, and to nobody whom a redirect names.
+
+    A redirect would carry the token with it.
+    """
+    address = URL(url, encoded=True)
+    return session.request(method, address, proxy=proxy_for(address), allow_redirects=False, **more)
+
+
 def told(error: BaseException) -> str:
     """An error of the transport in one line."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not trusted (SSL_CERT_FILE names a file with more authorities)"
-    text = " ".join(str(error).split())[:200]
+    text = shown(str(error), 200)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_LISTS = ("Link", "X-Pelican-Authorization", "X-Pelican-Token-Generation")
+"""Headers that may come several times: a director repeats that of the issuers."""
 
 
 def single(headers: CIMultiDictProxy[str]) -> dict[str, str]:
     """The director's headers under the names that pelicanfs looks for."""
-    names = ("Link", "Location", "X-Pelican-Namespace", "X-Pelican-Authorization", "X-Pelican-Token-Generation")
-    found = {name: headers[name] for name in names if name in headers}
-    if "Link" in found:
-        found["Link"] = ", ".join(headers.getall("Link"))  # a list may come in several headers
-    return found
+    found = {name: headers[name] for name in ("Location", "X-Pelican-Namespace") if name in headers}
+    return found | {name: ", ".join(headers.getall(name)) for name in _LISTS if name in headers}
+
+
+async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body, or its first bytes; ``read()`` alone gives what has arrived so far."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) >= most:
+            break
+    return bytes(body[:most])
 
 
 async def _short_text(response: aiohttp.ClientResponse) -> str:
-    body = await response.content.read(2000)
-    return " ".join(body.decode(errors="replace").split())[:200]
+    return shown((await _bounded(response, 2000)).decode(errors="replace"), 200)

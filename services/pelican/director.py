@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from pelicanfs.dir_header_parser import parse_director_response
 
-from services.pelican.url import may_get_token, server_of
+from services.pelican.tokens.generation import named_issuers
+from services.pelican.url import may_get_token, server_address, server_of
 
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 
@@ -25,6 +26,8 @@ class Sources:
     """Server that lists directories; empty if none does."""
     token_generation: str
     """Header that says who makes tokens for it (services/pelican/tokens/generation.py)."""
+    issuers: tuple[str, ...] = ()
+    """Issuers whose tokens the namespace takes."""
 
 
 def parse_sources(headers: Mapping[str, str], path: str, *, writes: bool = False) -> Sources:
@@ -35,21 +38,28 @@ def parse_sources(headers: Mapping[str, str], path: str, *, writes: bool = False
     answer = parse_director_response(dict(headers))
     links = []
     for url, attributes in _LINK.findall(headers.get("Link", "")):
-        priority = re.search(r"pri=(\d{1,6})", attributes)
+        priority = re.search(r"pri=([0-9]{1,6})", attributes)
         server = server_of(url, path)
-        if server is not None and server.startswith(("https://", "http://")):
+        if server is not None:
             links.append((int(priority[1]) if priority else 1_000_000, server))
-    namespace = answer.x_pel_ns_hdr
-    require_token = namespace.require_token if namespace else False
-    collections = (namespace.collections_url or "").rstrip("/") if namespace else ""
+    header = answer.x_pel_ns_hdr
+    require_token = header.require_token if header else False
+    collections = server_address(header.collections_url or "") if header else ""
     servers = dict.fromkeys(server for _, server in sorted(links, key=lambda link: link[0]))
     if require_token or writes:
         servers = {server: None for server in servers if may_get_token(server)}
         collections = collections if may_get_token(collections) else ""
+    generation = headers.get("X-Pelican-Token-Generation", "")
     return Sources(
         servers=tuple(servers),
-        namespace=namespace.namespace if namespace else "",
+        namespace=header.namespace if header and _is_above(header.namespace, path) else "",
         require_token=require_token,
         collections=collections,
-        token_generation=headers.get("X-Pelican-Token-Generation", ""),
+        token_generation=generation,
+        issuers=named_issuers(headers.get("X-Pelican-Authorization", ""), generation),
     )
+
+
+def _is_above(namespace: str, path: str) -> bool:
+    """True if the path lies in the namespace: what is known of it is used for others in it."""
+    return namespace.startswith("/") and (path + "/").startswith(namespace.rstrip("/") + "/")

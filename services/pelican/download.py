@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-from yarl import URL
 
-from services.pelican.checksums import ORIGIN_ALGORITHMS, Hasher, hasher, matches
-from services.pelican.client import TRANSPORT_ERRORS, Federation, told
+from common.redact import shown
+from services.pelican.answers import byte_range, number
+from services.pelican.checksums import ORIGIN_ALGORITHMS, Hasher, from_digest, hasher, matches
+from services.pelican.client import TRANSPORT_ERRORS, Federation, request, told
 from services.pelican.director import Sources
 from services.pelican.errors import Attempt, CorruptError, DeniedError, NotFoundError, UnavailableError
 from services.pelican.url import PelicanUrl, escaped
@@ -151,25 +153,23 @@ class _Transfer:
         return False
 
     async def _stream_authorised(self, server: str, sources: Sources) -> None:
-        headers, token = await self._federation.authorisation(sources)
+        to = self._federation.recipient(sources, server, self._path)
+        headers, token = await self._federation.authorisation(sources, to)
         try:
             await self._stream(server, headers)
         except _Failed as failure:
             tokens = self._federation.tokens
-            if failure.kind != "denied" or tokens is None or not await tokens.refused(token):
+            if failure.kind != "denied" or tokens is None or not await tokens.refused(token, to):
                 raise
-            headers, _ = await self._federation.authorisation(sources)
+            headers, _ = await self._federation.authorisation(sources, to)
             await self._stream(server, headers)
 
     async def _stream(self, server: str, headers: dict[str, str]) -> None:
         size_bytes = self._size_bytes
         if self._have:
             headers = {**headers, "Range": f"bytes={self._have}-{size_bytes - 1}"}
-        url = URL(server + escaped(self._path), encoded=True)
-        # A redirect would carry the token to whoever it names.
-        async with self._federation.session.get(
-            url, headers=headers, timeout=self._timeout, allow_redirects=False
-        ) as response:
+        url = server + escaped(self._path)
+        async with request(self._federation.session, "GET", url, headers=headers, timeout=self._timeout) as response:
             self._check_answer(response)
             if self._have and response.status == 200:
                 self._begin_anew()  # it doesn't know ranges
@@ -199,15 +199,23 @@ class _Transfer:
             raise _Failed(str(status))
         if status == 206 and not self._have:
             raise _Failed("206 without a range")
-        # Each of the two may be all that is there, and each may be wrong.
-        whole = response.headers.get("Content-Range", "").rpartition("/")[2]
-        length = response.content_length
-        expected = self._size_bytes - (self._have if status == 206 else 0)
-        if (whole.isdigit() and int(whole) != self._size_bytes) or (length is not None and length > expected):
-            told_bytes = int(whole) if whole.isdigit() else length
-            raise _Failed(f"it has {told_bytes} bytes there, the inventory says {self._size_bytes}", "size")
+        size_bytes = self._size_bytes
+        if status == 206:
+            self._check_range(response.headers.get("Content-Range", ""))
+        length = _length(response)
+        expected = size_bytes - (self._have if status == 206 else 0)
+        if length is not None and length > expected:
+            raise _Failed(f"it has {length} bytes there, the inventory says {expected}", "size")
         if length is not None and length < expected:
             raise _Failed(f"it offers {length} bytes, {expected} are missing", "size")
+
+    def _check_range(self, header: str) -> None:
+        """Each part of it may be all that is there, and each may be wrong."""
+        found = byte_range(header)
+        if found is None or found.first != self._have:
+            raise _Failed(f"bytes from {self._have} on were asked for, it sends {shown(header, 60) or 'no range'!r}")
+        if found.size_bytes not in (None, self._size_bytes):
+            raise _Failed(f"it has {found.size_bytes} bytes there, the inventory says {self._size_bytes}", "size")
 
     def _write(self, chunks: list[bytes], num_bytes: int) -> float:
         """Append; seconds to pause. Raises OSError with the part's name, _Failed if it is too much."""
@@ -215,15 +223,12 @@ class _Transfer:
             return 0.0
         if self._have + num_bytes > self._size_bytes:
             raise _Failed(f"more than {self._size_bytes} bytes", "size")
-        try:
+        with self._own_disk():
             written = os.pwritev(self._fd, chunks, self._have)
             if written < num_bytes:  # the disk is full, or a signal came: the rest in one piece, or the error
                 rest = memoryview(b"".join(chunks))[written:]
                 while rest:
                     rest = rest[os.pwrite(self._fd, rest, self._have + num_bytes - len(rest)) :]
-        except OSError as error:
-            error.filename = str(self._part)
-            raise
         if self._hasher is not None:
             for chunk in chunks:
                 self._hasher.update(chunk)
@@ -239,11 +244,12 @@ class _Transfer:
     def _read_what_is_there(self) -> None:
         """Before bytes are added: the hash of those on disk."""
         if self._checksum and self._hasher is None:
-            self._hasher = hasher(self._checksum)
-            offset = 0
-            while offset < self._have and (data := os.pread(self._fd, 1 << 20, offset)):
-                self._hasher.update(data)
-                offset += len(data)
+            found, offset = hasher(self._checksum), 0
+            with self._own_disk():
+                while offset < self._have and (data := os.pread(self._fd, 1 << 20, offset)):
+                    found.update(data)
+                    offset += len(data)
+            self._hasher = found
 
     def _verify(self) -> None:
         """Raises _Failed, and begins anew, if what is on disk is not the object."""
@@ -258,8 +264,18 @@ class _Transfer:
             self._begin_anew()
             raise _Failed(f"{found} arrived, expected {self._checksum}", "corrupt")
 
+    @contextmanager
+    def _own_disk(self) -> Iterator[None]:
+        """Errors of our own disk bear the part's name, which tells them from a server's."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._part)
+            raise
+
     def _begin_anew(self) -> None:
-        os.ftruncate(self._fd, 0)
+        with self._own_disk():
+            os.ftruncate(self._fd, 0)
         self._have = 0
         self._hasher = None
 
@@ -286,14 +302,23 @@ async def _origin_checksum(federation: Federation, path: str, sources: Sources) 
     """
     if not sources.collections:
         return ""
-    headers, _ = await federation.authorisation(sources)
+    headers, _ = await federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
     headers |= {"Want-Digest": ",".join(ORIGIN_ALGORITHMS), "Connection": "close"}
     timeout = aiohttp.ClientTimeout(total=federation.config.list_timeout_s)
-    url = URL(sources.collections + escaped(path), encoded=True)
+    url = sources.collections + escaped(path)
     try:
-        async with federation.session.head(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
-            digests = response.headers.get("Digest", "") if response.status == 200 else ""
+        async with request(federation.session, "HEAD", url, headers=headers, timeout=timeout) as response:
+            return from_digest(response.headers.get("Digest", "")) if response.status == 200 else ""
     except TRANSPORT_ERRORS:
         return ""
-    found = dict(digest.strip().partition("=")[::2] for digest in digests.split(",") if "=" in digest)
-    return next((f"{name}={found[name]}" for name in ORIGIN_ALGORITHMS if name in found), "")
+
+
+def _length(response: aiohttp.ClientResponse) -> int | None:
+    """Bytes of the body that the server promises; None: it doesn't."""
+    text = response.headers.get("Content-Length")
+    if text is None:
+        return None
+    length = number(text)
+    if length is None:
+        raise _Failed(f"it promises {shown(text, 60)!r} bytes")
+    return length

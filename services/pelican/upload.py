@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-from yarl import URL
 
-from services.pelican.client import TRANSPORT_ERRORS, Federation, told
+from common.redact import shown
+from services.pelican.client import TRANSPORT_ERRORS, Federation, request, told
 from services.pelican.errors import NotFoundError, UnavailableError
 from services.pelican.url import PelicanUrl, escaped
 
@@ -62,14 +62,17 @@ async def _request(federation: Federation, method: str, path: str, file: Path | 
     sources = await federation.sources(path, write=True)
     config = federation.config
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=config.connect_timeout_s, sock_read=config.list_timeout_s)
-    server = federation.in_order(sources)[0]
-    url = URL(server + escaped(path), encoded=True)
+    server = next(iter(federation.in_order(sources)), None)
+    if server is None:
+        raise UnavailableError(f"{_url(federation, path)}: the director names no origin that may get a token")
+    url = server + escaped(path)
+    to = federation.recipient(sources, server, path, writes=True)
     for is_last in (False, True):
-        headers, token = await federation.authorisation(sources, always=True)
+        headers, token = await federation.authorisation(sources, to)
         try:
             with file.open("rb") if file is not None else _Nothing() as body:
-                async with federation.session.request(
-                    method, url, headers=headers, data=body, timeout=timeout, allow_redirects=False
+                async with request(
+                    federation.session, method, url, headers=headers, data=body, timeout=timeout
                 ) as response:
                     status = response.status
                     answer = (await response.content.read(500)).decode(errors="replace")
@@ -79,12 +82,12 @@ async def _request(federation: Federation, method: str, path: str, file: Path | 
             federation.failed(server)
             raise UnavailableError(f"{_url(federation, path)}: {server}: {told(error)}") from None
         tokens = federation.tokens
-        if status in (401, 403) and not is_last and tokens is not None and await tokens.refused(token):
+        if status in (401, 403) and not is_last and tokens is not None and await tokens.refused(token, to):
             continue
         break
     if status in (401, 403):
         raise federation.denial(f"{_url(federation, path)}: {server} refuses to write it ({status})")
-    return status, " ".join(answer.split())[:200]
+    return status, shown(answer, 200)
 
 
 class _Nothing:

@@ -208,8 +208,9 @@ class Feed:
         self._attached = True
         self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
         bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
+        skipped = tuple(k for k in at.skipped_units if k >= at.cursors[k % len(at.cursors)].unit)
         self._transport.send(
-            m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, at.skipped_units, bad_files, at.source)
+            m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, skipped, bad_files, at.source)
         )
         for lane in self._lanes:
             self._transport.send(m.Want(lane.number, self._units_in_advance))
@@ -338,7 +339,7 @@ class Feed:
                     lane.arrived.append((unit, self._arrays(unit)))
                 except SlotMismatch as error:
                     # Units of the lane may be on their way behind it: only a new connection is free of them.
-                    self._transport.send(m.Reject(unit.k, str(error)[:2000]))
+                    self._transport.send(m.Reject(unit.k, str(error)))
                     raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
             case m.End(number):
                 self._lane(number).ended = True

@@ -40,7 +40,7 @@ class Updated(NamedTuple):
 def uncompiled(kind: type[Kind]) -> type[Kind]:
     """The same optimiser without torch's marks for its compiler.
 
-    At their first call the marks import `torch._dynamo` and sympy: half of a trainer's start, and 80 MB.
+    At their first call the marks import `torch._dynamo` and sympy: half of the time and 70 MB of a trainer's start.
     """
     marked = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in marked}

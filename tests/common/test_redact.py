@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from common.redact import without_secrets
 
@@ -76,6 +80,118 @@ def test_a_secret_is_left_out_by_what_stands_before_it(text: str) -> None:
 )
 def test_everything_else_stays(text: str) -> None:
     assert without_secrets(text) == text
+
+
+_TOKEN_CHARS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~+/=!$*|^%#@:?&"
+SECRETS = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["", "auth-", "token.", "error", "scope", "null-", "a", "Zz", "-", "tokens."]),
+    st.text(_TOKEN_CHARS, min_size=8, max_size=60),
+    st.sampled_from(["x", "9", "=", ""]),
+)
+HEADERS = [
+    "Authorization: Bearer {}",
+    "authorization: bearer {}",
+    "{{'Authorization': 'Bearer {}', 'x': 1}}",
+    '{{"Authorization":"Bearer {}","x":1}}',
+    "b'Bearer {}'",
+    "curl -H 'Authorization: Bearer {}' https://h/p",
+    "Bearer {}",
+    "refused: Bearer {} (403)",
+    "Authorization: {}",
+    "Proxy-Authorization: Token {}",
+    "Bearer%20{}",
+    '{{"access_token": "{}", "token_type": "bearer"}}',
+    "{{'refresh_token': '{}'}}",
+    "BEARER_TOKEN={} icestream run",
+    "client_secret={}",
+    "device_code: {}",
+]
+QUERIES = [
+    "https://h/p?{}",
+    "HTTPS://h:8443/p?{} was refused",
+    "GET https://h/p?authz={} HTTP/1.1",
+    "https://h/p?a=1&authz=Bearer%20{}&b=2",
+    "pelican://h/p?authz={}",
+    "s3://b/k?X-Amz-Signature={}",
+    "/p?authz={}",
+    "<https://h/p?{}>; rel=duplicate",
+    "https://h/cb#access_token={}",
+]
+USERS = ["https://{}@h/p", "https://me:{}@h:8443/p", "proxy http://me:{}@proxy:3128", "s3://{}:x@b/k"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(SECRETS, st.sampled_from(HEADERS + QUERIES), st.sampled_from(["", "it failed: ", "a b\n"]))
+def test_no_secret_in_any_known_carrier_survives(secret: str, carrier: str, before: str) -> None:
+    text = without_secrets(before + carrier.format(secret))
+    assert secret not in text
+    assert secret[-8:] not in text
+    assert before in text
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.from_regex(r"[A-Za-z0-9!$&'()*+,;=._~-]{6,40}", fullmatch=True), st.sampled_from(USERS))
+def test_no_password_in_an_address_survives(secret: str, carrier: str) -> None:
+    assert secret not in without_secrets(carrier.format(secret))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.text(st.characters(categories=["L", "N"], exclude_characters=":"), min_size=1, max_size=20),
+    st.text(min_size=1, max_size=20),
+    st.sampled_from(["Basic", "basic", "BASIC"]),
+)
+def test_no_user_and_password_after_the_word_basic_survive(user: str, password: str, word: str) -> None:
+    encoded = base64.b64encode(f"{user}:{password}".encode(errors="replace")).decode()
+    assert encoded not in without_secrets(f"{word} {encoded}")
+
+
+WORDS = [
+    "basic",
+    "bearer",
+    "token",
+    "scope",
+    "403",
+    "cache0:8443",
+    "/ns/a@b.parquet",
+    "storage.read:/data",
+    "(404)",
+    "x=1",
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.sampled_from([word for word in WORDS if word != "bearer"]), max_size=8))
+def test_ordinary_words_stay(words: list[str]) -> None:
+    assert without_secrets(" ".join(words)) == " ".join(words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://cache:8443/ns/a@b.parquet",
+        "https://[::1]:8443/ns/a@b.parquet",
+        "pelican://osg-htc.org/d/muons-?.parquet",
+        "s3://bucket/x-[0-9]?.parquet",
+        "a basic recipe, and Basic hyperparameters",
+        "a bearer token, the Bearer token has expired",
+        'Bearer realm="x", error="invalid_token"',
+        '{"access_token": null}',
+    ],
+)
+def test_addresses_and_prose_that_only_look_alike_stay(text: str) -> None:
+    assert without_secrets(text) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(SECRETS, st.sampled_from(["Bearer {}", "https://h/p?{}", "authz={}", "https://u:{}@h/"]))
+def test_json_is_json_afterwards(secret: str, carrier: str) -> None:
+    content = {"a": carrier.format(secret), "b": [carrier.format(secret), 1], "c": {"authz": secret}, "d": None}
+    for text in (json.dumps(content), json.dumps(content, separators=(",", ":"))):
+        found = json.loads(without_secrets(text))
+        assert found["d"] is None
+        assert secret not in str(found)
 
 
 SCRIPT = f"""

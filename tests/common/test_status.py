@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
+import os
+import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from common import status
+from common.rarely import Rarely
 from common.status import STATUS_FOLDER, Counters, FetcherStatus, TrainerStatus, read_status, write_status
 
 
@@ -38,6 +46,56 @@ def test_a_file_that_is_no_status_is_none(tmp_path: Path, text: str) -> None:
 def test_the_folder_is_the_owners_only(tmp_path: Path) -> None:
     write_status(tmp_path, "fetcher", FetcherStatus())
     assert stat.S_IMODE((tmp_path / STATUS_FOLDER).stat().st_mode) == 0o700
+
+
+@contextlib.contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 20, hard))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_service_without_a_free_descriptor_still_writes_its_status(tmp_path: Path) -> None:
+    write_status(tmp_path, "fetcher", FetcherStatus(files_total=0))
+    with no_descriptor_left():
+        for files in (1, 2, 3):
+            write_status(tmp_path, "fetcher", FetcherStatus(files_total=files, problem="too many open files"))
+    found = read_status(tmp_path, "fetcher", FetcherStatus)
+    assert found is not None
+    assert found.files_total == 3
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE])
+def test_a_status_that_can_not_be_written_ends_no_service_and_is_told(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(status, "_not_written", Rarely(logging.getLogger(__name__)))
+    write_status(tmp_path, "fetcher", FetcherStatus(files_total=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", fail)
+        for _ in range(100):
+            write_status(tmp_path, "fetcher", FetcherStatus(files_total=2))
+    assert len(caplog.records) == 5
+    assert os.strerror(number) in caplog.records[0].getMessage()
+    found = read_status(tmp_path, "fetcher", FetcherStatus)
+    assert found is not None
+    assert found.files_total == 1
+    write_status(tmp_path, "fetcher", FetcherStatus(files_total=3))
+    found = read_status(tmp_path, "fetcher", FetcherStatus)
+    assert found is not None
+    assert found.files_total == 3
 
 
 def test_counters_add_up_when_every_event_has_one_fate() -> None:

@@ -259,7 +259,7 @@ def test_a_peer_of_another_protocol_version_is_told_so(
             server.poll(0.05)
             if future.done():
                 break
-        with pytest.raises(BadInputError, match="speaks protocol version 99, this process 3"):
+        with pytest.raises(BadInputError, match=f"speaks protocol version 99, this process {m.PROTOCOL_VERSION}"):
             future.result(timeout=1)
 
 

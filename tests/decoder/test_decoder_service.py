@@ -12,6 +12,8 @@ import pytest
 from common import messages as m
 from common.input_errors import MachineError
 from common.process import StopFlag
+from common.ragged import unit_arrays
+from common.schema import MUONS
 from services.decoder import service
 
 PARTS = (m.Part(0, "/data/local.parquet", 0, 0, 1, 1, 0), m.Part(1, "/cache/copy", 0, 0, 1, 1, 0, remote="https://h/f"))
@@ -36,6 +38,22 @@ class FakeTransport:
         return m.Stop() if timeout_s else None
 
 
+class FakeDecode:
+    """Unit 7 meets an error."""
+
+    workload = MUONS
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self, unit: m.Unit, slot: Any, beat: Any) -> tuple[m.Layout, m.Tally]:
+        if unit.k == 7:
+            raise self._error
+        layout = m.Layout(0, 0, 0)
+        unit_arrays(slot, MUONS, layout).offsets[:] = 0
+        return layout, m.Tally()
+
+
 def told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[m.Message]:
     """What the decoder says if unit 7 meets the error."""
     now_s = 0.0
@@ -44,15 +62,10 @@ def told(error: Exception, monkeypatch: pytest.MonkeyPatch) -> list[m.Message]:
         nonlocal now_s
         now_s += pause_s
 
-    def decode(unit: m.Unit, slot: Any, beat: Any) -> tuple[m.Layout, m.Tally]:
-        if unit.k == 7:
-            raise error
-        return m.Layout(0, 0, 0), m.Tally()
-
     monkeypatch.setattr(service.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(service.time, "sleep", sleep)
     transport = FakeTransport()
-    service._take_leases(transport, 2, decode, StopFlag())  # type: ignore[arg-type]
+    service._take_leases(transport, 2, FakeDecode(error), StopFlag())  # type: ignore[arg-type]
     return transport.sent
 
 

@@ -24,6 +24,7 @@ KINDS = frozenset(
         "no-director",
         "no-link",
         "nowhere",
+        "raw",
     ]
 )
 
@@ -59,6 +60,8 @@ class Fault:
     seed: int = 0
     names: tuple[str, ...] = HOSTILE_NAMES
     """What `names` adds to a listing."""
+    raw: bytes = b""
+    """What `raw` sends in place of an answer, before it closes the connection: no server would."""
     hits: int = 0
     happened: threading.Event = field(default_factory=threading.Event, repr=False)
     """Set at the first hit."""

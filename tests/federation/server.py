@@ -181,6 +181,9 @@ class Server:
         if fault and fault.kind == "status":
             entry["status"] = int(fault.value)
             return web.Response(status=int(fault.value), text=f"injected {int(fault.value)}\n")
+        if fault and fault.kind == "raw" and request.transport is not None:
+            request.transport.write(fault.raw)
+            return cut(request)
         if fault and fault.kind == "disconnect":
             return cut(request)
         return None

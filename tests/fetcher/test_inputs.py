@@ -196,10 +196,10 @@ def test_files_of_which_none_can_be_read_are_told_before_the_run_begins(
         listed([str(folder)])
 
 
-@pytest.mark.parametrize("size", ["9" * 5000, str(1 << 62), "1e5", "-1"])
+@pytest.mark.parametrize("size", ["9" * 5000, str(1 << 63), "1e5", "-1"])
 def test_a_size_that_no_file_has_is_refused(folder: Path, size: str) -> None:
     (folder / "list").write_text(f"https://host/f.parquet\t{size}\n")
-    with pytest.raises(BadInputError, match=r"expected an input, or URL, size|no file can have it"):
+    with pytest.raises(BadInputError, match="expected an input, or URL, size"):
         listed([f"@{folder}/list"])
 
 

@@ -150,6 +150,22 @@ def test_a_trainer_waits_with_all_that_it_says_until_its_ranges_are_known(opened
     assert claims.pass_on("t", m.Want(0, 1)) == [m.Want(0, 1)]
 
 
+def test_a_trainer_that_talks_without_end_while_it_waits_takes_little_memory(opened: Open) -> None:
+    known = opened(folder="known")
+    fill(known)
+    inventory = opened()
+    claims = Claims(inventory)
+    claim = attach(known.source_of(4))
+    claims.pass_on("t", claim)
+    for _ in range(5000):
+        claims.pass_on("t", m.Want(0, 1))
+    fill(inventory)
+    passed, refused = claims.settle()
+    assert refused == []
+    assert passed[0] == ("t", claim)
+    assert 256 < len(passed) < 2000
+
+
 def test_a_trainer_of_other_files_is_refused_and_may_begin_anew(opened: Open) -> None:
     known = opened(folder="known")
     known.freeze(files(9, 7))

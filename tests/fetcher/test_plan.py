@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.messages import MAX_MESSAGE_BYTES, Layout, Lease, Unit, encode
+from common.messages import MAX_MESSAGE_BYTES, MAX_PARTS, Layout, Lease, Unit, encode
 from common.ragged import slot_bytes_needed
 from common.schema import MUONS
 from services.fetcher.plan import (
-    MAX_PARTS,
     Blocks,
     Footer,
     RowGroup,

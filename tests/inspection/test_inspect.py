@@ -142,3 +142,15 @@ def test_a_spread_has_exact_ends_and_quantiles_of_an_even_sample(batches: list[l
         assert kept == values[:: found._every]
         if is_exact:
             assert found.quantile(0.5) == np.median(values)
+
+
+def test_no_name_of_a_file_or_column_steers_the_terminal(tmp_path: Path) -> None:
+    trick = "\x1b]52;c;cm0gLXJmIH4=\x07\x9b2J\u202e\u2028"
+    path = tmp_path / f"a{trick}.parquet"
+    pq.write_table(pa.table({f"column{trick}": [1]}), path)
+    assert all(line.isprintable() for line in lines(described(path)))
+    for arguments in ([str(path)], [str(path), "--json"]):
+        done = CliRunner().invoke(inspect, arguments)
+        assert isinstance(done.exception, BadInputError)
+        assert "column" in done.output
+        assert done.output.replace("\n", "").isprintable()

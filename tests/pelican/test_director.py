@@ -104,6 +104,7 @@ def test_the_namespace_says_whether_a_token_is_needed_and_who_lists() -> None:
         require_token=True,
         collections="https://origin:8443",
         token_generation="issuer=https://issuer, max-scope-depth=3, strategy=OAuth2, base-path=/ns",
+        issuers=("https://issuer",),
     )
 
 

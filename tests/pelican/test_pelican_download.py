@@ -15,6 +15,7 @@ from federation.federation import Federation
 from services.pelican.config import PelicanConfig
 from services.pelican.errors import CorruptError, DeniedError, NotFoundError, UnavailableError
 from services.pelican.threads import ClosedError, PelicanThread
+from services.pelican.tokens.recipient import Recipient
 
 SIZE = 3_000_000
 CONTENT = random.Random(1).randbytes(SIZE)
@@ -32,10 +33,10 @@ class Tokens:
     def __init__(self, *tokens: str) -> None:
         self.tokens = list(tokens)
 
-    async def current(self) -> str | None:
+    async def current(self, recipient: Recipient) -> str | None:
         return self.tokens[0] if self.tokens else None
 
-    async def refused(self, token: str | None) -> bool:
+    async def refused(self, token: str | None, recipient: Recipient) -> bool:
         if token == (self.tokens[0] if self.tokens else None) and len(self.tokens) > 1:
             self.tokens.pop(0)
             return True

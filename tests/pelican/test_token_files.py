@@ -106,6 +106,25 @@ def test_a_link_is_followed_except_where_anybody_could_have_laid_it(tmp_path: Pa
         read_token(link, shared_folder=True)
 
 
+@pytest.mark.parametrize("how", ["hard link", "0620", "0602", "fifo", "directory"])
+def test_where_anybody_can_write_only_a_file_that_is_surely_ours_is_read(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "bt_u1"
+    match how:
+        case "hard link":  # to a file of ours that was never meant to be sent to a server
+            path.hardlink_to(token_file(tmp_path / "secret", "s3cret"))
+        case "fifo":
+            os.mkfifo(path, 0o600)
+        case "directory":
+            path.mkdir()
+        case mode:
+            token_file(path, "s3cret", int(mode, 8))
+    with pytest.raises(BadTokenError, match=r"has 2 names|written by others|not a file") as caught:
+        read_token(path, shared_folder=True)
+    assert "s3cret" not in str(caught.value)
+    token_file(tmp_path / "bt_u2", "s3cret", 0o640)
+    assert read_token(tmp_path / "bt_u2", shared_folder=True) == "s3cret"
+
+
 def test_a_signature_tells_any_change(tmp_path: Path) -> None:
     path = tmp_path / "token"
     seen = {signature(path)}

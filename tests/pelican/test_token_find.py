@@ -92,7 +92,7 @@ def test_a_file_that_the_user_named_must_be_there(environment: dict[str, str], t
 
 
 def test_a_variable_that_holds_no_token_is_named_and_not_quoted(environment: dict[str, str]) -> None:
-    with pytest.raises(BadTokenError, match="BEARER_TOKEN: this is no token") as caught:
+    with pytest.raises(BadTokenError, match=r"BEARER_TOKEN \(environment\): this is no token") as caught:
         tokens(environment | {"BEARER_TOKEN": "s3cret s3cret"})
     assert "s3cret" not in str(caught.value)
 

@@ -156,12 +156,14 @@ def test_before_the_start_an_expired_token_is_an_error(
 ) -> None:
     expired = minted(issuer, ttl_s=-100)
     source = a_source(environment | {"BEARER_TOKEN": expired}, clock)
-    with pytest.raises(BadTokenError, match=r"BEARER_TOKEN expired 1 min 40 s ago.*--token-file") as caught:
+    with pytest.raises(
+        BadTokenError, match=r"BEARER_TOKEN \(environment\) expired 1 min 40 s ago.*--token-file"
+    ) as caught:
         asyncio.run(source.check())
     assert expired not in str(caught.value)
     good = a_source(environment | {"BEARER_TOKEN": minted(issuer)}, clock)
     assert asyncio.run(good.check()) == (
-        f"BEARER_TOKEN: {SCOPE}; for any server, by https://issuer.example; expires in 10 min"
+        f"BEARER_TOKEN (environment): {SCOPE}; for any server, by https://issuer.example; expires in 10 min"
     )
     other = a_source(environment | {"BEARER_TOKEN": minted(issuer, "storage.read:/other")}, clock)
     assert asyncio.run(other.check()).endswith(f"needed: {SCOPE}")
@@ -402,7 +404,7 @@ def test_a_new_token_is_logged_without_itself(
 
 def test_an_opaque_token_is_used_until_it_is_refused(environment: dict[str, str], clock: Clock, tmp_path: Path) -> None:
     path = token_file(tmp_path / "token", "opaque-1")
-    source = a_source(environment, clock, file=path)
+    source = a_source(environment, clock, file=path, federation="osg-htc.org")
 
     async def look() -> None:
         clock.now_s += 1e9

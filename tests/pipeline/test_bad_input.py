@@ -128,6 +128,20 @@ def test_more_bad_files_than_the_failure_budget_stop_the_run(
     assert_refused(processes, expected, "-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=1"))
 
 
+def test_no_name_of_a_bad_file_or_column_steers_the_terminal_or_stands_raw_in_a_log(
+    processes: Processes, tmp_path: Path
+) -> None:
+    trick = "\x1b]52;c;cm0gLXJmIH4=\x07\x9b2J\u202e"
+    path = tmp_path / "data" / f"a{trick}.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({f"column{trick}": [1]}), path)
+    exit_code, output = processes.run("run", "-i", str(path.parent), *settings(*SMALL_STREAM))
+    assert exit_code == 2
+    assert "is missing; the file has column" in output
+    texts = [output, *(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))]
+    assert not any(sign in text for sign in "\x1b\x07\x9b\u202e" for text in texts)
+
+
 @pytest.mark.slow
 def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
     processes: Processes, showers: Showers, tmp_path: Path

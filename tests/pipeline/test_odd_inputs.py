@@ -100,8 +100,8 @@ def test_a_run_over_everything_odd_trains_what_is_good_and_names_the_rest(
     )
     assert processes.fetcher.files_bad == len(expected)
     assert_undisturbed(processes)
-    for path in processes.run_dir.glob("*.json"):
-        assert "\x1b" not in path.read_text()
+    assert all(reason.isprintable() for reason in reasons.values())
+    assert "\x1b" not in processes.log("fetcher") + processes.started[0].output()
 
 
 @pytest.mark.slow

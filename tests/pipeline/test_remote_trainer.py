@@ -109,16 +109,18 @@ def test_a_trainer_elsewhere_outlives_its_fetcher(two_places: TwoPlaces, undistu
     two_places.assert_the_same_end([trainer, again, decoder], undisturbed)
 
 
-def test_a_fetcher_without_keys_does_not_listen_to_a_network(processes: Processes, command: list[str]) -> None:
+@pytest.mark.parametrize("address", ["tcp://0.0.0.0:0", "tcp://127.0.0.1:*"])
+def test_a_fetcher_without_keys_does_not_listen(processes: Processes, command: list[str], address: str) -> None:
     *inputs_and_settings, _, _ = command
-    exit_code, output = processes.run("fetcher", *inputs_and_settings, *settings("transport.listen=tcp://0.0.0.0:0"))
+    exit_code, output = processes.run("fetcher", *inputs_and_settings, *settings(f"transport.listen={address}"))
     assert exit_code == 2
-    assert "refused without keys" in output.splitlines()[-1]
+    assert "a lane over tcp needs keys: `icestream keys keys`" in output.splitlines()[-1]
     assert "Traceback" not in output
 
 
-def test_a_trainer_without_keys_does_not_connect_to_a_network(processes: Processes) -> None:
-    exit_code, output = processes.run("trainer", "--connect", "tcp://192.0.2.1:5570")
+@pytest.mark.parametrize("address", ["tcp://192.0.2.1:5570", "tcp://127.0.0.1:5570"])
+def test_a_trainer_without_keys_does_not_connect(processes: Processes, address: str) -> None:
+    exit_code, output = processes.run("trainer", "--connect", address)
     assert exit_code == 2
-    assert "refused without keys" in output.splitlines()[-1]
+    assert "a lane over tcp needs keys: copy `for-trainer`" in output.splitlines()[-1]
     assert "Traceback" not in output

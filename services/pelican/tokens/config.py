@@ -16,6 +16,9 @@ class TokenConfig(ConfigBranch):
     file: Path | None = None
     """File that holds the token: plain text, or JSON with `access_token`. Empty: BEARER_TOKEN, BEARER_TOKEN_FILE,
     $XDG_RUNTIME_DIR/bt_u$UID, /tmp/bt_u$UID, _CONDOR_CREDS, and what `icestream token` stored, in this order."""
+    federation: str = ""
+    """Federation that the found tokens are for, by its host: none of them is sent to another. Empty: a token goes to
+    namespaces that take those of its issuer; one that doesn't tell its issuer goes nowhere."""
     storage_prefix: str = "/icecube/wipac"
     """Start of a pelican:// path that the issuer's scopes leave out. A path that isn't below it is taken as a whole."""
     issuer: str = ""

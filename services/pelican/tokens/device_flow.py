@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from common.printable import printable
 from services.pelican.tokens.claims import finite
 from services.pelican.tokens.errors import IssuerError, IssuerUnavailable
 from services.pelican.tokens.oauth import (
@@ -21,6 +21,7 @@ from services.pelican.tokens.oauth import (
     ask_device_code,
     ask_token,
     checked_url,
+    text_of,
 )
 from services.pelican.tokens.store import Client
 
@@ -29,6 +30,7 @@ SLOWER_BY_S = 5.0
 """RFC 8628, section 3.5: added at each ``slow_down``, for good."""
 LONGEST_INTERVAL_S = 60.0
 LONGEST_WAIT_S = 3600.0
+_LONGEST_CODE = 100
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class DeviceCode:
 
 def read_device_code(issuer: str, content: Mapping[str, Any]) -> DeviceCode:
     """The answer of the device authorisation endpoint, checked: it is shown in a terminal, and opened in a browser."""
-    code, user_code = content.get("device_code"), content.get("user_code")
+    code, user_code = text_of(content, "device_code"), content.get("user_code")
     url = content.get("verification_uri") or content.get("verification_url")
-    if not isinstance(code, str) or not isinstance(user_code, str) or not isinstance(url, str):
+    if not code or not isinstance(user_code, str) or not isinstance(url, str):
         raise IssuerError(f"issuer {issuer}: its device authorisation lacks device_code, user_code or verification_uri")
-    if not re.fullmatch(r"[\x20-\x7e]{1,100}", user_code):
+    if not 0 < len(user_code) <= _LONGEST_CODE or printable(user_code) != user_code:
         raise IssuerError(f"issuer {issuer}: sends a user code that can't be shown")
     complete = content.get("verification_uri_complete")
     return DeviceCode(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
 from pathlib import Path
 
+from services.pelican.answers import json_object
 from services.pelican.tokens.claims import what_is_wrong
 from services.pelican.tokens.errors import BadTokenError
 
@@ -47,8 +47,8 @@ def read_token(path: Path, *, shared_folder: bool = False) -> str:
 def read_private(path: Path, *, shared_folder: bool = False) -> str:
     """A small file of our own (or root's). Warns, once, where others can read it.
 
-    ``shared_folder``: anybody can make a file there, so a link is not followed: it may lead to a file that we own and
-    that was never meant to be sent to a server.
+    ``shared_folder``: anybody can make a file there, so no link is followed, symbolic or hard: it may lead to a file
+    that we own and that was never meant to be sent to a server.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if shared_folder else 0)
     try:
@@ -58,7 +58,7 @@ def read_private(path: Path, *, shared_folder: bool = False) -> str:
     except OSError as error:
         raise BadTokenError(f"{path}: can't be read ({error.strerror}); expected a token file of your own") from None
     try:
-        content = _read_ours(path, descriptor)
+        content = _read_ours(path, descriptor, shared_folder=shared_folder)
     finally:
         os.close(descriptor)
     try:
@@ -67,7 +67,7 @@ def read_private(path: Path, *, shared_folder: bool = False) -> str:
         raise BadTokenError(f"{path}: this is no token: it isn't text") from None
 
 
-def _read_ours(path: Path, descriptor: int) -> bytes:
+def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
         raise BadTokenError(f"{path}: not a file; name a file that holds the token: it is read again and again")
@@ -76,6 +76,9 @@ def _read_ours(path: Path, descriptor: int) -> bytes:
             f"{path}: belongs to user {info.st_uid}, not to you ({os.geteuid()}), and is not used; copy it to a"
             " file of your own, with mode 0600"
         )
+    if shared_folder and (info.st_nlink != 1 or info.st_mode & 0o022):
+        what = f"has {info.st_nlink} names" if info.st_nlink != 1 else "can be written by others"
+        raise BadTokenError(f"{path}: {what}, so anybody may have put it there; make it anew, with mode 0600")
     if info.st_size > MAX_FILE_BYTES:
         raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
     if info.st_mode & 0o066 and str(path) not in _warned:
@@ -115,11 +118,10 @@ def make_private_folder(folder: Path) -> None:
 
 
 def _from_json(path: Path, text: str) -> str:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        raise BadTokenError(f"{path}: this is no token: neither plain text nor JSON") from None
-    token = content.get("access_token") if isinstance(content, dict) else None
+    content = json_object(text)
+    if content is None:
+        raise BadTokenError(f"{path}: this is no token: neither plain text nor JSON")
+    token = content.get("access_token")
     if not isinstance(token, str):
         raise BadTokenError(f"{path}: JSON without the text access_token; expected one, or the token as plain text")
     return token

@@ -18,6 +18,8 @@ from services.pelican.tokens.scopes import Need, missing
 from services.pelican.tokens.store import StoredToken, load_token, stored_paths, token_folder
 
 VARIABLE = "BEARER_TOKEN"
+VARIABLE_NAME = f"{VARIABLE} (environment)"
+"""As shown: what stands after `BEARER_TOKEN:` or `BEARER_TOKEN=` would be taken for a token, and left out."""
 FILE_VARIABLE = "BEARER_TOKEN_FILE"
 CONDOR_VARIABLE = "_CONDOR_CREDS"
 OWN_COMMAND = "`icestream token`"
@@ -59,7 +61,7 @@ def places(config: TokenConfig, environment: Mapping[str, str]) -> list[Place]:
         return [Place(str(config.file), config.file.expanduser(), required=True)]
     found = []
     if environment.get(VARIABLE, "").strip():
-        found.append(Place(VARIABLE))
+        found.append(Place(VARIABLE_NAME))
     if environment.get(FILE_VARIABLE):
         path = Path(environment[FILE_VARIABLE])
         found.append(Place(f"{FILE_VARIABLE} ({path})", path, required=True))
@@ -83,7 +85,7 @@ def look(place: Place, environment: Mapping[str, str], federation: str) -> Found
         token = environment.get(VARIABLE, "").strip()
         wrong = what_is_wrong(token)
         if wrong:
-            raise BadTokenError(f"{VARIABLE}: this is no token: {wrong}; set it to a token, or unset it")
+            raise BadTokenError(f"{VARIABLE_NAME}: this is no token: {wrong}; set it to a token, or unset it")
         return Found(place, token, read_claims(token))
     try:
         if place.stored:

@@ -5,8 +5,15 @@ issuer=https://I, max-scope-depth=3, strategy=OAuth2, base-path=/ns
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+
+from services.pelican.answers import number
+
+_ISSUER = re.compile(r"https?://[!-~]{1,500}")
+_PATH = re.compile(r"(?:/[!-~]*)?")
+_MAX_DEPTH = 1000
 
 
 @dataclass(frozen=True)
@@ -27,11 +34,27 @@ IssuerLookup = Callable[[str], Awaitable[TokenGeneration | None]]
 def parse_token_generation(header: str) -> TokenGeneration | None:
     """None: the header names no issuer, or a way to get tokens that isn't OAuth2."""
     values: dict[str, str] = {}
-    for part in header.split(","):
-        name, _, value = part.strip().partition("=")
-        values.setdefault(name.strip().lower(), value.strip())
+    for name, value in _fields(header):
+        values.setdefault(name, value)
     issuer = values.get("issuer", "")
     if not issuer or values.get("strategy", "OAuth2").lower() != "oauth2":
         return None
-    depth = values.get("max-scope-depth", "")
-    return TokenGeneration(issuer, values.get("base-path", ""), int(depth) if depth.isdecimal() else None)
+    base_path = values.get("base-path", "")
+    return TokenGeneration(
+        issuer,
+        base_path if _PATH.fullmatch(base_path) else "",
+        number(values.get("max-scope-depth", ""), most=_MAX_DEPTH),
+    )
+
+
+def named_issuers(*headers: str) -> tuple[str, ...]:
+    """Issuers in X-Pelican-Authorization and X-Pelican-Token-Generation, each once, without a slash at its end."""
+    fields = [field for header in headers for field in _fields(header)]
+    found = [value.rstrip("/") for name, value in fields if name == "issuer" and _ISSUER.fullmatch(value)]
+    return tuple(dict.fromkeys(found))
+
+
+def _fields(header: str) -> Iterator[tuple[str, str]]:
+    for part in header.split(","):
+        name, _, value = part.strip().partition("=")
+        yield name.strip().lower(), value.strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import ssl
 from base64 import b64encode
@@ -14,7 +13,9 @@ from urllib.parse import quote_plus, urlsplit
 
 import aiohttp
 
-from common.redact import without_secrets
+from common.redact import shown
+from services.pelican.answers import json_object
+from services.pelican.client import TRANSPORT_ERRORS, request, told
 from services.pelican.tokens.claims import finite, what_is_wrong
 from services.pelican.tokens.errors import IssuerError, IssuerUnavailable
 from services.pelican.tokens.store import Client, StoredToken
@@ -23,6 +24,7 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_ANSWER_BYTES = 1 << 20
 TIMEOUT_S = 30.0
 CLIENT_NAME = "icestream"
+_TEXT = re.compile(r"[\x20-\x7e]{0,65536}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,6 @@ def open_session(context: ssl.SSLContext | None = None) -> aiohttp.ClientSession
         connector=aiohttp.TCPConnector(ssl=True if context is None else context),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=TIMEOUT_S / 3),
         headers={"Accept": "application/json"},
-        trust_env=True,  # proxies
     )
 
 
@@ -76,7 +77,13 @@ def checked_url(url: str, what: str) -> str:
         if host and not parts.username and not parts.fragment and re.fullmatch(r"[\x21-\x7e]+", url):
             return url
         raise IssuerError(f"{what}: expected a plain URL with a host, without user or fragment")
-    raise IssuerError(f"{what} {without_secrets(url)!r}: expected an https:// URL; tokens don't travel in the clear")
+    raise IssuerError(f"{what} {shown(url, 200)!r}: expected an https:// URL; tokens don't travel in the clear")
+
+
+def text_of(content: Mapping[str, Any], name: str) -> str | None:
+    """A value as RFC 6749 (appendix A) has them: ASCII without control characters; None for anything else."""
+    value = content.get(name)
+    return value if isinstance(value, str) and _TEXT.fullmatch(value) else None
 
 
 async def discover(session: aiohttp.ClientSession, issuer: str) -> Endpoints:
@@ -113,10 +120,10 @@ async def register(session: aiohttp.ClientSession, endpoints: Endpoints, scopes:
     status, content = await _request(session, "POST", endpoints.registration, document=wanted)
     if status not in (200, 201):
         raise _refusal(endpoints.issuer, "registration of a client", status, content)
-    client_id, secret = content.get("client_id"), content.get("client_secret", "")
-    if not isinstance(client_id, str) or not client_id or not isinstance(secret, str):
+    client_id, secret = text_of(content, "client_id"), text_of(content, "client_secret")
+    if not client_id or (secret is None and "client_secret" in content):
         raise IssuerError(f"issuer {endpoints.issuer}: registered a client without client_id")
-    return Client(issuer=endpoints.issuer, client_id=client_id, client_secret=secret)
+    return Client(issuer=endpoints.issuer, client_id=client_id, client_secret=secret or "")
 
 
 async def ask_device_code(
@@ -140,18 +147,17 @@ async def ask_token(
     status, content = await _request(session, "POST", token_endpoint, form=form, client=client)
     if status != 200:
         raise _refusal(client.issuer, "token", status, content)
-    access, refresh = content.get("access_token"), content.get("refresh_token")
+    access = content.get("access_token")
     wrong = what_is_wrong(access) if isinstance(access, str) else "there is none"
     if wrong or not isinstance(access, str):
         raise IssuerError(f"issuer {client.issuer}: granted no usable access token: {wrong}")
     kind = content.get("token_type", "bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise IssuerError(f"issuer {client.issuer}: granted a token of another kind than Bearer")
-    granted = content.get("scope")
     return Granted(
         access_token=access,
-        refresh_token=refresh if isinstance(refresh, str) else "",
-        scope=granted if isinstance(granted, str) and granted else scope,  # RFC 6749, 5.1: as asked for
+        refresh_token=text_of(content, "refresh_token") or "",
+        scope=text_of(content, "scope") or scope,  # RFC 6749, 5.1: as asked for
         lifetime_s=finite(content.get("expires_in")),
     )
 
@@ -187,9 +193,7 @@ async def _request(
         headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
     host = urlsplit(url).netloc
     try:
-        async with session.request(
-            method, url, data=form, json=document, headers=headers, allow_redirects=False
-        ) as response:
+        async with request(session, method, url, data=form, json=document, headers=headers) as response:
             body = bytearray()
             async for chunk in response.content.iter_chunked(1 << 16):
                 body += chunk
@@ -203,15 +207,12 @@ async def _request(
             f"issuer at {host}: its certificate isn't trusted ({error.certificate_error}); SSL_CERT_FILE names a file"
             " with more authorities"
         ) from None
-    except aiohttp.ClientError as error:
-        raise IssuerUnavailable(f"issuer at {host}: {type(error).__name__}: {without_secrets(str(error))}") from None
+    except TRANSPORT_ERRORS as error:
+        raise IssuerUnavailable(f"issuer at {host}: {told(error)}") from None
     if status >= 500 or status == 429:
         raise IssuerUnavailable(f"issuer at {host}: HTTP {status}")
-    try:
-        content = json.loads(body)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
+    content = json_object(bytes(body))
+    if content is None:
         if status == 200:
             raise IssuerError(f"issuer at {host}: its answer is no JSON object")
         content = {}
@@ -241,10 +242,10 @@ def _endpoints(issuer: str, content: Mapping[str, Any]) -> Endpoints:
 def _refusal(issuer: str, what: str, status: int, content: Mapping[str, Any]) -> Refused:
     code, text = content.get("error"), content.get("error_description")
     code = code if isinstance(code, str) and re.fullmatch(r"[\w.-]{1,60}", code, re.ASCII) else ""
-    told = ""
-    if isinstance(text, str):  # anything may stand there; one bounded, printable line of it is shown
-        told = f" ({without_secrets(re.sub(r'[^ -~]+', ' ', text))[:200]})"
-    return Refused(f"issuer {issuer}: {what} refused: {code or f'HTTP {status}'}{told}", code)
+    words = ""
+    if isinstance(text, str):
+        words = f" ({shown(text, 200)})"
+    return Refused(f"issuer {issuer}: {what} refused: {code or f'HTTP {status}'}{words}", code)
 
 
 def _is_loopback(host: str) -> bool:

@@ -53,6 +53,8 @@ class Need:
 
     federation: str
     scopes: tuple[Scope, ...]
+    writes: bool = False
+    """Outputs go to the federation, too: a token that allows writing is no surprise there."""
 
 
 def parse_scopes(claim: str) -> frozenset[Scope]:
@@ -90,6 +92,7 @@ def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix:
     one scope. ``outputs`` get ``storage.create`` and ``storage.modify``, and ``storage.read`` to be read on resume.
     """
     found: dict[str, set[Scope]] = {}
+    written = {federation_of(url) for url in outputs}
     for url in inputs:
         if _URL.match(url):
             federation, path = directory(url, storage_prefix)
@@ -99,7 +102,7 @@ def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix:
             federation, path = directory(url, storage_prefix)
             for permission in ("storage.read", "storage.create", "storage.modify"):
                 found.setdefault(federation, set()).add(Scope(permission, path))
-    return tuple(Need(federation, reduced(scopes)) for federation, scopes in sorted(found.items()))
+    return tuple(Need(name, reduced(scopes), name in written) for name, scopes in sorted(found.items()))
 
 
 def reduced(scopes: Iterable[Scope]) -> tuple[Scope, ...]:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
+from common.redact import shown
 from services.pelican.tokens.claims import duration
 from services.pelican.tokens.config import TokenConfig
 from services.pelican.tokens.errors import BadTokenError, IssuerError, IssuerUnavailable, TokenExpired
 from services.pelican.tokens.find import VARIABLE, Found, choose, look, places, signatures
+from services.pelican.tokens.recipient import Consent, Recipient, why_not, why_not_here
 from services.pelican.tokens.scopes import Need, missing
 from services.pelican.tokens.store import StoredToken, load_token, locked, save
 
@@ -31,21 +32,11 @@ Renew = Callable[[StoredToken], Awaitable[StoredToken]]
 """Renews one stored token. Raises IssuerError where asking again is of no use, else IssuerUnavailable."""
 
 
-class TokenSource(Protocol):
-    """Gives the token of one federation to whoever makes requests."""
-
-    async def current(self) -> str | None:
-        """A token that is valid now, renewed if need be; None: go without.
-
-        Raises BadTokenError (at the first call) and TokenExpired, with guidance.
-        """
-
-    async def refused(self, token: str | None) -> bool:
-        """A server denied it: look anew. True if another token may work now."""
-
-
 class FoundTokens:
-    """A TokenSource for what is found in the usual places. For one event loop."""
+    """A `services.pelican.client.TokenSource` for what is found in the usual places. For one event loop.
+
+    Without a recipient (before the start) only what the token itself says is looked at.
+    """
 
     def __init__(
         self,
@@ -69,27 +60,30 @@ class FoundTokens:
         self._retry_at_s = 0.0
         self._refused_renewal_at_s = 0.0
         self._problems: list[str] = []
+        self._withheld: list[str] = []
+        """Tokens that were found and not sent, and why."""
 
-    async def current(self) -> str | None:
+    async def current(self, to: Recipient | None = None) -> str | None:
         """See TokenSource."""
-        if self._found is None or self._is_ending(self._found) or self._has_changed():
+        found = self._found
+        if found is None or self._is_ending(found) or self._has_changed() or self._why_not(found, to):
             async with self._lock:
                 self._forget_refusals()
-                await self._look()
-        found = self._found
+                await self._look(to)
+                found = self._found
         if found is None:
             return None
         if not found.claims.is_valid(self._clock()):
             raise TokenExpired(self._guidance(found))
         return found.token
 
-    async def refused(self, token: str | None) -> bool:
+    async def refused(self, token: str | None, to: Recipient | None = None) -> bool:
         """See TokenSource. Each token is tried once; they all come into play again when a place changes."""
         async with self._lock:
             self._forget_refusals()
             if token is not None:
                 self._refused.add(_digest(token))
-            await self._look()
+            await self._look(to)
             found = self._found
             is_due = self._clock() >= self._refused_renewal_at_s
             if found is not None and found.token == token and found.stored is not None and is_due:
@@ -109,7 +103,9 @@ class FoundTokens:
 
     def describe(self) -> str:
         """Where the token is from, its scopes, audience and time left, and what is amiss; never the token."""
-        if self._found is None:
+        if self._found is None and self._withheld:
+            text = "no token was sent: " + "; ".join(self._withheld)
+        elif self._found is None:
             text = "no token: " + ", ".join(place.name for place in places(self._config, self._environment))
             text += " hold none; `icestream token` gets one"
         else:
@@ -122,7 +118,7 @@ class FoundTokens:
     def not_covered(self) -> str:
         """The needed scopes that the token doesn't have, as a text; empty: it has all, or none is known."""
         if self._found is None:
-            return " ".join(map(str, self._need.scopes))
+            return " ".join(map(str, self._need.scopes)) or "a token for it" * bool(self._withheld)
         if self._found.claims.scopes is None:
             return ""
         return " ".join(map(str, missing(self._found.claims.scopes, self._need.scopes)))
@@ -137,13 +133,14 @@ class FoundTokens:
         if self._has_changed():
             self._refused.clear()
 
-    async def _look(self) -> None:
-        """Read all places, take the best token, renew it if it is ending."""
+    async def _look(self, to: Recipient | None) -> None:
+        """Read all places, take the best token that may be sent, renew it if it is ending."""
         seen = signatures(self._config, self._environment)
-        former, found = self._found, self._best()
+        former, found = self._found, self._best(to)
         self._seen = seen
         is_worse = found is None or not found.claims.is_valid(self._clock())
-        if is_worse and former is not None and (found is None or former.claims.is_valid(self._clock())):
+        may_stay = former is not None and not self._why_not(former, to)
+        if is_worse and may_stay and former and (found is None or former.claims.is_valid(self._clock())):
             found = former  # a file may be away or half-written for a moment: what it held is good until its end
         self._found = found
         if found is not None and former is not None and found.token != former.token:
@@ -151,8 +148,18 @@ class FoundTokens:
         if found is not None and found.stored is not None and self._is_ending(found):
             await self._renew_found(found, found.stored)
 
-    def _best(self) -> Found | None:
-        candidates, former = [], self._problems
+    def _why_not(self, found: Found, to: Recipient | None) -> str:
+        """Why a token isn't sent there; empty: it may be."""
+        stored, config = found.stored, self._config
+        federation = stored.federation if stored is not None else config.federation
+        is_asked_for = stored is not None or config.file is not None
+        consent = Consent(federation, may_write=is_asked_for or self._need.writes)
+        if to is None:
+            return why_not_here(found.claims, self._need.federation, consent)
+        return why_not(found.claims, to, consent, config.storage_prefix)
+
+    def _best(self, to: Recipient | None) -> Found | None:
+        candidates, former, withheld = [], self._problems, self._withheld
         self._problems = []
         for place in places(self._config, self._environment):
             try:
@@ -166,6 +173,12 @@ class FoundTokens:
         for problem in self._problems:
             if problem not in former:
                 logger.warning("%s", problem)
+        reasons = [(found, self._why_not(found, to)) for found in candidates]
+        candidates = [found for found, reason in reasons if not reason]
+        self._withheld = [shown(f"the token of {found.place.name}: {reason}") for found, reason in reasons if reason]
+        for text in self._withheld:
+            if text not in withheld:
+                logger.info("not sent to %s: %s", to.server if to is not None else self._need.federation, text)
         fresh = [found for found in candidates if _digest(found.token) not in self._refused]
         return choose(fresh or candidates, self._need, self._clock(), self._may_renew)
 
