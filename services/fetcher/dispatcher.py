@@ -331,7 +331,9 @@ class Dispatcher:
                     actions.append(EndRun())
             case _:
                 self.counts["unexpected_messages"] += 1
-                logger.warning("dropped an unexpected %s from %s", type(message).__name__, peer)
+                number = self.counts["unexpected_messages"]
+                if not number & (number - 1):  # 1, 2, 4, 8, …: who sends a million of them fills no disk
+                    logger.warning("dropped an unexpected %s from %s; so far %d", type(message).__name__, peer, number)
         return actions + self._pump()
 
     def lose(self, peer: str) -> list[Action]:
