@@ -8,7 +8,7 @@ Contract (rule R3 of the queue; the dispatcher holds it by leases, this module b
     decoder      Arena.attach(write)    after its lifeline opened    it may write into slots that it has leased, only
     decoder      slot(i)                between Lease and Done       nobody else reads or writes slot i
     trainer      Arena.attach(read)     after its lifeline opened    it may read slots that were delivered to it, only
-    trainer      slot(i)                between delivery and Release or Reject nobody writes slot i
+    trainer      slot(i)                delivery to Release or Reject nobody writes slot i
     any          close                  at its end                   its mapping is gone; the last one frees the memory
 """
 

@@ -32,7 +32,7 @@ _STANDARD_TYPES = tuple(
 )
 _NO_MEMORY = re.compile(r"memory allocation failed|(?:unable|can't|cannot) (?:to )?allocate", re.IGNORECASE)
 _CACHE_BYTES = 8 << 20
-_MOST_CACHE_BYTES = 256 << 20
+MOST_CACHE_BYTES = 256 << 20
 
 
 class BadTables(Exception):
@@ -197,7 +197,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         shape, dataset = tuple(opened.shape), opened.id
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
-            if _CACHE_BYTES < 2 * chunk_bytes <= _MOST_CACHE_BYTES:
+            if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
                 # What is larger than the cache would be decompressed anew for each slice of it.
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)

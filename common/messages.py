@@ -97,6 +97,8 @@ class Part:
     """Particle of the file at which the row group starts; exact where the file counts them (HDF5)."""
     remote: Text = ""
     """URL of a file that was staged from elsewhere."""
+    batch_rows: Count = 0
+    """Most rows of a record batch of the row group that memory is planned for; 0: as many as a reader takes."""
 
     @property
     def name(self) -> str:

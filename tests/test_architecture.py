@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 
 PURE = (
+    "common/bounds.py",
     "common/errors.py",
     "common/geometry.py",
     "common/input_errors.py",
@@ -50,6 +51,7 @@ PURE = (
     "services/fetcher/hops.py",
     "services/fetcher/mixing.py",
     "services/fetcher/next_use.py",
+    "services/fetcher/parquet_claims.py",
     "services/fetcher/plan.py",
     "services/fetcher/plan_summary.py",
     "services/fetcher/ranges.py",

@@ -5,6 +5,7 @@ R rows of the unit's parts, E events that go into the slot, P particles.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ import pyarrow as pa
 
 from common.config import StreamConfig
 from common.geometry import vertical_depth_m
+from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
+from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
 from common.ragged import Array, UnitArrays, unit_arrays
 from common.redact import shown
@@ -78,8 +81,10 @@ class Decode:
             return [], [], []
         try:
             return of_unit, self._read_parts(of_unit, beat), []
-        except BadRowsError:  # which of them is it?
-            pass
+        except (BadRowsError, MachineError, MemoryError) as error:  # which of them is it?
+            if not isinstance(error, BadRowsError) and not _is_too_large(error):
+                raise
+        free_heap()
         parts: list[Part] = []
         pieces: list[RaggedRows] = []
         bad: list[Quarantined] = []
@@ -89,6 +94,12 @@ class Decode:
                 parts.append(part)
             except BadRowsError as error:
                 bad.append(Quarantined(part.file, part.row_group, part.rows, shown(str(error))))
+            except (MachineError, MemoryError) as error:
+                if not _is_too_large(error):
+                    raise
+                reason = f"{part.name}: row group {part.row_group} needs {too_much()} to decode"
+                bad.append(Quarantined(part.file, part.row_group, part.rows, shown(reason)))
+                free_heap()
         return parts, pieces, bad
 
     def _read_parts(self, parts: Sequence[Part], beat: Beat) -> list[RaggedRows]:
@@ -139,6 +150,12 @@ class Decode:
             first += len(piece.counts)
         plan = plan_hash(self.workload, self.stream, self.seed)
         write_outliers(outlier_path(self.run_dir, unit, plan), outliers, self.workload)
+
+
+def _is_too_large(error: MachineError | MemoryError) -> bool:
+    """True if a part asks for more memory than this process may have; else the error is about the machine."""
+    is_memory = isinstance(error, MemoryError) or error.number == errno.ENOMEM
+    return is_memory and asked_for_too_much()
 
 
 def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from common import messages as m
+from common.bounds import working_bytes
 from common.errors import BadInputError
 from common.input_errors import MachineError
+from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
@@ -44,6 +46,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         except StopRequested:
             return
         config = load()
+        limit_memory(working_bytes(config.stream))
         workload = config.stored_workload()
         reader = ContentReader(workload, shuffled=config.stream.shuffle)
         try:
@@ -97,8 +100,11 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
 
 
 def _failed(lease: m.Lease, error: Exception) -> m.Failed:
-    """What is told of an error of this machine, while reading or while writing outliers. No unit is to blame."""
+    """What is told of an error of this machine, while reading or while writing outliers. No unit is to blame, but one
+    that reaches this process's own limit of memory."""
     k, unit = lease.unit.k, lease.unit
+    if isinstance(error, MemoryError) and asked_for_too_much():
+        return m.Failed(k, lease.lease, f"it needs {too_much()} to decode")  # the unit is to blame, not the machine
     missing = error.path if isinstance(error, MachineError) and error.number == errno.ENOENT else ""
     if missing and any(part.remote and part.path == missing for part in unit.parts):
         # The cache directory was removed: the fetcher brings its files again.

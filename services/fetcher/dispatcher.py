@@ -703,9 +703,8 @@ class Dispatcher:
 
     def _bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
         """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
-        return tuple(
-            bad.file for j in range(former_k + 1, k + 1) if j in self.units for bad in self.units[j].quarantined
-        )
+        units = (self.units[j] for j in range(former_k + 1, k + 1) if j in self.units)
+        return tuple(dict.fromkeys(bad.file for unit in units for bad in unit.quarantined))  # epochs may be short
 
     # -------------------------------------------------------------- small things
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
@@ -12,17 +14,32 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
-from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
+from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
+from common.own_memory import asked_for_too_much, too_much
 from common.schema import SourceColumn, Workload
-from services.fetcher.bad_file import BadFileError
-from services.fetcher.parquet_footer import DamagedFooter, parse_footer
+from services.fetcher.bad_file import BadFileError, check_largest
+from services.fetcher.parquet_claims import check_claims
+from services.fetcher.parquet_footer import DamagedFooter, NoFooter, parse_footer
+from services.fetcher.parquet_pages import check_pages
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 
-_SCAN_ROWS = 65_536
+_SCAN_ROWS = 8_192
+_SCAN_PARTICLES = 1 << 17
+_FEW_ROWS = 16
+_BUFFER_BYTES = 1 << 20
 
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
+    try:
+        return _read(path, workload, stream, capacity)
+    except MachineError as error:
+        if error.number == errno.ENOMEM and asked_for_too_much():
+            raise BadFileError(f"it needs {too_much()} to inspect") from None
+        raise
+
+
+def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         kind = file_kind(path)
     except BadInputError as error:
@@ -39,11 +56,16 @@ def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: 
 
 def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
-        with pq.ParquetFile(path) as file:
+        footer = parse_footer(path)
+        # A buffer: else Arrow reads a column of a row group at once.
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
             problem = _schema_problem(file.schema_arrow, workload)
             if problem:
-                raise BadFileError(problem, max(file.metadata.num_rows, 0))
-            footer = parse_footer(path)
+                raise BadFileError(problem, footer.rows)
+            with path.open("rb") as raw:
+                for columns in check_claims(footer, workload):
+                    for column in columns:
+                        check_pages(raw.fileno(), column)
             particles = next(column for column in workload.source_columns if column.nesting == 2)
             width = len(workload.stored_fields(particles))
             groups = []
@@ -52,8 +74,17 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
                 bound = group.column(particles.name).num_values // width
                 spans: tuple[Span, ...] = ()
                 if not capacity.fits(group.rows, bound):
-                    spans = _cut(file, index, group.rows, particles, stream, capacity)
+                    if bound > group.rows * capacity.largest_event:
+                        raise DamagedFooter(
+                            f"row group {index} has {bound} particles in {group.rows} events; at most "
+                            f"{capacity.largest_event} each are read, which follows from stream.slot_mib"
+                        )
+                    counts = _count(file, index, RowGroup(group.rows, bound), particles)
+                    check_largest(counts, capacity.largest_event, f"row group {index}")
+                    spans = cut_spans(counts, capacity, stream)
                 groups.append(RowGroup(group.rows, bound, spans))
+    except NoFooter as error:
+        raise BadFileError(f"truncated, or not Parquet: {error}") from None
     except DamagedFooter as error:
         raise BadFileError(f"damaged: {error}") from None
     except (pa.ArrowException, *LIBRARY_ERRORS) as error:
@@ -65,20 +96,25 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
     return Footer(tuple(groups))
 
 
-def _cut(
-    file: pq.ParquetFile,
-    index: int,
-    rows: int,
-    particles: SourceColumn,
-    stream: StreamConfig,
-    capacity: SlotCapacity,
-) -> tuple[Span, ...]:
-    """The footer can't say where in the row group the particles are: count them, a batch at a time."""
-    batches = file.iter_batches(_SCAN_ROWS, [index], [particles.name], use_threads=False)
+def _count(file: pq.ParquetFile, index: int, group: RowGroup, column: SourceColumn) -> npt.NDArray[np.integer]:
+    """The particles of each row. The footer can't say where in the row group they are: a batch at a time."""
+    rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
+    try:
+        return _counts(file, index, group.rows, column, rows)
+    except MemoryError:
+        if rows <= _FEW_ROWS:
+            raise
+    return _counts(file, index, group.rows, column, _FEW_ROWS)  # the row group's events are very unequal
+
+
+def _counts(
+    file: pq.ParquetFile, index: int, rows: int, column: SourceColumn, batch_rows: int
+) -> npt.NDArray[np.integer]:
+    batches = file.iter_batches(batch_rows, [index], [column.name], use_threads=False)
     counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
     if sum(map(len, counts)) != rows:
         raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
-    return cut_spans(np.concatenate(counts), capacity, stream)
+    return np.concatenate(counts)
 
 
 def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:

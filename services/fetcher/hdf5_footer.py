@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from common.config import StreamConfig
 from common.hdf5_tables import BadTables, Tables, open_tables, read_counts
 from common.input_errors import one_line, raise_if_machine
 from common.schema import Workload
-from services.fetcher.bad_file import BadFileError
+from services.fetcher.bad_file import BadFileError, check_largest
 from services.fetcher.hdf5_storage import check_storage
+from services.fetcher.parquet_claims import MOST_ROW_GROUPS
 from services.fetcher.plan import Footer, RowGroup, SlotCapacity, cut_spans
 
 _LEAST_ROWS = 4_096
@@ -26,7 +27,7 @@ def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capac
         tables = open_tables(path, workload)
         try:
             check_storage(tables, path.stat().st_size)
-            counts = _read_counts(tables)
+            return Footer(tuple(_row_groups(tables, stream, capacity)))
         finally:
             tables.close()
     except BadTables as error:
@@ -34,8 +35,6 @@ def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capac
     except (OSError, MemoryError) as error:
         raise_if_machine(error, path)
         raise BadFileError(f"unreadable: {one_line(error)}") from None
-    rows = rows_of_group(stream)
-    return Footer(tuple(_row_group(counts[i : i + rows], stream, capacity) for i in range(0, len(counts), rows)))
 
 
 def rows_of_group(stream: StreamConfig) -> int:
@@ -43,19 +42,26 @@ def rows_of_group(stream: StreamConfig) -> int:
     return min(max(stream.unit_events // _GROUPS_A_UNIT, _LEAST_ROWS), _MOST_ROWS)
 
 
-def _read_counts(tables: Tables) -> npt.NDArray[np.int64]:
-    name, rows = tables.counts.name, tables.counts.rows
-    counts = read_counts(tables, 0, rows)
-    # As floats, too: a damaged count may be so large that the sum of integers begins anew.
-    if int(counts.sum()) != tables.particles.rows or counts.sum(dtype=np.float64) > 2.0**62:
+def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) -> Iterator[RowGroup]:
+    """A span at a time: a compressed dataset of counts may be far larger than its file."""
+    name, all_rows = tables.counts.name, tables.counts.rows
+    rows = rows_of_group(stream)
+    if all_rows > rows * MOST_ROW_GROUPS:
+        raise BadTables(f"dataset {name!r} has {all_rows} rows; at most {rows * MOST_ROW_GROUPS} are read", all_rows)
+    particles = 0
+    for first in range(0, all_rows, rows):
+        counts = read_counts(tables, first, min(rows, all_rows - first))
+        # As floats, too: a damaged count may be so large that the sum of integers begins anew.
+        in_span = int(counts.sum(dtype=np.float64))
+        particles += in_span
+        if particles > tables.particles.rows:
+            continue  # it can't be used: how many there are is for the message
+        check_largest(counts, capacity.largest_event, f"rows {first} to {first + len(counts) - 1}")
+        fits = capacity.fits(len(counts), in_span)
+        yield RowGroup(len(counts), in_span, () if fits else cut_spans(counts, capacity, stream))
+    if particles != tables.particles.rows:
         raise BadTables(
-            f"dataset {name!r} counts {counts.sum(dtype=np.float64):.0f} particles, and {tables.particles.name!r} has "
+            f"dataset {name!r} counts {particles} particles, and {tables.particles.name!r} has "
             f"{tables.particles.rows} rows; expected as many",
-            rows,
+            all_rows,
         )
-    return counts
-
-
-def _row_group(counts: npt.NDArray[np.int64], stream: StreamConfig, capacity: SlotCapacity) -> RowGroup:
-    rows, particles = len(counts), int(counts.sum())
-    return RowGroup(rows, particles, () if capacity.fits(rows, particles) else cut_spans(counts, capacity, stream))

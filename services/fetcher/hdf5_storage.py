@@ -14,15 +14,18 @@ from math import ceil, prod
 import h5py
 import numpy as np
 
-from common.hdf5_tables import BadTables, Table, Tables, hdf5_errors
+from common.hdf5_tables import MOST_CACHE_BYTES, BadTables, Table, Tables, hdf5_errors
 
 _KEEPS_SIZE = {h5py.h5z.FILTER_SHUFFLE: 0, h5py.h5z.FILTER_FLETCHER32: 4}
 """Filters after which a chunk is as large as before, plus so many bytes."""
 _MOST_COMPRESSION = 4096
 """No number of a real table is compressed more; beyond it a damaged chunk size would only take memory."""
+_MOST_CHUNKS = 1 << 19
+_MOST_CHUNK_BYTES = MOST_CACHE_BYTES // 2
+"""A chunk is decompressed as a whole, and kept while slices of it are read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Extent:
     start: int
     end: int
@@ -83,6 +86,11 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     may_skip = _bits(c and bool(flag & h5py.h5z.FLAG_OPTIONAL) for c, flag in zip(compressions, flags, strict=True))
     stored_bytes = chunk_bytes + sum(_KEEPS_SIZE.get(one, 0) for one in filters)
     expected = prod(ceil(n / size) for n, size in zip(table.shape, shape, strict=True))
+    if expected > _MOST_CHUNKS or chunk_bytes > _MOST_CHUNK_BYTES:
+        raise BadTables(
+            f"dataset {table.name!r} has {expected} chunks of {chunk_bytes} bytes; at most {_MOST_CHUNKS} of at most "
+            f"{_MOST_CHUNK_BYTES} are read"
+        )
     if table.dataset.get_num_chunks() != expected:
         raise BadTables(
             f"dataset {table.name!r} has {table.dataset.get_num_chunks()} of the {expected} chunks that make it up"

@@ -205,7 +205,7 @@ class Ledger:
     def keep_footer(self, file: int, footer: Footer) -> None:
         """Remember a footer."""
         groups = [
-            (g.rows, g.particles, *[(s.first_row, s.rows, s.particles) for s in g.spans])
+            (g.rows, g.particles, *[(s.first_row, s.rows, s.particles, s.batch_rows) for s in g.spans])
             if g.spans
             else (g.rows, g.particles)  # nearly always, and three times as fast
             for g in footer.row_groups

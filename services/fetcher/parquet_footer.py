@@ -7,7 +7,6 @@ apache/parquet-format, in Thrift's compact protocol.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +14,33 @@ from typing import Any
 
 _MAGIC = b"PAR1"
 _MOST_DEPTH = 16
+_MOST_BYTES = 64 << 20
+"""10,000 row groups of 40 columns with statistics have 40 MB."""
+_MOST_STRUCTS = 1 << 19
+"""Two for each column of a row group."""
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+
+PARSE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+"""Raised by Compact, and by looking into what it gave; IndexError alone if more bytes could help."""
 
 Struct = dict[int, Any]
 """Field number -> value."""
 
 
+Wanted = dict[int, Any]
+"""Field number -> what is wanted of its structs, or None for a value; other fields are passed over."""
+
+_COLUMN: Wanted = dict.fromkeys((1, 3, 4, 5, 6, 7, 9, 11))
+_ELEMENT: Wanted = dict.fromkeys((1, 3, 4, 5))
+_FOOTER: Wanted = {2: _ELEMENT, 3: None, 4: {1: {1: None, 3: _COLUMN}, 3: None}}
+
+
 class DamagedFooter(Exception):
     """The footer contradicts itself or the file."""
+
+
+class NoFooter(DamagedFooter):
+    """The file doesn't end as a Parquet file does."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,7 @@ class ColumnChunk:
     start: int
     """First byte in the file."""
     num_bytes: int
+    uncompressed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -46,8 +65,11 @@ class RowGroupMetadata:
     columns: tuple[ColumnChunk, ...]
 
     def column(self, name: str) -> ColumnChunk:
-        """The first leaf of a top-level column."""
-        return next(column for column in self.columns if column.path[0] == name)
+        """The first leaf of a top-level column. Raises KeyError."""
+        for column in self.columns:
+            if column.path[0] == name:
+                return column
+        raise KeyError(name)
 
 
 @dataclass(frozen=True)
@@ -63,17 +85,19 @@ def parse_footer(path: Path) -> ParquetFooter:
     with path.open("rb") as file:
         size_bytes = file.seek(0, 2)
         if size_bytes < 12:
-            raise DamagedFooter(f"the file has {size_bytes} bytes")
+            raise NoFooter(f"the file has {size_bytes} bytes")
         file.seek(-8, 2)
         tail = file.read(8)
         length = int.from_bytes(tail[:4], "little")
         if tail[4:] != _MAGIC or length > size_bytes - 12:
-            raise DamagedFooter("the file doesn't end as a Parquet file does")
+            raise NoFooter("the file doesn't end as a Parquet file does")
+        if length > _MOST_BYTES:
+            raise DamagedFooter(f"a footer of {length} bytes; expected at most {_MOST_BYTES}")
         file.seek(-8 - length, 2)
         raw = file.read(length)
     try:
-        return _checked(_Compact(raw).struct(), size_bytes - 8 - length)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        return _checked(Compact(raw).struct(_FOOTER), size_bytes - 8 - length)
+    except PARSE_ERRORS as error:
         raise DamagedFooter(f"its metadata can't be parsed: {error!r}") from None
 
 
@@ -104,12 +128,12 @@ def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]
         name = ".".join(path)
         if tuple(_text(part) for part in column[3]) != path or column[1] != kind:
             raise DamagedFooter(f"the schema's column {name} is another one in a row group")
-        values, num_bytes = int(column[5]), int(column[7])
-        if values < rows or num_bytes < 0 or (not repeated and values != rows):
+        values, uncompressed, num_bytes = int(column[5]), int(column[6]), int(column[7])
+        if values < rows or min(num_bytes, uncompressed) < 0 or (not repeated and values != rows):
             raise DamagedFooter(f"column {name} has {values} values in {rows} rows")
         # 0: there is no such page; some writers so say that there is no dictionary.
         start = min((place for place in (column[9], column.get(11, 0)) if place), default=0)
-        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes))
+        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes, uncompressed))
     return RowGroupMetadata(rows, tuple(columns))
 
 
@@ -141,57 +165,98 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8")  # a UnicodeDecodeError is a ValueError
 
 
-class _Compact:
-    """Thrift's compact protocol: fields by number, without their names."""
+class Compact:
+    """Thrift's compact protocol: wanted fields by number, without their names. What it takes is bounded by the bytes it
+    is given, and by a number of structs."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
-        self._at = 0
+        self.at = 0
+        """Bytes that were parsed."""
+        self._structs = 0
 
-    def struct(self, depth: int = 0) -> Struct:
+    def struct(self, wanted: Wanted, depth: int = 0) -> Struct:
+        """The wanted fields of the struct that begins here. Raises one of PARSE_ERRORS."""
         if depth > _MOST_DEPTH:
             raise ValueError("nested too deeply")
+        self._structs += 1
+        if self._structs > _MOST_STRUCTS:
+            raise ValueError(f"more than {_MOST_STRUCTS} row groups and columns")
         fields: Struct = {}
         number = 0
         raw = self._raw
-        while (head := raw[self._at]) != 0:
-            self._at += 1
+        while (head := raw[self.at]) != 0:
+            self.at += 1
             number = number + (head >> 4) if head >> 4 else self._zigzag()
             kind = head & 15
-            fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, depth)
-        self._at += 1
+            if number not in wanted:
+                self._skip(kind, depth)
+            elif kind in (_TRUE, _FALSE):
+                fields[number] = kind == _TRUE
+            else:
+                fields[number] = self._value(kind, wanted[number], depth)
+        self.at += 1
         return fields
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def _value(self, kind: int, wanted: Wanted | None, depth: int) -> Any:
         if kind in (_I16, _I32, _I64):
             return self._zigzag()
         if kind == _BINARY:
             return self._take(self._varint())
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
+        if kind == _STRUCT and wanted is not None:
+            return self.struct(wanted, depth + 1)
         if kind in (_LIST, _SET):
-            head = self._take(1)[0]
-            size = self._varint() if head >> 4 == 15 else head >> 4
-            if size > len(self._raw) - self._at:
-                raise ValueError("a list longer than the footer")
-            if head & 15 in (_TRUE, _FALSE):
-                return [value == _TRUE for value in self._take(size)]
-            return [self._value(head & 15, depth + 1) for _ in range(size)]
-        if kind == _BYTE:
-            return self._take(1)[0]
-        if kind == _DOUBLE:
-            return struct.unpack("<d", self._take(8))[0]
-        raise ValueError(f"type {kind}")  # a map: there is none in parquet.thrift
+            size, item = self._list_head()
+            if item not in (_BINARY, _STRUCT):
+                raise ValueError(f"a list of type {item}")
+            return [self._value(item, wanted, depth + 1) for _ in range(size)]
+        raise ValueError(f"type {kind}")
+
+    def _skip(self, kind: int, depth: int) -> None:
+        if depth > _MOST_DEPTH:
+            raise ValueError("nested too deeply")
+        if kind in (_I16, _I32, _I64):
+            self._varint()
+        elif kind == _BINARY:
+            self._take(self._varint())
+        elif kind == _STRUCT:
+            while (head := self._raw[self.at]) != 0:
+                self.at += 1
+                if not head >> 4:
+                    self._varint()
+                self._skip(head & 15, depth + 1)
+            self.at += 1
+        elif kind in (_LIST, _SET):
+            size, item = self._list_head()
+            if item in (_TRUE, _FALSE):
+                self._take(size)
+            else:
+                for _ in range(size):
+                    self._skip(item, depth + 1)
+        elif kind == _BYTE:
+            self._take(1)
+        elif kind == _DOUBLE:
+            self._take(8)
+        elif kind not in (_TRUE, _FALSE):
+            raise ValueError(f"type {kind}")  # a map: there is none in parquet.thrift
+
+    def _list_head(self) -> tuple[int, int]:
+        """(number of items, their type)."""
+        head = self._take(1)[0]
+        size = self._varint() if head >> 4 == 15 else head >> 4
+        if size > len(self._raw) - self.at:
+            raise ValueError("a list longer than the footer")
+        return size, head & 15
 
     def _varint(self) -> int:
-        raw, at = self._raw, self._at
+        raw, at = self._raw, self.at
         value = shift = 0
         while True:
             byte = raw[at]
             at += 1
             value |= (byte & 127) << shift
             if byte < 128:
-                self._at = at
+                self.at = at
                 return value
             shift += 7
             if shift > 63:
@@ -202,8 +267,8 @@ class _Compact:
         return (value >> 1) ^ -(value & 1)
 
     def _take(self, num: int) -> bytes:
-        taken = self._raw[self._at : self._at + num]
+        taken = self._raw[self.at : self.at + num]
         if len(taken) != num:
-            raise ValueError("it ends too early")
-        self._at += num
+            raise IndexError("it ends too early")
+        self.at += num
         return taken

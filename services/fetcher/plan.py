@@ -11,11 +11,12 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
+from common.bounds import MOST_BATCH_ROWS, outlier_share
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.messages import MAX_PARTS, MAX_TEXT_BYTES, Layout, Part, Quarantined, Source, Unit, shortened
@@ -41,6 +42,8 @@ class Span:
     first_row: int
     rows: int
     particles: int
+    batch_rows: int = 0
+    """Most rows of one record batch of the row group; 0: as many as a reader takes by itself."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,16 @@ class SlotCapacity:
         """True if a unit of these counts fits a slot, whatever its events look like."""
         return self.bytes_needed(rows, particles) <= self._slot_bytes
 
+    @cached_property
+    def particles(self) -> int:
+        """Most particles of a unit of one event."""
+        return bisect_right(range(self._slot_bytes), self._slot_bytes, key=partial(self.bytes_needed, 1)) - 1
+
+    @property
+    def largest_event(self) -> int:
+        """Most particles of an event that is read at all, be it an outlier: see common/bounds.py."""
+        return self.particles * outlier_share(self._stream)
+
 
 def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
     """Most microbatches that the decoder can make of so many events and particles."""
@@ -205,10 +218,16 @@ def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
 def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
     """Cut a row group, given the particles of every row, into spans that each fit a unit.
 
-    An event counts as no more than the largest that goes into a slot: an outlier is set aside, unless it loses enough
-    fillers to be none.
+    An outlier is set aside, but decoded with the others, and it may lose enough fillers to be none. So it counts as the
+    largest event that goes into a slot, or as a share of its particles: see common/bounds.py. No event may have more
+    than ``capacity.largest_event``.
     """
-    before = np.concatenate([[0], np.cumsum(np.minimum(counts, stream.outlier_above), dtype=np.int64)])
+    counts = np.asarray(counts)
+    weights = np.minimum(counts, stream.outlier_above)
+    np.maximum(weights, -(-counts // outlier_share(stream)), out=weights)
+    before = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(weights, out=before[1:])
+    batch_rows = _batch_rows(counts, capacity)
     spans: list[Span] = []
     first = 0
     while first < len(counts):
@@ -220,9 +239,24 @@ def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: S
                 fits = rows
             else:
                 too_many = rows
-        spans.append(Span(first, fits, int(before[first + fits] - before[first])))
+        spans.append(Span(first, fits, int(before[first + fits] - before[first]), batch_rows))
         first += fits
     return tuple(spans)
+
+
+def _batch_rows(counts: npt.NDArray[np.integer], capacity: SlotCapacity) -> int:
+    """The largest power of two of rows of which no batch has more particles than a slot besides its largest event; 0 if
+    batches of any size that readers take do."""
+    most = capacity.particles + int(counts.max(initial=0))
+    if len(counts) <= MOST_BATCH_ROWS and counts.sum(dtype=np.int64) <= most:
+        return 0
+    rows = MOST_BATCH_ROWS
+    while rows > 1:
+        in_batch = np.add.reduceat(counts, np.arange(0, len(counts), rows), dtype=np.int64)
+        if in_batch.max() <= most:
+            break
+        rows //= 2
+    return 0 if rows == MOST_BATCH_ROWS else rows
 
 
 def plan_block(
@@ -267,6 +301,7 @@ def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
                     file_row=file_row,
                     file_particle=file_particle,
                     remote=remote,
+                    batch_rows=span.batch_rows,
                 )
         file_row += group.rows
         file_particle += group.particles

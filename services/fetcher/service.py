@@ -41,6 +41,7 @@ from services.fetcher.dispatcher import (
 from services.fetcher.exporter import Exporter
 from services.fetcher.hops import Hops, Queues
 from services.fetcher.inputs import expand, local_path
+from services.fetcher.inspection import Inspection
 from services.fetcher.inventory import Inventory
 from services.fetcher.ledger import LEDGER_FILE, Ledger
 from services.fetcher.lister import Lister
@@ -144,7 +145,8 @@ class FetcherService:
         self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
         # After the sockets: a second fetcher of this run is told what it is, not that the cache is in use.
         self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
-        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch)
+        self._inspection = Inspection(config.workload, config.source, stream)
+        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch, self._inspection)
         self._pool = StagePool(self._stage, config.fetcher.transfers)
         self._transport.watch(self._pool.wake_fd)
         self._lister = Lister(partial(expand, remotes=self._remotes))
@@ -207,6 +209,7 @@ class FetcherService:
         self._arena.close()
         self._cache.stop()
         self._remotes.close()  # before who waits for it
+        self._inspection.close()  # likewise
         self._pool.close()
         self._lister.close()
         self._cache.close()

@@ -16,7 +16,6 @@ from common.redact import shown
 from common.schema import Workload
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
-from services.fetcher.footers import read_footer
 from services.fetcher.inputs import NOT_UTF8, local_path
 from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile
 from services.fetcher.transfer import WrongSizeError, fetch
@@ -40,6 +39,8 @@ class Stage:
     capacity: SlotCapacity
     fetch: Callable[[SourceFile, Path], None] = fetch
     """Writes a remote file at a path: see `services.fetcher.cache.Fetch`."""
+    inspect: Callable[[Path], Footer] | None = None
+    """Reads a footer in another process: see `services.fetcher.inspection`. None: in this one."""
     own_faults: OwnFaults = field(default_factory=OwnFaults)
 
     def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
@@ -51,7 +52,7 @@ class Stage:
         is_local = local_path(source.url) is not None
         try:
             self._bring(source, path)
-            footer = footer or read_footer(path, self.workload, self.stream, self.capacity)
+            footer = footer or self._inspect(path)
         except IcestreamError as error:
             if self._may_pass(error, path, is_local):
                 return NotStaged(file, _reason(source, error))
@@ -66,6 +67,13 @@ class Stage:
     def path(self, source: SourceFile) -> Path:
         """Where the file is, or will be, on local disk."""
         return local_path(source.url) or self.cache.path(source)
+
+    def _inspect(self, path: Path) -> Footer:
+        if self.inspect is not None:
+            return self.inspect(path)
+        from services.fetcher.footers import read_footer  # Arrow: 60 MiB that a fetcher doesn't need
+
+        return read_footer(path, self.workload, self.stream, self.capacity)
 
     def _bring(self, source: SourceFile, path: Path) -> None:
         if source.checksum == NOT_UTF8:

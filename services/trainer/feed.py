@@ -339,7 +339,7 @@ class Feed:
                     lane.arrived.append((unit, self._arrays(unit)))
                 except SlotMismatch as error:
                     # Units of the lane may be on their way behind it: only a new connection is free of them.
-                    self._transport.send(m.Reject(unit.k, str(error)[:2000]))
+                    self._transport.send(m.Reject(unit.k, str(error)))
                     raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
             case m.End(number):
                 self._lane(number).ended = True

@@ -280,3 +280,11 @@ def test_numbers_behind_links_and_in_other_files_are_not_followed(tmp_path: Path
         file.create_dataset("primaries", data=tables["primaries"], external=[(str(raw), 0, h5py.h5f.UNLIMITED)])
     with pytest.raises(BadRowsError, match="dataset 'primaries' keeps its numbers in other files"):
         reader.read([part_of(path, GOOD)])
+
+
+@pytest.mark.parametrize("events", [1, 3])
+def test_events_without_any_muon_in_the_file_are_read(tmp_path: Path, reader: Hdf5Reader, events: int) -> None:
+    """A slice without particles ended the decoder."""
+    wanted = make_events([0] * events)
+    path = write_tables(tmp_path / "f.h5", tables_of(wanted, fillers=False))
+    assert_events(reader.read([part_of(path, wanted)]), wanted)

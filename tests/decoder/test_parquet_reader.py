@@ -105,6 +105,16 @@ def test_the_beat_comes_with_every_record_batch(
     assert len(beats) == 5
 
 
+def test_the_beat_comes_on_the_way_to_a_span_far_behind_in_its_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: ParquetReader
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
+    path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
+    beats: list[int] = []
+    read(reader, part_of(path, 2, first_row=18), beat=lambda: beats.append(1))
+    assert len(beats) >= 10
+
+
 @pytest.mark.parametrize("energy_gev", [0.0, -0.0, -1.0, -1e30])
 def test_particles_without_energy_are_dropped_and_counted(
     tmp_path: Path, reader: ParquetReader, energy_gev: float

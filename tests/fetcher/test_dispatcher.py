@@ -76,6 +76,26 @@ def ticks(dispatcher: Dispatcher, until_s: float) -> list[Action]:
     return actions
 
 
+def test_a_bad_file_that_many_epochs_met_since_the_lanes_last_unit_is_named_once() -> None:
+    dispatcher = Dispatcher(slots=4, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=4)
+    dispatcher.handle("t", m.Attach(0, 1, PLAN, tuple(m.Cursor(unit=lane) for lane in range(4))), 0.0)
+    bad = (m.Quarantined(9, -1, 0, "no Parquet"),)
+    units = [dataclasses.replace(unit(k, block=k, first=k), epoch=k, quarantined=bad) for k in range(5)]
+    dispatcher.add_units(units)
+    dispatcher.handle("t", m.Want(3, 1), 0.0)
+    leases = [action.message for action in dispatcher.handle("d", m.Hello(4), 0.0) if isinstance(action, Send)]
+    (delivered,) = [
+        action.message
+        for lease in leases
+        if isinstance(lease, m.Lease)
+        for action in dispatcher.handle("d", m.Done(lease.unit.k, lease.lease, LAYOUT, TALLY), 0.0)
+        if isinstance(action, Send) and isinstance(action.message, m.DeliveredUnit)
+    ]
+    assert delivered.k == 3
+    assert delivered.bad_files == (9,)
+    dispatcher.validate()
+
+
 def test_leases_go_to_the_lowest_units_each_with_a_slot(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=3)
     assert leases(dispatcher.handle("a", m.Hello(2), 0.0)) == [("a", 0, 0), ("a", 1, 1)]

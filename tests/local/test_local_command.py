@@ -13,8 +13,9 @@ from click.testing import CliRunner, Result
 
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, RunLock, RunPart
+from common.redact import without_secrets
 from services.local import command, supervisor
-from services.local.command import OWN_CONTENTS, run, without_secrets
+from services.local.command import OWN_CONTENTS, run
 
 TRAINER = """
 import json, os, sys

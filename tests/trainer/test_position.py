@@ -64,6 +64,7 @@ def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
     skipped = unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0))
     position = StreamPosition().after_unit(skipped)
     assert position.skipped_units == (4,)
+    assert position.cursors[0].unit > 4, "so it is never asked for again, and no Attach has to name it"
     assert position.quarantined == (bad,)
     assert position.counters.events_quarantined == 7
 

@@ -187,7 +187,7 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: Workload) 
     column, stored = workload.column(source.into), workload.stored_fields(source)
     places = [num_ids + stored.index(field) for field in column.fields]
     out = np.empty((len(raw), len(places)), column.dtype)
-    if raw.dtype == out.dtype and places == list(range(places[0], places[0] + len(places))):
+    if len(raw) and raw.dtype == out.dtype and places == list(range(places[0], places[0] + len(places))):
         # A row as one item: numpy moves it at once instead of number by number.
         item = f"V{out.itemsize * len(places)}"
         out.view(item)[:, 0] = np.ndarray((len(raw),), item, raw, places[0] * raw.itemsize, (raw.strides[0],))

@@ -60,7 +60,7 @@ class ParquetReader:
             small.clear()
 
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
-            for batch in self._batches(list(of_file)):
+            for batch in self._batches(list(of_file), beat):
                 beat()
                 if small and (batch.num_rows > _SMALL_ROWS or batch.schema != small[0].schema):
                     flush()
@@ -73,7 +73,7 @@ class ParquetReader:
         for path in list(self._files):
             self._close(path)
 
-    def _batches(self, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, parts: Sequence[Part], beat: Beat) -> Iterator[pa.RecordBatch]:
         """Record batches of the rows of parts of one file."""
         path, where = parts[0].path, _name(parts[0])
         if not path:
@@ -82,9 +82,9 @@ class ParquetReader:
             file = self._open(path, own_copy=bool(parts[0].remote))
             whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
             if whole:
-                batches = self._iterate(file, [part.row_group for part in parts])
+                batches = self._iterate(file, parts)
             else:
-                batches = itertools.chain.from_iterable(self._rows_of(file, part) for part in parts)
+                batches = itertools.chain.from_iterable(self._rows_of(file, part, beat) for part in parts)
             num_rows = 0
             for batch in batches:
                 num_rows += batch.num_rows
@@ -97,18 +97,21 @@ class ParquetReader:
         if num_rows != promised:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
-    def _iterate(self, file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
-        rows = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(rows, groups, self._names, use_threads=False)
+    def _iterate(self, file: pq.ParquetFile, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        """Batches of the row groups of parts: many outliers in few rows would make a batch of any size."""
+        usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
+        rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
+        groups = [part.row_group for part in parts]
+        batches: Iterator[pa.RecordBatch] = file.iter_batches(min(rows, usual), groups, self._names, use_threads=False)
         return batches
 
-    def _rows_of(self, file: pq.ParquetFile, part: Part) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, file: pq.ParquetFile, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
         """Some rows of a row group. It is decoded from its start only: a scan is kept for who wants the rows behind."""
         key = (part.path, part.row_group)
         scan = self._scans.pop(key, None)
         if scan is None or scan.row > part.first_row:
-            scan = _Scan(self._iterate(file, [part.row_group]))
-        yield from scan.rows(part.first_row, part.rows)
+            scan = _Scan(self._iterate(file, [part]))
+        yield from scan.rows(part.first_row, part.rows, beat)
         if part.first_row + part.rows < file.metadata.row_group(part.row_group).num_rows:
             self._scans[key] = scan
             while len(self._scans) > _OPEN_SCANS:
@@ -153,10 +156,12 @@ class _Scan:
     """First row of ``rest``, or of the next batch."""
     rest: pa.RecordBatch | None = None
 
-    def rows(self, first: int, num: int) -> Iterator[pa.RecordBatch]:
-        """Rows ``first`` to ``first + num``; fewer if there are no more."""
+    def rows(self, first: int, num: int, beat: Beat) -> Iterator[pa.RecordBatch]:
+        """Rows ``first`` to ``first + num``; fewer if there are no more. ``beat`` is called on the way there, too: on a
+        slow disk it may take minutes."""
         end = first + num
         while self.row < end:
+            beat()
             batch = self.rest if self.rest is not None else next(self.batches, None)
             self.rest = None
             if batch is None:

@@ -1,0 +1,197 @@
+"""Does a run stay the same under a storm of signals? SIGKILL, SIGSTOP and SIGCONT at random instants, to every process.
+
+Question: after 1,000 and more signals at any of its processes, is what a run trained the same to the bit as in a run
+that nobody disturbed, and is nothing left, lost or blamed?
+
+Command, from the repository's root:
+
+    python -m benchmarks.storm [--signals 1000] [--seed N]
+
+Runs of `icestream run` with a tiny network on simulated files, one after the other until the signals are sent: with the
+files in place, with the files behind a web server (cache, eviction, sockets in a folder), with two trainers. All copy
+their outputs. `icestream run` is one of the victims: once killed, the same command is given again, until the run has
+finished. Each run is struck for at most a minute, and then has to end by itself.
+
+A strike is a kill, or a suspension (of one, some or all processes, shorter or longer than fetcher.stall_timeout_s) that
+ends with SIGCONT or SIGKILL. The seed decides all choices: which process, which strike, how long, which pause before
+the next one. At which instant of a process's own work it comes is up to the machine. A trainer takes seconds to start,
+so it is killed less often than the others.
+
+Table: a line for each run, then signals by process and kind. The last line is JSON. Exit code 1 at the first run that
+isn't the undisturbed one; its folder is kept, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.storm_strikes import STALL_TIMEOUT_S, VERBS, Record, Storm, Strike, forecast
+from benchmarks.storm_verdict import Outcome, problems
+from services.simulator.config import preset
+from services.simulator.write import DatasetPlan, write_dataset
+from tests.pipeline.runs import FAULTY_ICESTREAM, SMALL_STREAM, Process, Processes, settings
+
+COMMON = (
+    *SMALL_STREAM,
+    "stream.unit_events=100",  # a unit a step: decoders always have some in work
+    "stream.slots=6",
+    "trainer.deterministic=true",
+    "stream.max_particles_per_event=60",  # some outliers
+    "local.restart_max_s=0",
+    "outputs.every_s=0.5",
+    f"fetcher.stall_timeout_s={STALL_TIMEOUT_S:g}",
+    "fetcher.max_unit_deaths=1000000",  # whoever is hit again and again may have the same unit in work each time
+)
+IDLE = "steps that take no time"
+"""So that decoders have work in hand at any moment."""
+CONDITIONS = {
+    "files in place": (),
+    "files behind a web server": ("stream.block_files=1", "transport.sockets=folder"),
+    "two trainers": ("local.trainers=2", "stream.lanes=4", "stream.slots=8"),
+    IDLE: ("trainer.checkpoint_every=50",),
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """`icestream run`, to be given again and again."""
+
+    arguments: Sequence[str]
+    is_idle: bool
+    """Steps take no time."""
+
+    def start(self, processes: Processes) -> Process:
+        """Give it."""
+        if self.is_idle:
+            return processes.start("run", *self.arguments, program=FAULTY_ICESTREAM, environment={"PACE": "0"})
+        return processes.start("run", *self.arguments)
+
+
+@contextmanager
+def web_server(folder: Path) -> Iterator[str]:
+    """The address of a server of this folder's files."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            with suppress(ConnectionError):  # the fetcher was killed
+                super().copyfile(source, outputfile)
+
+        def log_message(self, *arguments: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def command_of(condition: str, data: Path, url: str, here: Path, epochs: int) -> Command:
+    """`icestream run` in one of the conditions."""
+    files = sorted(data.rglob("*.parquet"))
+    served = [argument for path in files for argument in ("-i", f"{url}/{path.relative_to(data)}")]
+    inputs = served if "web server" in condition else ["-i", str(data)]
+    own = settings(*COMMON, *CONDITIONS[condition], f"outputs.destination={here / 'copies'}")
+    is_idle = condition == IDLE
+    return Command((*inputs, *own, "--decoders", "2", "--epochs", str(10 * epochs if is_idle else epochs)), is_idle)
+
+
+def run_storm(folder: Path, seed: int, signals: int, conditions: Sequence[str], *, epochs: int = 8) -> dict[str, Any]:
+    """Strike runs, in these conditions by turns, until ``signals`` are sent; the figures of the last line.
+
+    Raises AssertionError at the first problem.
+    """
+    data = folder / "data"
+    write_dataset(data, preset("bench"), DatasetPlan(4_800, 6, seed=1))
+    strikes, total = forecast(seed), Record()
+    undisturbed: dict[str, Outcome] = {}
+    began_s = time.monotonic()
+    print("run | condition | seconds | sessions | signals | missed | steps | result")
+    with web_server(data) as url:
+        for number in itertools.count():
+            condition = conditions[number % len(conditions)]
+            if condition not in undisturbed:
+                here = folder / f"calm-{number}"
+                _, undisturbed[condition] = _run(here, command_of(condition, data, url, here, epochs), None, 0)
+            here = folder / f"run-{number}"
+            command, run_s = command_of(condition, data, url, here, epochs), time.monotonic()
+            record, outcome = _run(here, command, strikes, signals - total.sent)
+            differences = outcome.differences(undisturbed[condition])
+            figures = f"{time.monotonic() - run_s:.0f} | {record.sessions} | {record.sent} | {record.missed}"
+            result = "; ".join(differences) or "the same"
+            print(f"{number} | {condition} | {figures} | {outcome.steps} | {result}", flush=True)
+            assert not differences, f"run {number} ({condition}): {result}"
+            shutil.rmtree(here)
+            total.signals += record.signals
+            total.strikes += record.strikes
+            total.sessions += record.sessions
+            if total.sent >= signals:
+                return _figures(total, seed, number + 1, time.monotonic() - began_s)
+    raise AssertionError
+
+
+def _run(here: Path, command: Command, strikes: Iterator[Strike] | None, signals: int) -> tuple[Record, Outcome]:
+    """One run, struck or not. Raises AssertionError unless it ends well."""
+    here.mkdir()
+    shared_memory = set(Path("/dev/shm").iterdir())
+    processes, record = Processes(here / "run", here), Record()
+    try:
+        Storm(processes, partial(command.start, processes), strikes or iter(()), record).blow(signals)
+        found = problems(processes, record, here / "copies", shared_memory)
+        assert not found, f"{here.name}: " + "\n".join(found)
+        return record, Outcome.of(processes)
+    finally:
+        processes.end()
+
+
+def _figures(total: Record, seed: int, runs: int, seconds: float) -> dict[str, Any]:
+    by_verb = {verb: {name: total.signals[verb, name] for name in ("SIGKILL", "SIGSTOP", "SIGCONT")} for verb in VERBS}
+    return {
+        "seed": seed,
+        "runs": runs,
+        "sessions": total.sessions,
+        "seconds": round(seconds),
+        "signals": total.sent,
+        "by_process": by_verb,
+        "by_strike": dict(total.strikes),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A storm of signals at whole runs.")
+    parser.add_argument("--signals", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no run stays behind
+    folder = Path(tempfile.mkdtemp(prefix="storm-"))
+    print(f"seed {arguments.seed}")
+    try:
+        figures = run_storm(folder, arguments.seed, arguments.signals, list(CONDITIONS))
+    except AssertionError as error:
+        print(f"{error}\nseed {arguments.seed}; kept: {folder}")
+        sys.exit(1)
+    shutil.rmtree(folder)
+    print("\nprocess | SIGKILL | SIGSTOP | SIGCONT")
+    for verb, counts in figures["by_process"].items():
+        print(" | ".join(map(str, (verb, *counts.values()))))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
