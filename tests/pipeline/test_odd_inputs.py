@@ -130,3 +130,18 @@ def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_ro
     assert 0 < lost <= 2 * EVENTS_PER_FILE
     assert lost % ROW_GROUP_EVENTS == 0
     assert_undisturbed(processes)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_checkpoint_though_its_ledger_is_damaged(processes: Processes, showers: Showers) -> None:
+    command = [*showers.input, *settings(*SMALL_STREAM)]
+    processes.train(*command)
+    ledger = processes.run_dir / "ledger.sqlite"
+    raw = ledger.read_bytes()
+    ledger.write_bytes(raw[:4096] + bytes(len(raw) - 4096))
+
+    summary = processes.train(*command, "--epochs", "2")
+
+    summary.assert_read(2 * showers.events)
+    assert (processes.run_dir / "ledger.sqlite.damaged").exists()
+    assert_undisturbed(processes)
