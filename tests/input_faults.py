@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common import own_memory
+
 ERRNOS = tuple(sorted(errno.errorcode))
 FEW = (errno.EIO, errno.EMFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES, errno.ENOENT, errno.EINVAL)
 
@@ -65,6 +67,8 @@ class Faults:
                 raise OSError(f"Can't synchronously read data ({told})") from None
             return real_space(shape)
 
+        # A machine without memory has none for the question whose fault that is, either.
+        monkeypatch.setattr(own_memory.mmap, "mmap", self._no_memory)
         monkeypatch.setattr(pq, "ParquetFile", parquet)
         monkeypatch.setattr(h5py, "File", hdf5)
         monkeypatch.setattr(h5py.h5s, "create_simple", space)
@@ -110,6 +114,10 @@ class Faults:
                     if number == errno.ENOMEM
                     else OSError(number, os.strerror(number), str(path))
                 )
+
+    @staticmethod
+    def _no_memory(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     def _is_input(self, path: object) -> bool:
         return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self._folder)
