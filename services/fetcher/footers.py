@@ -31,12 +31,13 @@ _BUFFER_BYTES = 1 << 20
 
 def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
-    try:
-        return _read(path, workload, stream, capacity)
-    except MachineError as error:
-        if error.number == errno.ENOMEM and asked_for_too_much():
-            raise BadFileError(f"it needs {too_much()} to inspect") from None
-        raise
+    for _ in range(2):  # what is short for a moment says nothing of the file
+        try:
+            return _read(path, workload, stream, capacity)
+        except MachineError as error:
+            if error.number != errno.ENOMEM or not asked_for_too_much():
+                raise
+    raise BadFileError(f"it needs {too_much()} to inspect")
 
 
 def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:

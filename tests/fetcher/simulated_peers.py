@@ -105,6 +105,8 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
     if chance < 0.04:
         return m.Failed(k, number, "gone", gone=True)
     if chance < 0.05:
+        return m.Failed(k, number, "EIO", machine=True)
+    if chance < 0.06:
         return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS + 1))  # an event too many
     return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS))
 
