@@ -11,7 +11,6 @@ import mmap
 import resource
 from pathlib import Path
 
-_PROBE_BYTES = 64 << 20
 _MARGIN_BYTES = 1 << 20
 MIB = 1 << 20
 
@@ -32,9 +31,11 @@ def limit_memory(extra_bytes: int) -> None:
 
 
 def asked_for_too_much() -> bool:
-    """After a MemoryError: True if the machine has what the limit refused (without a limit: some), so that it says
-    something about the data; False if the machine refuses memory below the limit."""
-    room = _PROBE_BYTES if _limit_bytes is None else _limit_bytes - _private_bytes() - _MARGIN_BYTES
+    """After a MemoryError: True if the machine has what the limit refused, so that it says something about the data;
+    False if the machine refuses memory below the limit, or there is none."""
+    if _limit_bytes is None:
+        return False
+    room = _limit_bytes - _private_bytes() - _MARGIN_BYTES
     if room <= 0:
         return True
     try:
@@ -53,7 +54,7 @@ def free_heap() -> None:
 
 def too_much() -> str:
     """What was asked for, for a message: "more than 768 MiB of memory"."""
-    return f"more than {_extra_bytes // MIB} MiB of memory" if _limit_bytes is not None else "too much memory"
+    return f"more than {_extra_bytes // MIB} MiB of memory"
 
 
 def _private_bytes() -> int:
