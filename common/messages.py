@@ -283,7 +283,7 @@ class Stop:
 
 @dataclass(frozen=True, config=_checked)
 class Attach:
-    """A trainer wants its lanes from their cursors on, with the same skips as before.
+    """A trainer wants its lanes from their cursors on.
 
     Rank r of R takes the lanes l with l mod R = r. All ranks train from one checkpoint, so that each knows the cursors
     of all lanes: the first to come says where planning begins.
@@ -294,8 +294,6 @@ class Attach:
     plan_hash: Text
     cursors: Cursors
     """Of every lane, in order."""
-    skipped_units: Annotated[tuple[Count, ...], Field(max_length=MAX_LANES, fail_fast=True)] = ()
-    """Behind the cursors of their lanes; those before are never asked for again."""
     bad_files: FileNumbers = ()
     """Whole files that its journal says are quarantined."""
     source: Source = Source()

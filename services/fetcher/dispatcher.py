@@ -485,8 +485,6 @@ class Dispatcher:
         taken = [lane for lane in self.lanes if lane.number % attach.ranks == attach.rank]
         for lane in taken:
             lane.trainer, lane.want, lane.end_sent, lane.finished = peer, 0, False, False
-        for k in attach.skipped_units:
-            self._skip.setdefault(k, f"unit {k} was skipped before")
         logger.info("trainer %s attached, rank %d of %d, at %s", peer, attach.rank, attach.ranks, attach.cursors)
         # The first one knows where all lanes are; the others then say where theirs are.
         moved = taken if self.attached_once else self.lanes

@@ -208,10 +208,7 @@ class Feed:
         self._attached = True
         self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
         bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
-        skipped = tuple(k for k in at.skipped_units if k >= at.cursors[k % len(at.cursors)].unit)
-        self._transport.send(
-            m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, skipped, bad_files, at.source)
-        )
+        self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, bad_files, at.source))
         for lane in self._lanes:
             self._transport.send(m.Want(lane.number, self._units_in_advance))
 

@@ -237,7 +237,7 @@ def arrays(element: bytes, num: int, length: int) -> bytes:
         hostile(bad_files=(-1,) * 1_000_000),
         hostile(bad_files=(-1,) * 100_000),
         hostile(bad_files=(1.5,) * 100_000),
-        hostile(skipped_units=("x",) * 100_000),
+        hostile(bad_files=("x",) * 100_000),
         hostile(cursors=({},) * 100_000),
         hostile(cursors=((),) * 100_000),
         hostile(more={str(i): i for i in range(64)}),

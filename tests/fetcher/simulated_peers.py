@@ -202,7 +202,7 @@ class Trainer:
         self._ended: set[int] = set()
         self._copied: deque[m.DeliveredUnit] = deque()
         """Units whose copies to the device may be under way."""
-        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, tuple(self.trained), tuple(sorted(self.skipped))))
+        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, tuple(self.trained)))
         self.outbox.extend(m.Want(lane, self._units_in_advance) for lane in self.lanes)
         self._begin_batch()
 

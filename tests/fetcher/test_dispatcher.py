@@ -356,14 +356,6 @@ def test_a_cursor_before_what_is_known_is_planned_again(make: Callable[..., Disp
     assert leases(dispatcher.handle("b", m.Hello(1), 0.0)) == [("b", 1, 0)]
 
 
-def test_units_that_a_checkpoint_says_were_skipped_are_skipped_again(make: Callable[..., Dispatcher]) -> None:
-    dispatcher = make(attach=False)
-    dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,), skipped_units=(0,)), 0.0)
-    dispatcher.add_units([unit(0), unit(1)])
-    assert delivered(dispatcher.handle("t", m.Want(0, 1), 0.0)) == [0]
-    assert leases(dispatcher.handle("a", m.Hello(1), 0.0)) == [("a", 1, 0)]
-
-
 def test_the_end_is_told_once_when_all_units_are_delivered(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(units=1, want=2)
     dispatcher.handle("a", m.Hello(1), 0.0)

@@ -134,7 +134,7 @@ class GoodTrainer:
 
 
 AT_THE_START = {
-    **{"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursors": (m.Cursor(),), "skipped_units": (), "bad_files": ()},
+    **{"rank": 0, "ranks": 1, "plan_hash": PLAN, "cursors": (m.Cursor(),), "bad_files": ()},
 }
 
 
@@ -264,8 +264,7 @@ def claim(rng: random.Random) -> m.Message:
     """Of a trainer: of a plan, a place, or units that it doesn't have."""
     message = good(rng, rng.choice((m.Attach, m.Attach, m.Want, m.Release, m.Committed, m.Finished)))
     if isinstance(message, m.Attach):
-        # Skips would be a part of the plan, and are never taken back.
-        claims = {"plan_hash": rng.choice((PLAN, PLAN, "00" * 16)), "skipped_units": ()}
+        claims = {"plan_hash": rng.choice((PLAN, PLAN, "00" * 16))}
         cursor = m.Cursor(rng.randrange(13), rng.randrange(UNITS), rng.randrange(UNITS + 2), rng.randrange(3))
         return dataclasses.replace(
             message, **claims, rank=0, ranks=1, cursors=(rng.choice((cursor, *message.cursors)),)

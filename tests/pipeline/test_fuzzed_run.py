@@ -100,6 +100,6 @@ def claim(rng: random.Random, plan_hash: str) -> m.Message:
             message = dataclasses.replace(message, cursors=(rng.choice((*message.cursors, place)),))
         case m.Release():
             message = dataclasses.replace(message, k=rng.randrange(60))
-    if isinstance(message, m.Attach):  # what its journal says was skipped, or bad, is believed
-        message = dataclasses.replace(message, rank=0, ranks=1, plan_hash=plan_hash, skipped_units=(), bad_files=())
+    if isinstance(message, m.Attach):  # what its journal says is bad is believed
+        message = dataclasses.replace(message, rank=0, ranks=1, plan_hash=plan_hash, bad_files=())
     return message
