@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
+from common.errors import BadInputError
 from common.redact import shown
 from services.config import Config, load_config
-from services.fetcher.inputs import local_path
+from services.fetcher.inputs import NOT_UTF8, local_path
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
 from services.fetcher.transfer import cache_path
@@ -22,6 +23,8 @@ def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
     """A local file itself, or a remote one's copy in a temporary directory. Raises BadInputError, TransientError."""
     path = local_path(source.url)
     if path is not None:
+        if source.checksum == NOT_UTF8:
+            raise BadInputError(f"{shown(source.url)}: its name, shown here with \\u…, is not UTF-8: rename it")
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="icestream-") as folder:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import click
 
 from common.config import StreamConfig
-from common.errors import BadInputError
+from common.errors import BadInputError, IcestreamError
 from common.redact import shown
 from services.conversion.convert import Converted, convert_file
 from services.conversion.layout import Compression
@@ -70,7 +70,7 @@ def convert(
                         name=name,
                         on_rows=progress.reach,
                     )
-            except BadInputError as error:
+            except IcestreamError as error:
                 if len(files) == 1:
                     raise
                 bad.append(str(error))

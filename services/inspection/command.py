@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from common.errors import BadInputError
+from common.errors import BadInputError, IcestreamError
 from common.redact import shown
 from services.fetcher.inputs import expand
 from services.fetcher.remotes import Remotes
@@ -39,8 +39,11 @@ def inspect(
     with Remotes(config) as remotes:
         for source in expand(inputs, remotes):
             name = shown(source.url)
-            with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
-                found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
+            try:
+                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
+                    found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
+            except IcestreamError as error:  # it can't be had at all
+                found.append(Description(name=name, size_bytes=source.size_bytes, problems=[shown(str(error))]))
             if not in_json:
                 click.echo("\n".join(lines(found[-1])))
     if in_json:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_kind import file_kind
+from common.input_errors import raise_if_machine
 from common.ragged import Array
 from common.schema import Workload
 from services.decoder.gather import offsets_of
@@ -102,11 +103,17 @@ def describe(
     num_events: int,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> Description:
-    """The description of a local file, which is read once in full. Never raises BadInputError: it says what is wrong.
+    """The description of a local file, which is read once in full. Says what is wrong with it.
+
+    Raises MachineError if the file can't be opened.
 
     ``on_rows`` gets rows read and rows in all.
     """
-    found = Description(name=name, size_bytes=path.stat().st_size)
+    try:
+        found = Description(name=name, size_bytes=path.stat().st_size)
+    except OSError as error:
+        raise_if_machine(error, path)
+        raise
     try:
         found.kind = file_kind(path)
         found.layout = layout_of(path, found.kind, workload)

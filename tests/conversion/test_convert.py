@@ -171,10 +171,11 @@ def test_the_command_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> N
     write_hdf5(tmp_path / "a.h5", make_events([1]))
     (tmp_path / "b.h5").write_bytes(b"<html>404</html>")
     write_hdf5(tmp_path / "c.h5", make_events([1]))
+    (tmp_path / "d.h5").symlink_to("nowhere")
     with pytest.raises(
-        BadInputError, match=r"1 of 3 files were not converted; the first: .*b\.h5: .*neither Parquet nor"
+        BadInputError, match=r"2 of 4 files were not converted; the first: .*b\.h5: .*neither Parquet nor"
     ):
-        run(tmp_path / "*.h5", tmp_path / "out")
+        run(tmp_path, tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.parquet", "c.parquet"]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,3 +155,14 @@ def test_no_name_of_a_file_or_column_steers_the_terminal(tmp_path: Path) -> None
         assert isinstance(done.exception, BadInputError)
         assert "column" in done.output
         assert done.output.replace("\n", "").isprintable()
+
+
+def test_what_cannot_be_opened_is_told_among_the_others(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.parquet", make_events([1]))
+    (tmp_path / "b.parquet").symlink_to("nowhere")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/c\xff.parquet")).write_bytes(b"")
+    done = CliRunner().invoke(inspect, [str(tmp_path)])
+    assert isinstance(done.exception, BadInputError)
+    assert str(done.exception).startswith("2 of 3 files can't be used as they are")
+    assert f"{tmp_path}/b.parquet: No such file or directory" in done.output
+    assert "c\\udcff.parquet: its name, shown here with \\u…, is not UTF-8: rename it" in done.output
