@@ -181,7 +181,7 @@ XML = st.builds(
 @given(XML, st.sampled_from(["utf-8", "utf-16", "utf-16-le", "utf-32", "latin-1"]), st.booleans())
 def test_a_listing_has_names_and_sizes_or_is_none(text: str, encoding: str, raw: bool) -> None:
     try:
-        listing = parse_listing(text.encode(encoding), "/d", raw_names=raw)
+        listing = parse_listing(text.encode(encoding, "replace"), "/d", raw_names=raw)
     except MalformedListing as error:
         assert str(error).isprintable()  # noqa: PT017
         return
