@@ -154,6 +154,7 @@ class FetcherService:
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
+        self._newest_bad = ""
         self._commit_asked = False
         self._committed_by: dict[str, tuple[m.Cursor, ...]] = {}
         self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
@@ -256,6 +257,7 @@ class FetcherService:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
                 "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
+                + (f"; the newest quarantined: {self._newest_bad}" if self._newest_bad else "")
             )
 
     def _note(self, peer: str, message: m.Message) -> None:
@@ -284,6 +286,7 @@ class FetcherService:
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
+        self._newest_bad = bad.reason
         self._ledger.quarantine(bad)
         num_bad = self._ledger.num_bad_files()
         allowed = self._config.fetcher.bad_files_allowed(self._inventory.num_files)
