@@ -219,7 +219,12 @@ WORDY = {
     "many columns": {f"observable_number_{i:04d}": [1.0] for i in range(300)},
     "a long name": {"x" * 5000: [1.0]},
     "a long name of wide characters": {"\N{SNOWMAN}" * 5000: [1.0]},
-    "a wide type": {"primary_major_id": [1], "primary_minor_id": [1], "primary": [[1.0]], "muons": [{f"f{i}_{'y' * 20}": 1.0 for i in range(200)}]},
+    "a wide type": {
+        "primary_major_id": [1],
+        "primary_minor_id": [1],
+        "primary": [[1.0]],
+        "muons": [{f"f{i}_{'y' * 20}": 1.0 for i in range(200)}],
+    },
 }
 
 
