@@ -33,6 +33,7 @@ from services.fetcher.dispatcher import (
     Evict,
     Fence,
     Quarantine,
+    Remember,
     Replan,
     Restage,
     Send,
@@ -241,6 +242,8 @@ class FetcherService:
                 case Quarantine(bad):
                     for one in bad:
                         self._quarantine(one)
+                case Remember(files):
+                    self._remember_bad(files)
                 case EndRun():
                     self._ended = True
                     if self._dispatcher.plan_ended and not self._dispatcher.units_ahead:
@@ -264,10 +267,8 @@ class FetcherService:
                     self._judge_answer()
             case m.Want():
                 self._useless_answers = 0  # it got further
-            case m.Attach(plan_hash=plan, bad_files=bad_files):
+            case m.Attach():
                 self._commit_asked, self._useless_answers = False, 0
-                if plan == self._hash:
-                    self._remember_bad(bad_files)
                 for former in self._dispatcher.trainers:
                     # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
                     if former != peer and not self._transport.is_connected(former):
@@ -357,7 +358,7 @@ class FetcherService:
             self._act(self._dispatcher.restaged(staged.file))
 
     def _plan_complete_blocks(self) -> None:
-        while (taken := self._ahead.take_block()) is not None:
+        while not self._dispatcher.plan_is_long and (taken := self._ahead.take_block()) is not None:
             block, staged = taken
             units = plan_block(
                 block,
