@@ -20,7 +20,7 @@ def test_the_users_home_is_found_and_any_other_path_stays(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("text", ["~nosuchuser/x", "~nosuchuser", "a\0b", "~/\0"])
 def test_a_path_that_can_not_be_one_is_told_in_one_line(text: str) -> None:
-    with pytest.raises(BadInputError, match="no home of that user|zero byte"):
+    with pytest.raises(BadInputError, match=r"no home of that user|zero byte"):
         user_path(text)
     for option in (text, f"@{text}"):
         with pytest.raises(BadInputError):
