@@ -102,5 +102,6 @@ def claim(rng: random.Random, plan_hash: str) -> m.Message:
         case m.Release():
             message = dataclasses.replace(message, k=rng.randrange(60))
     if isinstance(message, m.Attach):  # what its journal says is bad is believed
-        message = dataclasses.replace(message, rank=0, ranks=1, plan_hash=plan_hash, bad_files=())
+        of_plan = {"rank": 0, "ranks": 1, "plan_hash": plan_hash, "bad_files": ()}
+        message = dataclasses.replace(message, **of_plan, source=rng.choice((m.Source(), message.source)))
     return message
