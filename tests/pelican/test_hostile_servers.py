@@ -156,7 +156,9 @@ def test_a_download_survives_whatever_one_cache_answers(
 
 CHECKSUM = f"adler32={zlib.adler32(CONTENT):08x}"
 WRONG = {
-    "half, and a proper end": answer("200 OK", "Transfer-Encoding: chunked", body=b"1f4\r\n%b\r\n0\r\n\r\n" % bytes(500)),
+    "half, and a proper end": answer(
+        "200 OK", "Transfer-Encoding: chunked", body=b"1f4\r\n%b\r\n0\r\n\r\n" % bytes(500)
+    ),
     "half, and no end": answer("200 OK", "Content-Length: 1000", "Connection: close", body=bytes(500)),
     "all": answer("200 OK", "Content-Length: 1000", body=bytes(1000)),
 }
