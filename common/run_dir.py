@@ -24,7 +24,7 @@ def make_run_dir(run_dir: Path) -> str:
     own_files_only()
     try:
         run_dir.mkdir(mode=MODE, parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise BadInputError(
             f"{run_dir}: can't make this directory ({error.strerror}); choose another --run-dir"
         ) from None

@@ -33,6 +33,8 @@ FENCE_GRACE_S = 5.0
 """An accepted SIGKILL that has not ended the decoder by then is not trusted: a process in uninterruptible sleep."""
 _LONGEST_GAP_S = 1.0
 """Most of the time between two ticks that counts as silence of the decoders."""
+_MOST_PLANNED = 1 << 16
+"""Planned units, which take 1 kB each: lanes that are so far apart don't come from one checkpoint."""
 _STIMULI = 4096
 """Newest messages, deaths, leases and deliveries that are kept for story()."""
 
@@ -86,6 +88,13 @@ class Quarantine:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """A trainer was accepted whose journal says that these whole files are bad: they stay bad."""
+
+    files: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Restage:
     """These files are gone from the disk: stage them again, and report each with restaged()."""
 
@@ -97,7 +106,7 @@ class EndRun:
     """No trainer needs more units."""
 
 
-Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | Restage | EndRun
+Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | Remember | Restage | EndRun
 
 
 # ------------------------------------------------------------------ state
@@ -149,6 +158,8 @@ class _Lane:
     want: int = 0
     end_sent: bool = False
     finished: bool = False
+    epoch: int = -1
+    """Of the newest unit that was delivered."""
     committed: m.Cursor = field(default_factory=m.Cursor)
 
 
@@ -178,7 +189,7 @@ class Dispatcher:
         """What a decoder's machine said last, until a unit is decoded."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
         self.barren_epochs = 0
-        """Whole epochs in a row of which no unit had an event to train."""
+        """Whole epochs of which no unit had an event to train."""
         self.counts: Counter[str] = Counter()
         self._table: dict[int, _Entry] = {}
         self._decoders: dict[str, _Decoder] = {}
@@ -187,8 +198,10 @@ class Dispatcher:
         self._restaged: dict[int, set[int]] = {}  # unit -> files of it that are still on their way
         self._last_lease = 0
         self._ticked_s: float | None = None
-        self._fruitful_epoch: int | None = None
-        """The newest epoch of which a unit had an event to train, or before which decoding began."""
+        self._judged_epoch: int | None = None
+        """The epoch in which deliveries began; then the newest of which all units were delivered."""
+        self._events_of_epoch: Counter[int] = Counter()
+        """Events delivered of later ones."""
         self._now_s = 0.0
         """Newest time that was passed in."""
         self._stimuli: deque[tuple[float, str, object]] = deque(maxlen=_STIMULI)
@@ -219,6 +232,11 @@ class Dispatcher:
     def starved(self) -> bool:
         """True if a trainer waits for a lane, and no planned unit is left to give it."""
         return any(lane.want > 0 and lane.deliver_k >= self.next_k for lane in self.lanes) and not self.plan_ended
+
+    @property
+    def plan_is_long(self) -> bool:
+        """True if no more units need to be planned now, wherever a trainer says that it is."""
+        return len(self.units) >= _MOST_PLANNED
 
     @property
     def furthest_k(self) -> int:
@@ -411,9 +429,6 @@ class Dispatcher:
             reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally!s:.500}"
             self._return_unit(done.k, blamed=True, reason=reason)
             return []
-        if layout.events or self._fruitful_epoch is None:
-            self._fruitful_epoch = max(unit.epoch, self._fruitful_epoch or 0)
-        self.barren_epochs = max(self.barren_epochs, unit.epoch - self._fruitful_epoch - 1)
         entry = self._table[done.k]
         entry.state, entry.decoder, entry.layout, entry.tally = State.READY, None, layout, tally
         entry.content = done.content
@@ -489,7 +504,7 @@ class Dispatcher:
         # The first one knows where all lanes are; the others then say where theirs are.
         moved = taken if self.attached_once else self.lanes
         self.attached_once = True
-        return self._seek(moved, attach.cursors)
+        return [Remember(attach.bad_files), *self._seek(moved, attach.cursors)]
 
     def _refusal(self, peer: str, attach: m.Attach) -> str | None:
         """Why a trainer can't have what it asks for; None if it can."""
@@ -680,6 +695,7 @@ class Dispatcher:
         k = lane.deliver_k
         entry, unit = self._table[k], self.units[k]
         entry.state = State.DELIVERED
+        self._judge_epochs(lane, unit.epoch, entry.layout.events)
         lane.deliver_k += len(self.lanes)
         lane.want -= 1
         slot = -1 if entry.slot is None else entry.slot
@@ -700,6 +716,16 @@ class Dispatcher:
         )
         self._stimuli.append((self._now_s, lane.trainer, delivered))
         return Send(lane.trainer, delivered)
+
+    def _judge_epochs(self, lane: _Lane, epoch: int, events: int) -> None:
+        """Count the epochs of which every lane has been delivered the last unit, and none had an event."""
+        lane.epoch = epoch
+        self._events_of_epoch[epoch] += events
+        if self._judged_epoch is None:
+            self._judged_epoch = epoch
+        for complete in range(self._judged_epoch + 1, min(lane.epoch for lane in self.lanes)):
+            self._judged_epoch = complete
+            self.barren_epochs += self._events_of_epoch.pop(complete, None) == 0
 
     def _bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
         """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""

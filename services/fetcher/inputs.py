@@ -108,7 +108,11 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
         if url.startswith("@"):
             raise BadInputError(f"@{path}, line {line_number}: a list in a list")
         if not rest:
-            yield from _expand_one(url, remotes)
+            try:
+                yield from _expand_one(url, remotes)
+            except BadInputError as error:
+                kind = NothingFound if isinstance(error, NothingFound) else BadInputError
+                raise kind(f"@{path}, line {line_number}: {error}") from None
             continue
         size, checksum = (*rest, "")[:2]
         size_bytes = number(size)

@@ -33,6 +33,7 @@ from services.fetcher.dispatcher import (
     Evict,
     Fence,
     Quarantine,
+    Remember,
     Replan,
     Restage,
     Send,
@@ -153,6 +154,7 @@ class FetcherService:
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._next_k = 0
+        self._newest_bad = ""
         self._commit_asked = False
         self._committed_by: dict[str, tuple[m.Cursor, ...]] = {}
         self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
@@ -241,6 +243,8 @@ class FetcherService:
                 case Quarantine(bad):
                     for one in bad:
                         self._quarantine(one)
+                case Remember(files):
+                    self._remember_bad(files)
                 case EndRun():
                     self._ended = True
                     if self._dispatcher.plan_ended and not self._dispatcher.units_ahead:
@@ -253,6 +257,7 @@ class FetcherService:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
                 "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
+                + (f"; the newest quarantined: {self._newest_bad}" if self._newest_bad else "")
             )
 
     def _note(self, peer: str, message: m.Message) -> None:
@@ -264,10 +269,8 @@ class FetcherService:
                     self._judge_answer()
             case m.Want():
                 self._useless_answers = 0  # it got further
-            case m.Attach(plan_hash=plan, bad_files=bad_files):
+            case m.Attach():
                 self._commit_asked, self._useless_answers = False, 0
-                if plan == self._hash:
-                    self._remember_bad(bad_files)
                 for former in self._dispatcher.trainers:
                     # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
                     if former != peer and not self._transport.is_connected(former):
@@ -283,6 +286,7 @@ class FetcherService:
 
     def _quarantine(self, bad: m.Quarantined) -> None:
         logger.error("quarantined: %s", bad.reason)
+        self._newest_bad = bad.reason
         self._ledger.quarantine(bad)
         num_bad = self._ledger.num_bad_files()
         allowed = self._config.fetcher.bad_files_allowed(self._inventory.num_files)
@@ -357,7 +361,7 @@ class FetcherService:
             self._act(self._dispatcher.restaged(staged.file))
 
     def _plan_complete_blocks(self) -> None:
-        while (taken := self._ahead.take_block()) is not None:
+        while not self._dispatcher.plan_is_long and (taken := self._ahead.take_block()) is not None:
             block, staged = taken
             units = plan_block(
                 block,

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator
 from common.config import ConfigBranch
 
 MAX_TRAINERS = 256
+MAX_DECODERS = 1024
+"""Each is a process of 100 MB: a slip of the finger shall not take the machine."""
 
 
 class LocalConfig(ConfigBranch):
@@ -35,8 +37,8 @@ class LocalConfig(ConfigBranch):
         text = str(value).strip()
         if text == "auto":
             return text
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError("a number from 1 on, or auto")
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= MAX_DECODERS:
+            raise ValueError(f"a number from 1 to {MAX_DECODERS}, or auto")
         return int(text)
 
     @property

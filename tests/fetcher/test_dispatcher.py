@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from common import messages as m
+from services.fetcher import dispatcher as dispatcher_module
 from services.fetcher.dispatcher import (
     FENCE_GRACE_S,
     Action,
@@ -14,6 +15,7 @@ from services.fetcher.dispatcher import (
     Evict,
     Fence,
     Quarantine,
+    Remember,
     Replan,
     Restage,
     Send,
@@ -637,12 +639,49 @@ def test_an_invariant_that_fails_comes_with_the_story_of_its_unit(make: Callable
 
 
 def test_a_whole_epoch_without_an_event_to_train_is_noticed(make: Callable[..., Dispatcher]) -> None:
-    dispatcher = make(slots=8, units=0, want=1)
+    dispatcher = make(slots=8, units=0, want=8)
     dispatcher.add_units([dataclasses.replace(unit(k), epoch=k // 2) for k in range(6)])
     dispatcher.handle("a", m.Hello(6), 0.0)
     for k, barren in enumerate((0, 0, 0, 0, 1, 1)):
         dispatcher.handle("a", m.Done(k, k + 1, m.Layout(0, 0, 0), m.Tally(rows_read=5, empty=5)), 0.0)
         assert dispatcher.barren_epochs == barren, k
+
+
+def test_units_that_are_done_early_do_not_make_an_epoch_look_barren(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(slots=8, units=0, want=8)
+    dispatcher.add_units([dataclasses.replace(unit(k), epoch=k // 2) for k in range(6)])
+    dispatcher.handle("a", m.Hello(6), 0.0)
+    for k in (0, 1, 3, 5, 2, 4):  # the second unit of each epoch has outliers only
+        layout, tally = (m.Layout(0, 0, 0), m.Tally(5, outliers=5)) if k % 2 else (LAYOUT, TALLY)
+        dispatcher.handle("a", m.Done(k, k + 1, layout, tally), 0.0)
+        assert dispatcher.barren_epochs == 0
+
+
+def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(make: Callable[..., Dispatcher]) -> None:
+    dispatcher = make(attach=False)
+    assert Remember((3,)) in dispatcher.handle("t", m.Attach(0, 1, PLAN, (START,), bad_files=(3,)), 0.0)
+    actions = dispatcher.handle("second", m.Attach(0, 1, PLAN, (START,), bad_files=(1, 2)), 0.0)
+    assert not any(isinstance(action, Remember) for action in actions)
+
+
+def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
+    make: Callable[..., Dispatcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "_MOST_PLANNED", 100)
+    dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
+    dispatcher.handle("t", m.Attach(0, 2, PLAN, (START, m.Cursor(unit=2**61 + 1))), 0.0)
+    while not dispatcher.plan_is_long:
+        dispatcher.add_units([unit(dispatcher.next_k)])
+    assert len(dispatcher.units) == 100
+    assert dispatcher.starved is False
+    dispatcher.handle("a", m.Hello(1), 0.0)
+    for k in (0, 2):
+        dispatcher.handle("t", m.Want(0, 1), 0.0)
+        assert delivered(dispatcher.handle("a", m.Done(k, k // 2 + 1, LAYOUT, TALLY), 0.0)) == [k], (
+            "the other lane goes on"
+        )
+        dispatcher.handle("t", m.Release(k), 0.0)
+    dispatcher.validate()
 
 
 # ------------------------------------------------------------------ files that are gone from the disk

@@ -117,9 +117,9 @@ def test_decoders_may_be_auto(tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", ""])
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", "1025", "9" * 5000])
 def test_a_number_of_decoders_that_is_none_is_refused_with_what_was_expected(tmp_path: Path, text: str) -> None:
-    with pytest.raises(BadInputError, match=r"local.decoders = '.*': expected a number from 1 on, or auto"):
+    with pytest.raises(BadInputError, match=r"local.decoders = '.*': expected a number from 1 to 1024, or auto"):
         icestream_run(tmp_path, "-i", "/data/demo", "--decoders", text)
 
 
@@ -133,6 +133,8 @@ def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(BadInputError, match="choose another --run-dir"):
         icestream_run(tmp_path / "file" / "run", "-i", "demo")
+    with pytest.raises(BadInputError, match="choose another --run-dir"):
+        icestream_run(Path("/proc/nope"), "-i", "demo")
 
 
 def fill(run_dir: Path) -> None:

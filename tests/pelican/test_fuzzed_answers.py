@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from token_places import token_file
 
-from common.errors import BadInputError, IcestreamError
+from common.errors import BadInputError, IcestreamError, TransientError
 from services.fetcher.inputs import expand
 from services.fetcher.remotes import Remotes
 from services.pelican.answers import MAX_SIZE_BYTES, byte_range, json_object, number
@@ -181,7 +181,7 @@ XML = st.builds(
 @given(XML, st.sampled_from(["utf-8", "utf-16", "utf-16-le", "utf-32", "latin-1"]), st.booleans())
 def test_a_listing_has_names_and_sizes_or_is_none(text: str, encoding: str, raw: bool) -> None:
     try:
-        listing = parse_listing(text.encode(encoding), "/d", raw_names=raw)
+        listing = parse_listing(text.encode(encoding, "replace"), "/d", raw_names=raw)
     except MalformedListing as error:
         assert str(error).isprintable()  # noqa: PT017
         return
@@ -373,7 +373,7 @@ LINES = st.lists(
         st.builds(
             "{}\t{}\t{}".format, URLS, NUMBERS, st.sampled_from(["", "md5=é", "adler32=1", "sha1=x", "md5="]) | ANY
         ),
-        st.builds("pelican://h/x\t{}".format, NUMBERS),
+        st.builds("pelican://127.0.0.1:9/x\t{}".format, NUMBERS),
         st.just("@other.txt"),
         st.just("# comment"),
     ),
@@ -395,6 +395,8 @@ def test_a_list_file_names_files_with_sizes_or_is_an_error_of_the_user(
             files = expand([f"@{path}"], remotes)
         except BadInputError as error:
             assert "list.txt" in str(error)  # noqa: PT017
+            return
+        except TransientError:  # one without a size is asked for, and nobody is there
             return
     assert sum(file.size_bytes for file in files) <= MAX_SIZE_BYTES
     assert all(not file.checksum or is_checksum(file.checksum) for file in files)

@@ -91,7 +91,7 @@ PEER_SEND = "common.transport:PeerTransport.send"
 
 INSTANTS = {
     "idle": Instant("common.transport:PeerTransport.receive", True, waited_in_vain),
-    "decoding": Instant("common.ragged:unit_arrays", True, tear),
+    "decoding": Instant("services.decoder.decode:unit_arrays", True, tear),
     "after-writing-before-done": Instant("common.ragged:write_header", True, always),
     "step": Instant("services.trainer.wgan.task:WganTask.step", False, at_unit),
     "between-checkpoint-write-and-rename": Instant("os:replace", False, is_checkpoint),

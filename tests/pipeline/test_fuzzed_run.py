@@ -96,7 +96,8 @@ def claim(rng: random.Random, plan_hash: str) -> m.Message:
     message = good(rng, rng.choice((m.Attach, m.Attach, m.Want, m.Release, m.Committed)))
     match message:
         case m.Attach() | m.Committed():
-            place = m.Cursor(rng.randrange(12), rng.randrange(60), rng.randrange(80), rng.randrange(3))
+            first, unit = sorted((rng.randrange(60), rng.randrange(80)))
+            place = m.Cursor(min(first, rng.randrange(12)), first, unit, rng.randrange(3))
             message = dataclasses.replace(message, cursors=(rng.choice((*message.cursors, place)),))
         case m.Release():
             message = dataclasses.replace(message, k=rng.randrange(60))
