@@ -72,7 +72,21 @@ def test_what_configures_a_run_or_a_rank_is_for_no_child() -> None:
 
 
 WORDS = st.sampled_from(
-    "TOKEN SECRET PASSWORD API_KEY CREDENTIALS AUTH COOKIE HEADERS KEY PWD PASS BINDPW WEBHOOK".split()
+    [
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "API_KEY",
+        "CREDENTIALS",
+        "AUTH",
+        "COOKIE",
+        "HEADERS",
+        "KEY",
+        "PWD",
+        "PASS",
+        "BINDPW",
+        "WEBHOOK",
+    ]
 )
 SITE = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=1, max_size=8)
 
