@@ -19,6 +19,9 @@ from common.input_errors import GONE, OF_THE_PATH, REFUSED
 TRIES = 3
 PATIENCE_S = 3.0
 """A file must be refused so often, and for so long, before that can be its own fault."""
+FORGET_S = 600.0
+"""A refusal is forgotten unless the next comes so soon: it passed. Much longer than between tries of a refused file,
+also where many decoders take turns."""
 _OTHERS = 8
 """Most files of its folder that are tried."""
 
@@ -36,7 +39,7 @@ class OwnFaults:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._mutex = threading.Lock()
-        self._refused: dict[Path, tuple[int, float]] = {}  # -> times, and when it was the first
+        self._refused: dict[Path, tuple[int, float, float]] = {}  # -> times, and when it was the first and the last
         self._good: dict[int, Path] = {}  # device -> the file that was read last
 
     def worked(self, path: Path) -> None:
@@ -55,8 +58,10 @@ class OwnFaults:
     def _is_refused_alone(self, path: Path) -> bool:
         now_s, device = self._clock(), _device(path)
         with self._mutex:
-            times, first_s = self._refused.get(path, (0, now_s))
-            self._refused[path] = times + 1, first_s
+            times, first_s, last_s = self._refused.get(path, (0, now_s, now_s))
+            if now_s - last_s > FORGET_S:
+                times, first_s = 0, now_s
+            self._refused[path] = times + 1, first_s, now_s
             last_good = self._good.get(device, path)
         if times + 1 < TRIES or now_s - first_s < PATIENCE_S:
             return False

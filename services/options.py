@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from common.user_path import user_path
+
 
 def run_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """--run-dir."""
@@ -93,4 +95,4 @@ def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
 
 def _absolute(text: str) -> str:
     is_list, path = text.startswith("@"), text.removeprefix("@")
-    return "@" * is_list + str(Path(path).expanduser().absolute())
+    return "@" * is_list + str(user_path(path).absolute())

@@ -17,10 +17,12 @@ import pytest
 from input_faults import ERRNOS, Faults
 
 from common.input_errors import GONE, OF_THE_BYTES, OF_THE_PATH, REFUSED, MachineError
-from common.messages import Unit
+from common.messages import Part, Unit
+from common.own_faults import PATIENCE_S, OwnFaults
 from common.schema import MUONS
 from services.decoder.decode import Decode
 from services.decoder.readers.by_content import ContentReader
+from services.decoder.rows import BadRowsError
 from services.fetcher.bad_file import BadFileError
 from services.fetcher.cache import Cache
 from services.fetcher.footers import read_footer
@@ -179,6 +181,22 @@ def test_a_decoder_that_met_an_error_decodes_the_same_afterwards(
         with faults.counted():
             assert [decoded(unit) for unit in units] == expected
             reader.close()
+
+
+def test_many_parts_of_a_refused_file_are_one_try(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(part: Part) -> None:
+        raise MachineError(f"{path}: Permission denied", errno.EACCES, str(path))
+
+    clock = iter((0.0, 2 * PATIENCE_S, 3 * PATIENCE_S))
+    reader = ContentReader(MUONS)
+    monkeypatch.setattr(reader, "_kind", refused)
+    monkeypatch.setattr(reader, "_own_faults", OwnFaults(lambda: next(clock)))
+    parts = [Part(0, str(path), 0, row, 1, 1, file_row=0, file_particle=0) for row in range(5)]
+    for _ in range(2):
+        with pytest.raises(MachineError):
+            reader.read(parts)
+    with pytest.raises(BadRowsError, match="Permission denied"):
+        reader.read(parts)
 
 
 def test_too_many_open_files_are_no_fault_of_a_file(kind: str, path: Path, tmp_path: Path) -> None:

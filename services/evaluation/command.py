@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from common.user_path import user_path
 from services.evaluation.settings import NATURAL_FLUX, Wanted
 from services.options import absolute, config_options, input_option, token_file_option
 from services.simulator.config import PRESETS
@@ -98,7 +99,7 @@ def evaluate(
         c2st_epochs=c2st_epochs,
     )
     if token_file is not None:
-        assignments = (*assignments, f"token.file={token_file.expanduser().absolute()}")
+        assignments = (*assignments, f"token.file={user_path(token_file).absolute()}")
     outcome, folder = run_evaluation(
         wanted, toml=toml, assignments=assignments, say=lambda text: click.echo(text, err=True)
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from common.errors import BadInputError, TransientError
 from common.file_lock import NO_LOCKS, locked, try_lock
 from common.redact import shown
+from common.user_path import user_path
 from services.fetcher.cache_layout import (
     FILE_MODE,
     NEW_SUM,
@@ -72,7 +73,7 @@ class Cache:
 
     def __init__(self, cache_dir: Path, run_dir: Path) -> None:
         """Raises BadInputError if the directory can't be used safely, or by another fetcher of this run."""
-        self._layout = CacheLayout(cache_dir.expanduser().resolve())
+        self._layout = CacheLayout(user_path(cache_dir).resolve())
         self._run_dir = run_dir.resolve()
         self._run = self._layout.run(run_dir)
         self._stopped = threading.Event()

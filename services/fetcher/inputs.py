@@ -13,6 +13,7 @@ from typing import Any
 import fsspec
 
 from common.errors import BadInputError
+from common.user_path import check_path, user_path
 from services.fetcher.local_listing import files_below, files_matching, status_of
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
@@ -70,8 +71,8 @@ def named_inputs(inputs: Iterable[str]) -> Iterator[str]:
         if not text.startswith("@"):
             yield text
             continue
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            yield from [entry[0] for _, entry in _list_entries(Path(text.removeprefix("@")).expanduser())]
+        with contextlib.suppress(OSError, UnicodeDecodeError, BadInputError):
+            yield from [entry[0] for _, entry in _list_entries(user_path(text.removeprefix("@")))]
 
 
 def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -83,7 +84,8 @@ def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
     if text.startswith("@"):
-        return _expand_list(Path(text.removeprefix("@")).expanduser(), remotes)
+        return _expand_list(user_path(text.removeprefix("@")), remotes)
+    check_path(text)
     if is_pelican(text):
         return _expand_pelican(text, remotes)
     if text.startswith("file://"):
@@ -114,6 +116,7 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
                 kind = NothingFound if isinstance(error, NothingFound) else BadInputError
                 raise kind(f"@{path}, line {line_number}: {error}") from None
             continue
+        check_path(url)
         size, checksum = (*rest, "")[:2]
         size_bytes = number(size)
         if size_bytes is None or len(rest) > 2 or (checksum and not is_checksum(checksum)):
@@ -124,10 +127,8 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
         yield SourceFile(url, size_bytes, checksum)
 
 
-def _expand_local(text: str) -> Iterator[SourceFile]:
-    if "\0" in text:
-        raise BadInputError(f"{text!r}: no path has a zero byte in it")
-    path = Path(text).expanduser().absolute()
+def _expand_local(text: str) -> list[SourceFile]:
+    path = user_path(text).absolute()
     status = status_of(path)
     if status is not None:
         found = sorted(files_below(path)) if stat.S_ISDIR(status.st_mode) else [path]
@@ -139,12 +140,15 @@ def _expand_local(text: str) -> Iterator[SourceFile]:
             raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
     else:
         raise NothingFound(f"{text}: no such file or directory")
+    files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: a machine may fail here
     if not any(os.access(file, os.R_OK) for file in found):
         raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
-    for file in found:
-        status = status_of(file)
-        size_bytes = status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
-        yield SourceFile(str(file), size_bytes)
+    return files
+
+
+def _local_size_bytes(path: Path) -> int:
+    status = status_of(path)
+    return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:

@@ -34,7 +34,7 @@ _SOON_S = 0.5
 _MOST_ANSWER_BYTES = 32 << 20
 _TRIES = 3
 _LAST_S = 5.0
-"""For a process that gave a wrong answer, to end by itself."""
+"""For a process whose output has ended, to end, too."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "HDF5_PLUGIN_PATH", "TMPDIR")
 """Variables that the process gets of those that the fetcher has: no secret is in them."""
 _BY_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGXCPU)
@@ -58,7 +58,11 @@ class _Answer(BaseModel):
 
 
 class _Died(Exception):
-    """The process ended, or said what it must not."""
+    """The process ended."""
+
+
+class _Wrong(_Died):
+    """The process said what it must not: that is the file's doing, however the process ends then."""
 
 
 class Inspection:
@@ -82,24 +86,26 @@ class Inspection:
 
     def __call__(self, path: Path) -> Footer:
         """The file's footer. Raises BadFileError, and TransientError if it must be tried again."""
-        end = 0
+        why = ""
         for _ in range(_TRIES):
             process = self._take()
             try:
                 footer = _footer_of(process.ask(json.dumps({"path": str(path)})), path)
             except _Died as error:
                 end = self._end(process)
-                if self._closed or not _is_own(end):
+                is_wrong = isinstance(error, _Wrong)
+                if self._closed or not (is_wrong or _is_own(end)):
                     raise TransientError(f"the process that inspects it: {error}, {_end_text(end)}") from None
                 if end == -signal.SIGXCPU:
                     raise BadFileError("it needs too much CPU time to inspect") from None
+                why = str(error) if is_wrong else _end_text(end)
                 continue
             except (BadFileError, MachineError):
                 self._give_back(process)
                 raise
             self._give_back(process)
             return footer
-        raise BadFileError(f"it ends the process that inspects it ({_end_text(end)}, {_TRIES} times)")
+        raise BadFileError(f"it ends the process that inspects it ({why}, {_TRIES} times)")
 
     def close(self) -> None:
         """End all processes: who waits for an answer gets a TransientError."""
@@ -183,28 +189,32 @@ class _Process:
         except (OSError, ValueError):  # a broken pipe, or closed by end()
             answer = b""
         if not answer.endswith(b"\n"):
-            raise _Died("no answer" if not answer else "an answer without end")
+            if len(answer) == _MOST_ANSWER_BYTES or not self._has_ended():
+                raise _Wrong("an answer without end")
+            raise _Died("no answer")
         try:
             return _Answer.model_validate_json(answer)
         except ValidationError:
-            raise _Died("an answer that is none") from None
+            raise _Wrong("an answer that is none") from None
 
     def kill(self) -> None:
         """End it; another thread may wait for its answer."""
         self._process.kill()
 
     def end(self) -> int:
-        """Its return code, once it has ended: by itself, if its answers have ended."""
-        try:
-            code = self._process.wait(_LAST_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        """End it, unless it has ended. Its return code."""
+        self._process.kill()
+        code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
         return code
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LAST_S)
+        return self._process.returncode is not None
 
 
 def _footer_of(answer: _Answer, path: Path) -> Footer:
@@ -213,12 +223,12 @@ def _footer_of(answer: _Answer, path: Path) -> Footer:
     if answer.machine is not None:
         raise MachineError(answer.machine, answer.errno, str(path))
     if answer.footer is None:
-        raise _Died("another answer")
+        raise _Wrong("another answer")
     groups = tuple(
         RowGroup(rows, particles, tuple(Span(*span) for span in spans)) for rows, particles, spans in answer.footer
     )
     if any(group.spans and sum(span.rows for span in group.spans) != group.rows for group in groups):
-        raise _Died("spans that don't cover their row group")
+        raise _Wrong("spans that don't cover their row group")
     return Footer(groups)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from common.config import SourceConfig, StreamConfig
 from common.errors import BadInputError
 from common.input_errors import MachineError, machine_errno, one_line
+from common.messages import shortened
 from common.own_memory import limit_memory
 from common.process import end_with_parent
 from common.schema import WORKLOADS
@@ -51,13 +52,13 @@ def main() -> None:
         try:
             return {"footer": _packed(read_footer(path, workload, stream, capacity))}
         except BadFileError as error:
-            return {"bad": str(error), "rows": error.rows}
+            return {"bad": shortened(str(error)), "rows": error.rows}
         except BadInputError as error:
-            return {"bad": str(error)}
+            return {"bad": shortened(str(error))}
         except MachineError as error:
-            return {"machine": str(error), "errno": error.number}
+            return {"machine": shortened(str(error)), "errno": error.number}
         except (OSError, MemoryError) as error:
-            return {"machine": f"{path}: {one_line(error)}", "errno": machine_errno(error)}
+            return {"machine": shortened(f"{path}: {one_line(error)}"), "errno": machine_errno(error)}
         except Exception as error:  # noqa: BLE001  whatever the bytes of a file lead to ends this file, not the run
             return {"bad": f"it can't be inspected: {error!r}"[:300]}
 

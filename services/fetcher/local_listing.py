@@ -38,7 +38,7 @@ def files_below(folder: Path) -> Iterator[Path]:
     """
     for entry in _entries(folder):
         path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False):
+        if _is_own_folder(entry):
             yield from _data_of(path)
         elif path.name.endswith(SUFFIXES):
             yield path
@@ -107,6 +107,16 @@ def _named(folder: Path, pattern: str) -> Iterator[Path]:
 def _is_folder(path: Path) -> bool:
     status = status_of(path)
     return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    """True for a folder that is no link to one. Most file systems tell it while they list."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError as error:
+        if error.errno in GONE | OF_THE_PATH:
+            return False
+        raise TransientError(f"{entry.path}: {error.strerror}") from None
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

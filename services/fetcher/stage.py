@@ -87,7 +87,7 @@ class Stage:
         try:
             status = path.stat()
             check_regular(status)
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, ValueError) as error:  # ValueError: a path with a zero byte
             raise_if_machine(error, path)
             raise BadFileError(one_line(error)) from None
         except BadInputError as error:

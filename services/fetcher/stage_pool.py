@@ -33,9 +33,9 @@ class StagePool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
         self._done: queue.SimpleQueue[tuple[Job, Future[StagedFile | NotStaged]]] = queue.SimpleQueue()
         self._again: list[tuple[float, Job]] = []
-        self._tries: Counter[int] = Counter()  # of files that wait for another try
+        self._tries: Counter[int] = Counter()  # of files that wait for another try, or have it
         self.problem = ""
-        """Why files are not staged yet; empty if none waits for another try."""
+        """Why files are not staged yet; empty if none waits for another try, or has it."""
 
     def submit(self, file: int, source: SourceFile, footer: Footer | None) -> None:
         """Stage a file; ``footer`` if it is known from before."""
@@ -62,7 +62,7 @@ class StagePool:
                 case StagedFile() as file:
                     self._tries.pop(file.file, None)
                     staged.append(file)
-        if not self._again:
+        if not self._tries:
             self.problem = ""
         return staged
 

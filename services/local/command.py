@@ -17,6 +17,7 @@ from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.file_lock import RunLock, patience
 from common.redact import shown
 from common.run_dir import make_run_dir
+from common.user_path import user_path
 from services.options import (
     absolute,
     config_options,
@@ -143,7 +144,7 @@ def run(
         "trainer.profile_steps": profile_steps,
         "seed": seed,
         "fetcher.strict": strict,
-        "token.file": token_file.expanduser().absolute() if token_file else None,
+        "token.file": user_path(token_file).absolute() if token_file else None,
     }
     config = _with_absolute_paths(_resolve(run_dir, fresh, toml, assignments, flags))
     if fresh:
@@ -210,7 +211,7 @@ def _with_absolute_paths(config: Config) -> Config:
     """A run must not depend on the folder that it was started from."""
     validation = config.trainer.validation
     validation = validation.model_copy(update={"input": absolute(validation.input)})
-    start_from = config.trainer.start_from and str(Path(config.trainer.start_from).expanduser().absolute())
+    start_from = config.trainer.start_from and str(user_path(config.trainer.start_from).absolute())
     trainer = config.trainer.model_copy(update={"validation": validation, "start_from": start_from})
     config = config.model_copy(update={"trainer": trainer})
     where = config.outputs.destination

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
+from common.user_path import user_path
 from services.slow_progress import SlowProgress
 from services.tensorboard.find import LogFolder, find
 from services.tensorboard.merge import merge
@@ -73,7 +74,7 @@ def _matches(globs: Sequence[str]) -> list[Path]:
     """Directories. A pattern that matches nothing is an error: it is mistyped."""
     found: list[Path] = []
     for text in globs:
-        pattern = Path(text).expanduser()
+        pattern = user_path(text)
         root = Path(pattern.anchor) if pattern.is_absolute() else Path()
         matches = sorted(path for path in root.glob(str(pattern.relative_to(root))) if path.is_dir())
         if not matches:

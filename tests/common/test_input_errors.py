@@ -18,7 +18,7 @@ from common.input_errors import (
     machine_errno,
     raise_if_machine,
 )
-from common.own_faults import PATIENCE_S, TRIES, OwnFaults
+from common.own_faults import FORGET_S, PATIENCE_S, TRIES, OwnFaults
 
 OF_THE_MACHINE = set(errno.errorcode) - OF_THE_BYTES
 
@@ -137,7 +137,7 @@ def test_a_place_where_everything_is_refused_is_waited_for(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refused)
-    assert not refuse(own, clock, path, times=50, for_s=86_400)
+    assert not refuse(own, clock, path, times=50, for_s=3600.0)
     monkeypatch.undo()
     assert own.is_own(path, errno.EACCES), "the others can be opened again, and it can't"
 
@@ -159,3 +159,15 @@ def test_a_file_that_could_be_read_again_begins_anew(own: OwnFaults, clock: Cloc
     clock.now_s += PATIENCE_S
     own.worked(path)
     assert not own.is_own(path, errno.EACCES)
+
+
+def test_a_refusal_of_long_ago_is_forgotten(own: OwnFaults, clock: Clock, path: Path) -> None:
+    (path.parent / "other").touch()
+    for _ in range(5):
+        assert not refuse(own, clock, path, times=TRIES, for_s=PATIENCE_S / 2), "a hiccup"
+        clock.now_s += FORGET_S
+    assert not own.is_own(path, errno.EACCES)
+    for _ in range(TRIES - 1):
+        clock.now_s += FORGET_S / 2
+        is_own = own.is_own(path, errno.EACCES)
+    assert is_own, "rare tries count, too"

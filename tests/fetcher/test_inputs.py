@@ -17,7 +17,8 @@ import pytest
 from common.errors import BadInputError, TransientError
 from common.input_errors import OF_THE_PATH
 from services.config import Config
-from services.fetcher.inputs import NOT_UTF8, expand, local_path
+from services.fetcher import local_listing
+from services.fetcher.inputs import NOT_UTF8, expand, local_path, named_inputs
 from services.fetcher.local_listing import files_matching
 from services.fetcher.plan import SourceFile
 from services.fetcher.remotes import Remotes
@@ -203,10 +204,57 @@ def test_a_size_that_no_file_has_is_refused(folder: Path, size: str) -> None:
         listed([f"@{folder}/list"])
 
 
-def test_a_path_with_a_zero_byte_is_refused(folder: Path) -> None:
-    (folder / "list").write_text("/data/\0.parquet\n")
+@pytest.mark.parametrize("rest", ["", "\t7", "\t7\tadler32=0123abcd"])
+@pytest.mark.parametrize("scheme", ["", "file://", "https://host", "pelican://host"])
+def test_a_path_with_a_zero_byte_is_refused(folder: Path, scheme: str, rest: str) -> None:
+    (folder / "list").write_text(f"{scheme}/data/\0.parquet{rest}\n")
     with pytest.raises(BadInputError, match="zero byte"):
         listed([f"@{folder}/list"])
+    with pytest.raises(BadInputError, match="zero byte"):
+        listed([f"@{folder}/\0list"])
+    assert list(named_inputs([f"@{folder}/\0list"])) == []
+
+
+@pytest.mark.parametrize("prefix", ["", "@", "file://"])
+def test_the_home_of_a_user_that_does_not_exist_is_refused(prefix: str) -> None:
+    with pytest.raises(BadInputError, match=r"~nosuchuser/x: .*home"):
+        listed([f"{prefix}~nosuchuser/x"])
+    assert list(named_inputs(["@~nosuchuser/x"])) == []
+
+
+def test_no_error_of_the_machine_at_an_entry_makes_a_listing_shorter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems don't tell an entry's kind: it is asked for then, which may fail."""
+
+    class Entry:
+        path = str(folder / "a.parquet")
+
+        def is_dir(self, *, follow_symlinks: bool) -> bool:
+            raise OSError(number, os.strerror(number), self.path)
+
+    monkeypatch.setattr(local_listing, "_entries", lambda folder: [Entry()])
+    for number in ERRNOS:
+        with pytest.raises(TransientError, match=re.escape(os.strerror(number))):
+            listed([str(folder)])
+    number = errno.ENOENT
+    assert names(listed([str(folder)]), folder) == [("a.parquet", 1)], "whatever it was, staging names it"
+
+
+def test_files_whose_machine_fails_are_not_told_as_files_that_none_may_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.stat
+
+    def failing(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.suffix == ".parquet":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", failing)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(TransientError, match="Input/output error"):
+        listed([str(folder)])
 
 
 # ------------------------------------------------------------------ remote

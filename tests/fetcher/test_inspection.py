@@ -8,7 +8,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import h5py
 import hostile_files
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hdf5_files import write_hdf5
 from muon_files import make_events, write_events
@@ -16,6 +20,7 @@ from muon_files import make_events, write_events
 from common.config import MIB, SourceConfig, StreamConfig
 from common.errors import TransientError
 from common.input_errors import MachineError
+from common.messages import MAX_REASON_BYTES
 from common.schema import MUONS
 from services.fetcher import inspection as module
 from services.fetcher.bad_file import BadFileError
@@ -151,29 +156,96 @@ def test_what_the_kernel_says_of_a_file_is_passed_on(tmp_path: Path, inspect: In
     assert told.value.path == str(tmp_path / "nowhere.parquet")
 
 
+def told_of(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> str:
+    """Why a file is bad with which each process does the same."""
+    child_that(folder, monkeypatch, does)
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(BadFileError) as told:
+        inspection(folder / "f.parquet")
+    inspection.close()
+    assert (folder / "started").read_text() == "xxx"
+    return str(told.value)
+
+
+@pytest.mark.parametrize("then", ["", "signal.pause()"], ids=["and ends", "and stays"])
 @pytest.mark.parametrize(
     "answer",
     [
-        b"",
-        b"{}",
+        b"{}\n",
         b"[1]\n",
         b'{"footer": [[1, -1, []]]}\n',
         b'{"footer": [[10, 10, [[0, 4, 4, 0]]]]}\n',
         b'{"footer": [[1.5, 1, []]]}\n',
         b'{"bad": 5}\n',
+        b'{"bad": "' + b"x" * 5000 + b'"}\n',
         b'{"ready": true}\n',
         b"\xff\n",
     ],
 )
 def test_an_answer_that_cannot_be_ends_the_process_and_the_file_after_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, then: str
 ) -> None:
     """A file may have taken the process over: it gets no further."""
-    child_that(tmp_path, monkeypatch, f"sys.stdout.buffer.write({answer!r})")
+    told = told_of(tmp_path, monkeypatch, f"sys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\n{then}")
+    assert "ends the process that inspects it" in told
+
+
+@pytest.mark.parametrize("answer", ["", "{}"])
+def test_a_process_that_ends_without_an_answer_ends_the_file_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    assert "(exit code 0, 3 times)" in told_of(tmp_path, monkeypatch, f"sys.stdout.write({answer!r})")
+
+
+@pytest.mark.parametrize("does", ["while True: os.write(1, b'x' * 65536)", "os.close(1)\nsignal.pause()"])
+def test_a_process_whose_answer_never_ends_or_never_comes_ends_the_file_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    monkeypatch.setattr(module, "_LAST_S", 0.2)
+    assert "ends the process that inspects it" in told_of(tmp_path, monkeypatch, does)
+
+
+def test_a_process_that_is_ended_from_outside_amid_its_answer_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child_that(tmp_path, monkeypatch, "os.write(1, b'{\"footer\"')\nos.kill(os.getpid(), signal.SIGKILL)")
     inspection = Inspection("muons", SourceConfig(), STREAM)
-    with pytest.raises(BadFileError, match="ends the process that inspects it"):
+    with pytest.raises(TransientError, match="SIGKILL"):
         inspection(tmp_path / "f.parquet")
     inspection.close()
+
+
+WORDY = {
+    "many columns": {f"observable_number_{i:04d}": [1.0] for i in range(300)},
+    "a long name": {"x" * 5000: [1.0]},
+    "a long name of wide characters": {"\N{SNOWMAN}" * 5000: [1.0]},
+    "a wide type": {
+        "primary_major_id": [1],
+        "primary_minor_id": [1],
+        "primary": [[1.0]],
+        "muons": [{f"f{i}_{'y' * 20}": 1.0 for i in range(200)}],
+    },
+}
+
+
+@pytest.mark.parametrize("fault", [*WORDY, "a wide type of HDF5"])
+def test_a_fault_that_takes_many_words_is_told_in_few(tmp_path: Path, inspect: Inspection, fault: str) -> None:
+    path = tmp_path / "file"
+    if fault in WORDY:
+        pq.write_table(pa.table(WORDY[fault]), path)
+    else:
+        with h5py.File(path, "w") as file:
+            file["counts"], file["muons"] = np.ones(3, np.int32), np.zeros((3, 5))
+            file["primaries"] = np.zeros(3, [(f"field{i}_{'z' * 20}", "f4") for i in range(200)])
+    with pytest.raises(BadFileError) as told:
+        inspect(path)
+    assert "ends the process" not in str(told.value)
+    assert len(str(told.value).encode()) <= MAX_REASON_BYTES
+
+
+def test_what_the_kernel_says_of_a_long_path_is_passed_on(tmp_path: Path, inspect: Inspection) -> None:
+    with pytest.raises(MachineError):
+        inspect(Path("/nowhere" + "/x" * 2010))
 
 
 def test_the_process_has_no_secret_and_ends_with_its_fetcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

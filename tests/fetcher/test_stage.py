@@ -143,6 +143,12 @@ def test_a_name_that_is_not_utf8_and_what_is_no_file_are_bad_and_told(stage: Sta
         assert reason in staged.reason
 
 
+def test_a_path_that_can_not_be_one_is_bad_and_told(stage: Stage) -> None:
+    staged = stage(0, SourceFile("/data/\0.parquet", 9), None)
+    assert isinstance(staged, StagedFile)
+    assert "null byte" in staged.reason
+
+
 def test_a_file_in_a_folder_that_is_not_mounted_is_waited_for(stage: Stage, tmp_path: Path) -> None:
     assert isinstance(stage(0, SourceFile(f"{tmp_path}/not/mounted.parquet", 9), None), NotStaged)
 

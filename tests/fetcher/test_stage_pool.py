@@ -108,3 +108,30 @@ def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
     assert collect(pool, 1) == [staged(3)]
     assert pool.problem == ""
     pool.close()
+
+
+def test_what_waits_is_told_also_while_it_is_tried_again_until_nothing_waits(
+    stage: FakeStage, pool: StagePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer = threading.Event()
+
+    def answer(file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
+        if len(stage.footers) == 2:
+            assert may_answer.wait(20)
+        return stage(file, source, footer)
+
+    monkeypatch.setattr(pool, "_stage", answer)
+    monkeypatch.setattr(stage_pool.random, "uniform", lambda low, high: 0.0)
+    stage.answers = {3: [NotStaged(3, "the server is away"), staged(3)], 4: [staged(4)]}
+    pool.submit(4, SOURCE, None)
+    assert collect(pool, 1) == [staged(4)]
+    pool.submit(3, SOURCE, None)
+    assert select.select([pool.wake_fd], [], [], 20)[0]
+    assert pool.collect() == []
+    assert pool.problem == "the server is away"
+    assert pool.collect() == []
+    assert not pool._again, "it is under way"
+    assert pool.problem == "the server is away"
+    may_answer.set()
+    assert collect(pool, 1) == [staged(3)]
+    assert pool.problem == ""

@@ -37,10 +37,9 @@ class ContentReader:
             for kind, of_kind in itertools.groupby(parts, self._kind):
                 pieces += self._reader(kind).read(list(of_kind), beat, large_above=large_above)
         except MachineError as error:
-            for part in parts:
-                is_local = part.path == error.path and not part.remote
-                if is_local and self._own_faults.is_own(Path(part.path), error.number):
-                    raise BadRowsError(f"{part.name}: {os.strerror(error.number)}") from None
+            local = next((part for part in parts if part.path == error.path and not part.remote), None)
+            if local and self._own_faults.is_own(Path(local.path), error.number):
+                raise BadRowsError(f"{local.name}: {os.strerror(error.number)}") from None
             raise
         for path in {part.path for part in parts if part.path and not part.remote}:
             self._own_faults.worked(Path(path))

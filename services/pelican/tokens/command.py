@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
+from common.user_path import user_path
 from services.options import config_options, input_option, run_dir_option, token_file_option
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def expand_lists(inputs: Sequence[str]) -> Iterator[str]:
             yield text
             continue
         try:
-            with Path(text[1:]).expanduser().open() as file:
+            with user_path(text[1:]).open() as file:
                 lines = (line.strip() for line in file)
                 yield from (line for line in lines if line and not line.startswith("#"))
         except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from common.user_path import user_path
 from services.pelican.tokens.claims import Claims, read_claims, what_is_wrong
 from services.pelican.tokens.config import TokenConfig
 from services.pelican.tokens.errors import BadTokenError
@@ -58,7 +59,7 @@ class Found:
 def places(config: TokenConfig, environment: Mapping[str, str]) -> list[Place]:
     """All places, in the order in which they are looked at. A file that the configuration names is the only one."""
     if config.file is not None:
-        return [Place(str(config.file), config.file.expanduser(), required=True)]
+        return [Place(str(config.file), user_path(config.file), required=True)]
     found = []
     if environment.get(VARIABLE, "").strip():
         found.append(Place(VARIABLE_NAME))
