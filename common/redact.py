@@ -15,7 +15,7 @@ _JWT = re.compile(r"eyJ[\w-]*\.[\w-]+(?:\.[\w-]*)*", re.ASCII)
 _CLOSING = r"\"'<>,;)}\]"
 _VALUE = rf"(?!(?:null|true|false|None)(?:[\s{_CLOSING}:]|$))(?:[^\s{_CLOSING}…]|[{_CLOSING}](?=[^\s{_CLOSING}]))+"
 """Up to white space or what closes it: a quote or bracket in its middle belongs to it. Never JSON's own words."""
-_QUOTE = r"(?:b?[\"'])?"
+_QUOTE = r"(?:[\[(]?b?[\"'])?"
 _SPACE = r"(?:\s|%20|\+)+"
 _PROSE = (
     r"(?!(?:tokens?|authentication|authori[sz]ation|None)(?=[.,;:)\"']*(?:\s|$)))"
@@ -28,10 +28,17 @@ _AUTHORIZATION = re.compile(
     re.IGNORECASE,
 )
 _FIELD = re.compile(
-    r"\b((?:authz|access_token|refresh_token|id_token|device_code|client_secret|BEARER_TOKEN)[\"']?\s*(?:=|:|%3D)\s*"
+    r"\b((?:authz|access_token|refresh_token|id_token|device_code|client_secret|BEARER_TOKEN|(?:auth|private)-token|api-key)"
+    r"[\"']?\s*(?:=|:|%3D)\s*"
     rf"{_QUOTE}(?:Bearer{_SPACE})?){_VALUE}",
     re.IGNORECASE,
 )
+_WORD = re.compile(
+    r"((?:token|secret|api_?key|passw(?:or)?d|passphrase)(?:[\"']?\s*[=:]\s*[\[(]?b?[\"']|=|%3D))" + _VALUE,
+    re.IGNORECASE,
+)
+"""After a colon only what is quoted: `no token: BEARER_TOKEN` is prose."""
+_COOKIE = re.compile(r"\b(cookie[\"']?\s*[=:]\s*[\[(]?b?[\"']?)(?:[^\"'\\\r\n…]|\\.)+", re.IGNORECASE)
 _BASIC = re.compile(r"\b(Basic\s+[\"']?)([A-Za-z0-9+/_-]{4,}={0,2})", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^\s/@:\[]*:(?![0-9]{1,5}(?:/|$))[^\s@]*@")
 
@@ -48,7 +55,7 @@ def without_secrets(text: str) -> str:
     """
     text = _PASSWORD.sub(r"\1…@", text)
     text = _URL.sub(lambda url: _redacted(url.group()), text)
-    for pattern in (_AUTHORIZATION, _BEARER, _FIELD):
+    for pattern in (_BEARER, _AUTHORIZATION, _FIELD, _WORD, _COOKIE):
         text = pattern.sub(r"\1…", text)
     text = _BASIC.sub(_redacted_basic, text)
     return _JWT.sub("…", text)

@@ -142,9 +142,11 @@ class Gate:
 
     def _look(self, fd: int) -> None:
         """End a connection with more unread bytes than a good one has."""
-        received = 0
-        with contextlib.suppress(OSError), self._duplicate(fd) as there:
-            (received,) = _BYTES_RECEIVED.unpack_from(there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
+        try:
+            with self._duplicate(fd) as there:
+                (received,) = _BYTES_RECEIVED.unpack_from(there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
+        except OSError:  # it has ended, or no descriptor is free: that says nothing about what came
+            return
         one = self._open[fd]
         one.read_bytes = min(one.read_bytes, received)
         heartbeats = (time.monotonic() - one.came_s) / self._heartbeat_s * _HEARTBEAT_BYTES

@@ -28,7 +28,7 @@ ROUNDS = 2
 """Fruitless rounds over all sources, until a download has failed."""
 _MANY_BYTES = 1 << 18
 _PROGRESS_BYTES = 1 << 16
-"""A round that brought less was fruitless."""
+"""A round that brought less, beyond the most that ever was there, was fruitless."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Transfer:
         self._checksum = checksum if federation.config.checksums != "none" else ""
         self._received = received
         self._attempts: list[Attempt] = []
-        self._kinds: list[str] = []
+        self._kinds: set[str] = set()
         config = federation.config
         self._timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=config.connect_timeout_s, sock_read=config.read_timeout_s
@@ -101,6 +101,10 @@ class _Transfer:
         self._have = os.fstat(self._fd).st_size
         if self._have > size_bytes:
             self._begin_anew()
+        self._is_mixed = self._have > 0
+        """Bytes of others stand before those of the source that is tried."""
+        self._most = self._have
+        """Bytes that a round must add to; all of them once they were corrupt: so a download ends, whatever comes."""
 
     def close(self) -> None:
         os.close(self._fd)
@@ -112,13 +116,13 @@ class _Transfer:
             sources = await self._sources(fresh=bool(self._attempts))
             if not self._attempts:
                 await self._find_checksum(sources)
-            before = self._have
             for server in self._federation.in_order(sources):
                 if await self._try(server, sources):
                     seconds = time.monotonic() - started_s
                     return Report(tuple(self._attempts), seconds, resumed, self._checksum)
             # Servers that break off each time still bring it home, a piece at a time.
-            fruitless = 0 if self._have >= before + _PROGRESS_BYTES else fruitless + 1
+            fruitless = 0 if self._have >= self._most + _PROGRESS_BYTES else fruitless + 1
+            self._most = max(self._most, self._have)
         raise self._error()
 
     async def _sources(self, *, fresh: bool) -> Sources:
@@ -134,23 +138,33 @@ class _Transfer:
         """True once the object is there in full."""
         started_s = time.monotonic()
         try:
-            if self._have < self._size_bytes or not self._size_bytes:
-                await self._stream_authorised(server, sources)
-            self._verify()
+            await self._deliver(server, sources)
         except _Failed as failure:
             what = str(failure)
-            self._kinds.append(failure.kind)
+            self._kinds.add(failure.kind)
         except TRANSPORT_ERRORS as error:
             if isinstance(error, OSError) and error.filename == str(self._part):
                 raise  # our own disk
             what = told(error)
-            self._kinds.append("")
+            self._kinds.add("")
         else:
             self._attempts.append(Attempt(server, "ok", time.monotonic() - started_s))
             return True
         self._federation.failed(server)
         self._attempts.append(Attempt(server, what, time.monotonic() - started_s))
         return False
+
+    async def _deliver(self, server: str, sources: Sources) -> None:
+        """The rest from this source; all of it, if bytes of others were wrong. Raises what this one did wrong."""
+        if self._have < self._size_bytes or not self._size_bytes:
+            await self._stream_authorised(server, sources)
+        try:
+            self._verify()
+        except _Failed as failure:
+            if failure.kind != "corrupt" or not self._is_mixed:
+                raise
+            await self._stream_authorised(server, sources)
+            self._verify()
 
     async def _stream_authorised(self, server: str, sources: Sources) -> None:
         to = self._federation.recipient(sources, server, self._path)
@@ -173,6 +187,7 @@ class _Transfer:
             self._check_answer(response)
             if self._have and response.status == 200:
                 self._begin_anew()  # it doesn't know ranges
+            self._is_mixed = self._have > 0
             self._read_what_is_there()
             waiting: list[bytes] = []
             num_waiting = 0
@@ -262,6 +277,7 @@ class _Transfer:
         if not matches(self._checksum, self._hasher):
             found = f"{self._checksum.partition('=')[0]}={self._hasher.hexdigest()}"
             self._begin_anew()
+            self._most = self._size_bytes
             raise _Failed(f"{found} arrived, expected {self._checksum}", "corrupt")
 
     @contextmanager
@@ -282,7 +298,7 @@ class _Transfer:
     def _error(self) -> Exception:
         """Once every source was tried: what all say, or that it may work later."""
         url = PelicanUrl(self._federation.host, self._path)
-        kinds = set(self._kinds)
+        kinds = self._kinds
         if kinds == {"not found"}:
             return NotFoundError(f"{url}: no source has it", self._attempts)
         if kinds == {"denied"}:

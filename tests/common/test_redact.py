@@ -58,6 +58,20 @@ def test_whatever_looks_like_a_jwt_is_left_out(text: str) -> None:
         "BEARER_TOKEN=s3cret",
         "Authorization: Basic czNjcmV0OnMzY3JldA==",
         "https://me:s3cret@host/x",
+        "{'Authorization': ['Bearer s3cret']}",
+        "{'Authorization': ('Bearer s3cret',)}",
+        "Authorization: (Bearer s3cret)",
+        "token=s3cret",
+        "HF_TOKEN='s3cret'",
+        "api_key=s3cret",
+        "apikey%3Ds3cret",
+        "password=s3cret",
+        '{"password": "s3cret"}',
+        "MYSQL_PASSWD=s3cret",
+        "X-Api-Key: s3cret",
+        "X-Auth-Token: s3cret",
+        "Cookie: a=1; session=s3cret",
+        "{'Set-Cookie': 'session=s3cret; Path=/'}",
     ],
 )
 def test_a_secret_is_left_out_by_what_stands_before_it(text: str) -> None:
@@ -76,6 +90,9 @@ def test_a_secret_is_left_out_by_what_stands_before_it(text: str) -> None:
         "storage.read:/data/sim",
         "set BEARER_TOKEN_FILE to a file",
         "a.b.c 1.2.3 eye.level.x",
+        "no token: BEARER_TOKEN, and the token is expired",
+        "--set token.federation=osg-htc.org",
+        "require-token=false",
     ],
 )
 def test_everything_else_stays(text: str) -> None:
@@ -106,6 +123,10 @@ HEADERS = [
     "BEARER_TOKEN={} icestream run",
     "client_secret={}",
     "device_code: {}",
+    "token={}",
+    "WANDB_API_KEY={} icestream run",
+    "{{'Authorization': ['Bearer {}']}}",
+    "Cookie: a={}",
 ]
 QUERIES = [
     "https://h/p?{}",
@@ -178,6 +199,7 @@ def test_ordinary_words_stay(words: list[str]) -> None:
         "a bearer token, the Bearer token has expired",
         'Bearer realm="x", error="invalid_token"',
         '{"access_token": null}',
+        '{"token": {"federation": "osg-htc.org"}, "password": null}',
     ],
 )
 def test_addresses_and_prose_that_only_look_alike_stay(text: str) -> None:
@@ -185,9 +207,14 @@ def test_addresses_and_prose_that_only_look_alike_stay(text: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(SECRETS, st.sampled_from(["Bearer {}", "https://h/p?{}", "authz={}", "https://u:{}@h/"]))
+@given(SECRETS, st.sampled_from(["Bearer {}", "https://h/p?{}", "authz={}", "https://u:{}@h/", "token={}"]))
 def test_json_is_json_afterwards(secret: str, carrier: str) -> None:
-    content = {"a": carrier.format(secret), "b": [carrier.format(secret), 1], "c": {"authz": secret}, "d": None}
+    content = {
+        "a": carrier.format(secret),
+        "b": [carrier.format(secret), 1],
+        "c": {"authz": secret, "token": secret, "Cookie": secret},
+        "d": None,
+    }
     for text in (json.dumps(content), json.dumps(content, separators=(",", ":"))):
         found = json.loads(without_secrets(text))
         assert found["d"] is None

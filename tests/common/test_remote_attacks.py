@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import resource
 import secrets
 import socket
@@ -273,6 +275,35 @@ def test_messages_that_are_read_may_be_as_many_as_there_are(monkeypatch: pytest.
                 name, body = router.recv_multipart(copy=False)
                 gate.read(name.get(zmq.SRCFD), [body])
         assert len(gate._open) == 1, "4 MB, 128 KiB of which may be unread"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_descriptors_that_run_out_for_a_moment_end_no_good_connection(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def dup(fd: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(gate_module, "_UNREAD_BYTES", 1 << 17)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router, ExitStack() as opened:
+        gate = Gate(router, 5.0)
+        opened.callback(gate.close)
+        port = router.bind_to_random_port(f"tcp://{HERE}")
+        gate.start(port)
+        sender = opened.enter_context(opened.enter_context(zmq.Context()).socket(zmq.DEALER))
+        sender.connect(f"tcp://{HERE}:{port}")
+        for _ in range(5):
+            sender.send(bytes(100_000))
+            assert router.poll(20_000)
+            name, body = router.recv_multipart(copy=False)
+            gate.read(name.get(zmq.SRCFD), [body])
+        with gate._lock:
+            (fd,) = gate._open
+            with monkeypatch.context() as short:
+                short.setattr(gate_module.os, "dup", dup)
+                gate._look(fd)
+            gate._look(fd)
+            assert list(gate._open) == [fd]
 
 
 def test_messages_without_end_keep_no_poll_from_returning_and_no_other_trainer_from_being_heard(

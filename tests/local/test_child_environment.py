@@ -24,6 +24,8 @@ HARMLESS = {
     "SSL_CERT_FILE": "/etc/ssl/cert.pem",
     "https_proxy": "http://proxy.example:3128",
     "KEYBOARD": "us",
+    "PWD": "/home/someone",
+    "OLDPWD": "/scratch",
 }
 FEDERATION = {"BEARER_TOKEN": "eyJ.x.y", "BEARER_TOKEN_FILE": "/token", "_CONDOR_CREDS": "/creds"}
 STORES = {
@@ -38,6 +40,7 @@ OTHERS = {
     **{"DB_PASSWORD": "p", "MYSQL_PWD_TOKEN": "p", "OPENAI_API_KEY": "k", "apikey": "k", "SENTRY_DSN": "d"},
     **{"SITE_DATABASE": "postgres://me:password@db/x", "SOME_HEADER": "Bearer abc", "JWT": "eyJhbGciOi.x.y"},
     **{"PEM": "-----BEGIN PRIVATE KEY-----", "MY_PAT": "p", "GIT_COOKIE": "c", "SIGNING_KEYS": "k"},
+    **{"MYSQL_PWD": "p", "SSHPASS": "p", "LDAP_BINDPW": "p", "SLACK_WEBHOOK_URL": "https://hooks.example/x"},
 }
 ALL = {**HARMLESS, **FEDERATION, **STORES, **PROXY, **WANDB, **OTHERS}
 
@@ -68,7 +71,23 @@ def test_what_configures_a_run_or_a_rank_is_for_no_child() -> None:
     assert child_environment({"ICESTREAM_SEED": "5", "RANK": "3", "MASTER_PORT": "1"}, ("*",)) == {}
 
 
-WORDS = st.sampled_from(["TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIALS", "AUTH", "COOKIE", "HEADERS", "KEY"])
+WORDS = st.sampled_from(
+    [
+        "TOKEN",
+        "SECRET",
+        "PASSWORD",
+        "API_KEY",
+        "CREDENTIALS",
+        "AUTH",
+        "COOKIE",
+        "HEADERS",
+        "KEY",
+        "PWD",
+        "PASS",
+        "BINDPW",
+        "WEBHOOK",
+    ]
+)
 SITE = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=1, max_size=8)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +152,61 @@ def test_a_download_survives_whatever_one_cache_answers(
     report = thread.download(federation.url("/public/h/a.bin"), part, 1000)
     assert len(part.read_bytes()) == 1000
     assert report.attempts[-1].what == "ok"
+
+
+CHECKSUM = f"adler32={zlib.adler32(CONTENT):08x}"
+WRONG = {
+    "half, and a proper end": answer(
+        "200 OK", "Transfer-Encoding: chunked", body=b"1f4\r\n%b\r\n0\r\n\r\n" % bytes(500)
+    ),
+    "half, and no end": answer("200 OK", "Content-Length: 1000", "Connection: close", body=bytes(500)),
+    "all": answer("200 OK", "Content-Length: 1000", body=bytes(1000)),
+}
+
+
+@pytest.mark.parametrize("have", [0, 300, 1000])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_bytes_of_one_cache_make_no_file_bad_that_another_cache_has(
+    federation: Federation, thread: PelicanThread, tmp_path: Path, wrong: str, have: int
+) -> None:
+    part = tmp_path / "a"
+    part.write_bytes(bytes(have))  # an earlier try left wrong bytes, too
+    federation.caches[0].fault("raw", raw=WRONG[wrong])
+    report = thread.download(federation.url("/public/h/a.bin"), part, 1000, CHECKSUM)
+    assert [attempt.what == "ok" for attempt in report.attempts] == [False, True]
+    assert part.read_bytes() == CONTENT
+
+
+def test_a_right_server_is_not_blamed_for_wrong_bytes_that_were_on_disk(
+    federation: Federation, thread: PelicanThread, tmp_path: Path
+) -> None:
+    for have in (1, 999, 1000):
+        (tmp_path / "a").write_bytes(bytes(have))
+        report = thread.download(federation.url("/public/h/a.bin"), tmp_path / "a", 1000, CHECKSUM)
+        assert [attempt.what for attempt in report.attempts] == ["ok"]
+        assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_servers_that_break_off_and_are_corrupt_in_the_end_are_not_asked_for_ever(
+    federation: Federation, thread: PelicanThread, tmp_path: Path
+) -> None:
+    federation.put("/public/h/b.bin", random.Random(1).randbytes(400_000))
+    for cache in federation.caches:
+        cache.fault("reset", 70_000)
+    raised: list[BaseException] = []
+
+    def fetch() -> None:
+        try:
+            thread.download(federation.url("/public/h/b.bin"), tmp_path / "b", 400_000, "adler32=00000001")
+        except IcestreamError as error:
+            raised.append(error)
+
+    fetching = threading.Thread(target=fetch, daemon=True)
+    fetching.start()
+    fetching.join(20)
+    assert not fetching.is_alive(), f"{thread.bytes_received} bytes came, and it goes on"
+    assert isinstance(raised[0], UnavailableError), "they broke off: it may work later"
+    assert thread.bytes_received < 4 * 400_000
 
 
 @FUZZ
