@@ -21,7 +21,7 @@ from services.pelican.upload import upload
 
 pytestmark = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 QUICK = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=1, list_tries=1, sources_ttl_s=0)
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CONTENT = random.Random(3).randbytes(1000)
 OSC_52 = "\x1b]52;c;cm0gLXJmIH4=\x07"
 
