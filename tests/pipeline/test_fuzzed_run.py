@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -47,24 +48,32 @@ def is_malformed(frame: bytes) -> bool:
     return False
 
 
+def gone(processes: Processes) -> str:
+    """Lines of the fetcher's log about peers that are gone, or left."""
+    return "\n".join(line for line in processes.log("fetcher").splitlines() if line.endswith((" is gone", " left")))
+
+
 def test_ten_thousand_fuzzed_messages_to_a_run_change_nothing(
     processes: Processes, command: list[str], undisturbed: Undisturbed, join: Callable[[], PeerTransport]
 ) -> None:
     # It may become a decoder, and fail; that no unit is skipped for it is not the question here.
-    arguments = [*command, *settings("fetcher.max_unit_deaths=1000000"), "--epochs", "0"]
+    # Nor is it whether it hangs: who is killed for that would be this process.
+    calm = settings("fetcher.max_unit_deaths=1000000", "fetcher.stall_timeout_s=1000000")
+    arguments = [*command, *calm, "--epochs", "0"]
     run = processes.start_and_reach(5, arguments, before=10**9)
     rng, rogue, num_malformed = random.Random(7), join(), 0
     for _ in range(MANY):
         frame = fuzzed(rng)
         num_malformed += is_malformed(frame)
         rogue.send(frame)  # type: ignore[arg-type]
-    processes.wait_in(run, lambda: processes.log("fetcher").count(DROPPED) >= num_malformed, "the last message")
-    rogue.close()
+    rogue.close()  # its last word says how many messages there were: it is gone once all were heard
+    processes.wait_in(run, lambda: f"decoder {os.getpid()}-" in gone(processes), "the last message")
     step = processes.checkpoint_step()
     processes.wait_in(run, lambda: processes.checkpoint_step() > step + 10, "what is trained after that")
     run.send(signal.SIGINT)
     assert processes.finish(run) == 130, processes.report()
-    assert processes.log("fetcher").count(DROPPED) == num_malformed > 0.8 * MANY
+    assert num_malformed > 0.8 * MANY
+    assert 0 < processes.log("fetcher").count(DROPPED) < 100, "they fill no log"
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}
     assert processes.summary()["adds_up"]
     length = min(len(processes.audit()), len(undisturbed.audit))
