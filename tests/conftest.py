@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,15 @@ from federation.fixtures import federation, started_federation  # noqa: F401  (f
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """Commands that are called in this process make files for their owner only from then on: XRootD could read none."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
