@@ -1,4 +1,4 @@
-"""What a storm of signals chooses, and how it strikes the processes of one run (benchmarks/storm.py)."""
+"""Seeded choices of a storm of signals, and their delivery to the processes of one run (benchmarks/storm.py)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Storm:
         """Gives the command `icestream run`."""
         self._strikes = strikes
         self._due: list[tuple[float, int, Victim, signal.Signals]] = []
-        """What begins and ends suspensions, a heap."""
+        """Heap of the beginnings and ends of suspensions."""
         self._order = itertools.count()
         self._victims: dict[int, Victim] = {}
         self._top = give()

@@ -186,7 +186,7 @@ class Dispatcher:
         self.stall: str | None = None
         """Why nothing can be leased since the last tick."""
         self.problem = ""
-        """What a decoder's machine said last, until a unit is decoded."""
+        """Newest machine error of a decoder; empty once a unit is decoded."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
         self.barren_epochs = 0
         """Whole epochs of which no unit had an event to train."""
