@@ -53,11 +53,14 @@ def test_a_decoder_that_a_kill_does_not_end_holds_nobody_up_and_its_slots_come_b
     assert processes.checkpoint_step() > 0, processes.report()
     assert " hangs in lease " in fetcher.output()
     assert not undead.ended()
-    assert slots_in_service(processes) < processes.fetcher.slots
+    trainer = processes.the_pid("trainer")
+    kill(trainer, signal.SIGSTOP)  # else the run may end before the fetcher's status file shows the slots
+    processes.wait_in(fetcher, lambda: slots_in_service(processes) < processes.fetcher.slots, "slots out of service")
 
     undead.send(signal.SIGTERM)
     processes.wait_in(fetcher, lambda: slots_in_service(processes) == processes.fetcher.slots, "the slots of the dead")
     assert processes.fetcher.decoders_lost == 1
+    kill(trainer, signal.SIGCONT)
     for process in (*others, fetcher):
         assert processes.finish(process) == 0, processes.report()
     undisturbed.assert_same(processes)
