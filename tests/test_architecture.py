@@ -18,7 +18,7 @@ SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 PURE = (
     "common/bounds.py",
     "common/errors.py",
-    "common/geometry.py",
+    "workloads/muons/geometry.py",
     "common/input_errors.py",
     "common/measurements.py",
     "common/messages.py",
@@ -33,84 +33,84 @@ PURE = (
     "common/transport/events.py",
     "common/transport/wire.py",
     "services/decoder/decode.py",
-    "services/decoder/gather.py",
+    "common/files/gather.py",
     "services/decoder/microbatch.py",
-    "services/decoder/readers/checks.py",
-    "services/decoder/readers/lists.py",
-    "services/decoder/readers/reader.py",
-    "services/decoder/rows.py",
-    "services/evaluation/html.py",
-    "services/evaluation/numbers.py",
-    "services/evaluation/plots/events.py",
-    "services/evaluation/plots/resample.py",
-    "services/evaluation/settings.py",
-    "services/evaluation/text.py",
-    "services/evaluation/verdict.py",
-    "services/fetcher/claims.py",
+    "common/files/checks.py",
+    "common/files/parquet/lists.py",
+    "common/files/reader.py",
+    "common/files/rows.py",
+    "workloads/base/report/html.py",
+    "workloads/base/report/numbers.py",
+    "workloads/muons/evaluation/plots/events.py",
+    "workloads/muons/evaluation/plots/resample.py",
+    "workloads/muons/evaluation/settings.py",
+    "workloads/base/report/text.py",
+    "workloads/base/report/verdict.py",
+    "services/fetcher/inventory/claims.py",
     "services/fetcher/dispatcher.py",
     "services/fetcher/hops.py",
-    "services/fetcher/mixing.py",
-    "services/fetcher/next_use.py",
-    "services/fetcher/parquet_claims.py",
-    "services/fetcher/plan.py",
-    "services/fetcher/plan_summary.py",
-    "services/fetcher/ranges.py",
+    "icestream/commands/plan/mixing.py",
+    "services/fetcher/staging/next_use.py",
+    "common/files/parquet/footer_claims.py",
+    "common/plan.py",
+    "icestream/commands/plan/plan_summary.py",
+    "services/fetcher/inventory/ranges.py",
     "services/fetcher/scaling.py",
-    "services/fetcher/stage_ahead.py",
-    "services/local/environment.py",
-    "services/local/restart.py",
-    "services/outliers/merge.py",
-    "services/outliers/schema.py",
+    "services/fetcher/staging/stage_ahead.py",
+    "services/supervisor/environment.py",
+    "services/supervisor/restart.py",
+    "icestream/commands/outliers/merge.py",
+    "icestream/commands/outliers/schema.py",
     "services/outputs/manifest.py",
-    "services/pelican/director.py",
-    "services/pelican/errors.py",
-    "services/pelican/glob_walk.py",
-    "services/pelican/limits.py",
-    "services/pelican/url.py",
-    "services/pelican/webdav.py",
-    "services/physics/bootstrap.py",
-    "services/physics/bundles.py",
-    "services/physics/calibration.py",
-    "services/physics/comparison.py",
-    "services/physics/conditional.py",
-    "services/physics/counts.py",
-    "services/physics/decoherence.py",
-    "services/physics/definitions.py",
-    "services/physics/evaluate.py",
-    "services/physics/design.py",
-    "services/physics/event_features.py",
-    "services/physics/frechet.py",
-    "services/physics/intra_event.py",
-    "services/physics/kernel_distance.py",
-    "services/physics/metrics.py",
-    "services/physics/prepare.py",
-    "services/physics/random_streams.py",
-    "services/physics/report.py",
-    "services/physics/sample.py",
-    "services/physics/settings.py",
-    "services/physics/splits.py",
-    "services/physics/two_sample/auc.py",
-    "services/physics/wasserstein.py",
-    "services/tensorboard/names.py",
-    "services/trainer/ahead.py",
-    "services/trainer/batch.py",
-    "services/trainer/changed_settings.py",
-    "services/trainer/device_environment.py",
-    "services/trainer/health.py",
-    "services/trainer/health_config.py",
-    "services/trainer/hyperparameters.py",
-    "services/trainer/lane.py",
-    "services/trainer/noise.py",
-    "services/trainer/pace.py",
-    "services/trainer/position.py",
-    "services/trainer/rank_place.py",
-    "services/trainer/schedule.py",
-    "services/trainer/segments.py",
-    "services/trainer/waits.py",
-    "services/trainer/wgan/adaptive.py",
-    "services/trainer/wgan/penalty_sample.py",
-    "services/trainer/schedule.py",
-    "services/trainer/window.py",
+    "common/pelican/director.py",
+    "common/pelican/errors.py",
+    "common/pelican/glob_walk.py",
+    "common/pelican/limits.py",
+    "common/pelican/url.py",
+    "common/pelican/webdav.py",
+    "workloads/muons/metrics/bootstrap.py",
+    "workloads/muons/metrics/bundles.py",
+    "workloads/muons/metrics/calibration.py",
+    "workloads/muons/metrics/comparison.py",
+    "workloads/muons/metrics/conditional.py",
+    "workloads/muons/metrics/counts.py",
+    "workloads/muons/metrics/decoherence.py",
+    "workloads/muons/metrics/definitions.py",
+    "workloads/muons/metrics/evaluate.py",
+    "workloads/muons/metrics/design.py",
+    "workloads/muons/metrics/event_features.py",
+    "workloads/muons/metrics/frechet.py",
+    "workloads/muons/metrics/intra_event.py",
+    "workloads/muons/metrics/kernel_distance.py",
+    "workloads/muons/metrics/metrics.py",
+    "workloads/muons/metrics/prepare.py",
+    "workloads/muons/metrics/random_streams.py",
+    "workloads/muons/metrics/report.py",
+    "workloads/muons/metrics/sample.py",
+    "workloads/muons/metrics/settings.py",
+    "workloads/muons/metrics/splits.py",
+    "workloads/muons/metrics/two_sample/auc.py",
+    "workloads/muons/metrics/wasserstein.py",
+    "common/tensorboard_names.py",
+    "services/trainer/stream/ahead.py",
+    "workloads/base/batch.py",
+    "services/trainer/checkpoints/changed_settings.py",
+    "services/trainer/speed/device_environment.py",
+    "services/trainer/health/health.py",
+    "services/config/health.py",
+    "services/trainer/telemetry/hyperparameters.py",
+    "services/trainer/stream/lane.py",
+    "workloads/base/noise.py",
+    "services/trainer/speed/pace.py",
+    "services/trainer/stream/position.py",
+    "services/trainer/ranks/rank_place.py",
+    "workloads/base/schedule.py",
+    "workloads/base/segments.py",
+    "services/trainer/stream/waits.py",
+    "workloads/muons/models/wgan/adaptive.py",
+    "workloads/muons/models/wgan/penalty_sample.py",
+    "workloads/base/schedule.py",
+    "services/trainer/telemetry/window.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
@@ -124,9 +124,9 @@ _TRAINER_MODULES = (
 )
 KNOWS_NO_MODEL = (
     *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
-    *(str(path.relative_to(ROOT)) for path in (ROOT / "services/pelican").glob("**/*.py")),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "common/pelican").glob("**/*.py")),
     *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(name for name in COMMON_MODULES if name not in ("common/schema.py", "common/geometry.py")),
+    *(name for name in COMMON_MODULES if name not in ("common/schema.py", "workloads/muons/geometry.py")),
     *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
     *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
 )
@@ -152,7 +152,7 @@ def is_in(module: str, package: str) -> bool:
 
 def test_the_sources_are_found() -> None:
     assert len(sources()) > 50
-    assert "common.errors.BadInputError" in set(imports(ROOT / "services/fetcher/plan.py"))
+    assert "common.errors.BadInputError" in set(imports(ROOT / "common/plan.py"))
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -218,21 +218,21 @@ def modules_after(code: str) -> set[str]:
 
 def test_a_decoder_and_a_fetcher_start_without_torch() -> None:
     assert "torch" not in modules_after("import services.decoder.service")
-    assert "torch" not in modules_after("import services.fetcher.service, services.fetcher.command")
+    assert "torch" not in modules_after("import services.fetcher.service, icestream.commands.fetcher")
 
 
 def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
-    modules = modules_after("import services.decoder.command, services.decoder.service")
+    modules = modules_after("import icestream.commands.decoder, services.decoder.service")
     assert "pyarrow" in modules
     assert not modules & {"torch", "scipy", "h5py", "tensorboard", "matplotlib", "fsspec", "rich", "prometheus_client"}
 
 
 def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported() -> None:
-    modules = modules_after("import services.decoder.command, services.config, services.cli")
+    modules = modules_after("import icestream.commands.decoder, services.config.root, icestream.cli")
     assert "services.decoder.cores" in modules
     assert not modules & {"numpy", "pyarrow"}
 
 
 def test_the_help_text_needs_no_heavy_import() -> None:
-    code = "from services.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
+    code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
     assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)
