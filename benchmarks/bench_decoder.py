@@ -43,17 +43,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.config import StreamConfig
+from common.files.footers import read_footer
+from common.files.parquet.reader import ParquetReader
 from common.messages import Unit
+from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import slot_bytes_needed
 from common.schema import MUONS
 from services.decoder.cores import limit_math_threads
 from services.decoder.decode import Decode
 from services.decoder.heap import share_one_heap
-from services.decoder.readers.parquet import ParquetReader
-from services.fetcher.footers import read_footer
-from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
-from services.simulator.config import PRESETS
-from services.simulator.write import DatasetPlan, write_dataset
+from workloads.muons.simulator.config import PRESETS
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 UNIT_EVENTS = 65_536
 ROW_GROUPS = (10_000, UNIT_EVENTS)

@@ -38,7 +38,7 @@ from common import messages as m
 from common.ragged import SlotHeader, check_header
 from common.status import FetcherStatus, read_status
 from common.transport import PeerTransport
-from services.config import Config, store_config
+from services.config.root import Config, store_config
 
 UNIT_EVENTS = 65_536
 WARM_UP_UNITS = 10
@@ -124,7 +124,7 @@ def services(run_dir: Path, verbs: list[str]) -> Iterator[None]:
     try:
         for number, verb in enumerate(verbs):
             with (run_dir / f"{number}-{verb}.log").open("wb") as log:
-                command = [sys.executable, "-m", "services", verb, "--run-dir", str(run_dir)]
+                command = [sys.executable, "-m", "icestream", verb, "--run-dir", str(run_dir)]
                 started.append(subprocess.Popen(command, stdout=log, stderr=log))
         yield
     finally:

@@ -48,10 +48,10 @@ from pathlib import Path
 from common import messages as m
 from common.arena import Arena
 from common.config import MIB, TransportConfig
+from common.files.transfer import fetch
+from common.plan import SourceFile
 from common.transport import Lost, PeerTransport, Received, ServerTransport
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Replan, Send
-from services.fetcher.plan import SourceFile
-from services.fetcher.transfer import fetch
 
 PLAN_HASH = "ab" * 16
 SLOTS = 16

@@ -39,19 +39,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.generation.load import load_trained
-from services.generation.primaries import Primaries
-from services.generation.simulated import simulated_primaries
-from services.generation.stream import CHUNK_EVENTS, CountRule, Generated, generate
-from services.generation.write import BundleWriter
-from services.simulator.config import preset
-from services.simulator.flux import sample_primaries
-from services.simulator.muons import simulate
-from services.trainer.muons.count_head import MixtureCountHead
-from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.inference import CPU_PIECES
-from services.trainer.wgan.layers import Dense
-from services.trainer.wgan.sampler import WganSampler
+from workloads.muons.generation.load import load_trained
+from workloads.muons.generation.primaries import Primaries
+from workloads.muons.generation.simulated import simulated_primaries
+from workloads.muons.generation.stream import CHUNK_EVENTS, CountRule, Generated, generate
+from workloads.muons.generation.write import BundleWriter
+from workloads.muons.models.count_head import MixtureCountHead
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.inference import CPU_PIECES
+from workloads.muons.models.wgan.layers import Dense
+from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.flux import sample_primaries
+from workloads.muons.simulator.muons import simulate
 
 ASKED_EVENTS_PER_S, ASKED_RATIO = 50_000, 1.5
 SAMPLED = CountRule("sampled")

@@ -30,13 +30,13 @@ import h5py
 import numpy as np
 
 from common.config import StreamConfig
+from common.files.footers import read_footer
+from common.files.hdf5.reader import Hdf5Reader
 from common.messages import Part
+from common.plan import SlotCapacity, StagedFile, plan_block
 from common.schema import MUONS
-from services.decoder.readers.hdf5 import Hdf5Reader
-from services.fetcher.footers import read_footer
-from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
-from services.simulator.config import PRESETS
-from services.simulator.write import DatasetPlan, _tables
+from workloads.muons.simulator.config import PRESETS
+from workloads.muons.simulator.write import DatasetPlan, _tables
 
 SLICE_ROWS = 1 << 18
 STORED: dict[str, dict[str, Any]] = {

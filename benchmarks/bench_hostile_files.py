@@ -29,15 +29,15 @@ _UNITS = 20
 def inspect(path: Path) -> str:
     """What a fetcher finds; its child, if it has one, has ended when this returns."""
     from common.config import SourceConfig, StreamConfig
+    from common.files.bad_file import BadFileError
+    from common.plan import SlotCapacity
     from common.schema import MUONS
-    from services.fetcher.bad_file import BadFileError
-    from services.fetcher.plan import SlotCapacity
 
     stream = StreamConfig()
     try:
-        from services.fetcher.inspection import Inspection
+        from services.fetcher.staging.inspection import Inspection
     except ImportError:
-        from services.fetcher.footers import read_footer
+        from common.files.footers import read_footer
 
         try:
             return _shown(read_footer(path, MUONS, stream, SlotCapacity(MUONS, stream)))
@@ -85,13 +85,13 @@ def decode(path: Path) -> str:
     import numpy as np
 
     from common.config import StreamConfig
+    from common.files.bad_file import BadFileError
+    from common.files.by_content import ContentReader
+    from common.files.footers import read_footer
     from common.messages import Part, Unit
+    from common.plan import SlotCapacity, StagedFile, plan_block
     from common.schema import MUONS
     from services.decoder.decode import Decode
-    from services.decoder.readers.by_content import ContentReader
-    from services.fetcher.bad_file import BadFileError
-    from services.fetcher.footers import read_footer
-    from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
 
     stream = StreamConfig()
     try:
@@ -115,7 +115,7 @@ def decode(path: Path) -> str:
 
 
 def _rows(path: Path) -> int:
-    from common.file_kind import file_kind
+    from common.files.file_kind import file_kind
 
     if file_kind(path) == "HDF5":
         return 16_384

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_inspection.py          # prints a line a kind of file and a last JSON line
 
-Small files of 1,000 events, here and in the process of services/fetcher/inspection.py in turns (the machine's load
-is the same for both); then one row group of --rows events, which must be counted. Results: results/inspection.md.
+Small files of 1,000 events, here and in the process of services/fetcher/staging/inspection.py in turns (the machine's
+load is the same for both); then one row group of --rows events, which must be counted. Results: results/inspection.md.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import numpy as np  # noqa: E402
 from muon_files import make_events, write_events  # noqa: E402
 
 from common.config import SourceConfig, StreamConfig  # noqa: E402
+from common.files.footers import read_footer  # noqa: E402
+from common.plan import SlotCapacity  # noqa: E402
 from common.schema import MUONS  # noqa: E402
-from services.fetcher.footers import read_footer  # noqa: E402
-from services.fetcher.inspection import Inspection  # noqa: E402
-from services.fetcher.plan import SlotCapacity  # noqa: E402
+from services.fetcher.staging.inspection import Inspection  # noqa: E402
 
 _TURNS = 30
 _FILES = 20

@@ -29,16 +29,16 @@ from pathlib import Path
 
 from benchmarks.local_federation import LocalFederation
 from common.config import StreamConfig
+from common.files.suffixes import SUFFIXES
+from common.pelican.config import PelicanConfig
+from common.pelican.threads import PelicanThread
+from common.pelican.url import PelicanUrl
+from common.pelican.webdav import Listing, parse_listing
+from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.schema import MUONS
-from services.fetcher.inventory import Inventory
-from services.fetcher.ledger import LEDGER_FILE, Ledger
-from services.fetcher.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block
-from services.fetcher.ranges import Range, make_ranges
-from services.fetcher.suffixes import SUFFIXES
-from services.pelican.config import PelicanConfig
-from services.pelican.threads import PelicanThread
-from services.pelican.url import PelicanUrl
-from services.pelican.webdav import Listing, parse_listing
+from services.fetcher.inventory.inventory import Inventory
+from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
+from services.fetcher.inventory.ranges import Range, make_ranges
 from tests.federation.listing import multistatus
 
 FILES = 1_000
@@ -105,7 +105,7 @@ def glob_requests(*, light: bool) -> dict[str, int]:
 
 
 class Canned:
-    """Answers listings as an XRootD origin would; in place of services.pelican.client.Federation."""
+    """Answers listings as an XRootD origin would; in place of common.pelican.client.Federation."""
 
     host = PelicanUrl.parse(TEMPLATE).federation
     config = PelicanConfig()

@@ -37,17 +37,17 @@ from typing import Any
 import torch
 
 from common.process import StopFlag
-from services.config import load_config, store_config
-from services.simulator.config import preset
-from services.simulator.write import DatasetPlan, write_dataset
+from services.config.root import load_config, store_config
 from services.trainer import service
-from services.trainer.batch import Batch
-from services.trainer.pace import START_UP_STEPS
+from services.trainer.speed.pace import START_UP_STEPS
+from workloads.base.batch import Batch
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 ASKED = 0.9
 FILES = 8
 DECODERS = 2
-ICESTREAM = (sys.executable, "-m", "services")
+ICESTREAM = (sys.executable, "-m", "icestream")
 
 
 class StepsTwice:

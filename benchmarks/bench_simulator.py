@@ -27,8 +27,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from services.simulator.config import PRESETS
-from services.simulator.write import DatasetPlan, _tables, write_dataset
+from workloads.muons.simulator.config import PRESETS
+from workloads.muons.simulator.write import DatasetPlan, _tables, write_dataset
 
 AIM_EVENTS_PER_S = 250_000
 

@@ -28,9 +28,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.reference_step import ReferenceStep
-from services.trainer.batch import Batch, Microbatch
-from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.task import WganTask
+from workloads.base.batch import Batch, Microbatch
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.task import WganTask
 
 MUONS = 4
 

@@ -29,17 +29,17 @@ import torch
 from torch import Tensor
 
 from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
-from services.config import Config
-from services.trainer.batch import Batch, Microbatch
-from services.trainer.checkpoint import Checkpoints
-from services.trainer.config import TrainerConfig, ValidationConfig
-from services.trainer.feed import FedBatch
-from services.trainer.gauges import Gauges
+from services.config.root import Config
+from services.config.trainer import TrainerConfig, ValidationConfig
+from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.loop import train
-from services.trainer.open_telemetry import open_telemetry
-from services.trainer.position import StreamPosition
+from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
-from services.trainer.waits import BatchWaits
+from services.trainer.stream.feed import FedBatch
+from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.waits import BatchWaits
+from services.trainer.telemetry.open_telemetry import open_telemetry
+from workloads.base.batch import Batch, Microbatch
 
 CPU = torch.device("cpu")
 METRICS = (

@@ -32,8 +32,8 @@ from pathlib import Path
 import aiohttp
 
 from benchmarks.local_federation import LocalFederation
-from services.pelican.config import PelicanConfig
-from services.pelican.threads import PelicanThread
+from common.pelican.config import PelicanConfig
+from common.pelican.threads import PelicanThread
 
 AT_ONCE = 8
 SETS = (("/public/large", 60, 10_000_000, 0.9), ("/public/small", 1_000, 100_000, 0.6))

@@ -22,10 +22,10 @@ import time
 from pathlib import Path
 
 from common.status import FetcherStatus, TrainerStatus, read_status
-from services.simulator.config import preset
-from services.simulator.write import DatasetPlan, write_dataset
 from tests.federation.federation import Federation
 from tests.federation.xrootd import available
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 FILES = 60
 FOLDER = "/public/waiting"
@@ -60,7 +60,7 @@ def main() -> None:
 
 def run(federation: Federation, run_dir: Path, mib_s: float) -> dict[str, float]:
     """Seconds of training; seconds and share of the time in which no file was staged."""
-    command = [sys.executable, "-m", "services", "run", "-i", federation.url(f"{FOLDER}/*.parquet")]
+    command = [sys.executable, "-m", "icestream", "run", "-i", federation.url(f"{FOLDER}/*.parquet")]
     command += ["--run-dir", str(run_dir), "-c", "configs/demo.toml", "--set", "stream.block_files=2"]
     command += ["--set", f"pelican.bandwidth_mib_s={mib_s}"]
     environment = {**os.environ, **federation.environment()}

@@ -3,7 +3,7 @@
 The context of an event is repeated for each of its muons before the first layer, real and generated events go through
 the critic in passes of their own, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second
 derivative, every metric goes to the host at once, and nothing is fused. Same networks, same losses and same noise as
-`services/trainer/wgan/`: what the shipped step must agree with, and is timed against.
+`workloads/muons/models/wgan/`: what the shipped step must agree with, and is timed against.
 
 Shape suffixes: E events, P particles, F features, D width.
 """
@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from services.trainer.batch import Batch
-from services.trainer.muons.standardise import Standardise
-from services.trainer.noise import Noise
-from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.layers import LEAK, Dense
-from services.trainer.wgan.networks import Networks
-from services.trainer.wgan.task import MUONS_SCORE_FACTOR
+from workloads.base.batch import Batch
+from workloads.base.noise import Noise
+from workloads.muons.models.standardise import Standardise
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.layers import LEAK, Dense
+from workloads.muons.models.wgan.networks import Networks
+from workloads.muons.models.wgan.task import MUONS_SCORE_FACTOR
 
 
 class ReferenceStep:
@@ -143,7 +143,7 @@ class ReferenceStep:
 
 
 def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
-    """See services.trainer.wgan.energy_score; here with index arithmetic alone. The mean over muons and events."""
+    """workloads.muons.models.wgan.energy_score with index arithmetic alone. The mean over muons and events."""
     size = counts.clamp_min(1).float()
 
     def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

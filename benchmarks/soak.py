@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from services.simulator.config import preset
-from services.simulator.write import DatasetPlan, write_dataset
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 LIMIT_MB_PER_MINUTE = 1.0
 _LOOK_S = 5.0
@@ -67,7 +67,7 @@ def main() -> None:
 def soak(data: Path, run_dir: Path, decoders: int, minutes: float) -> dict[str, list[Look]]:
     """Run, look, and interrupt."""
     command = [
-        *(sys.executable, "-m", "services", "run", "-i", str(data), "--run-dir", str(run_dir)),
+        *(sys.executable, "-m", "icestream", "run", "-i", str(data), "--run-dir", str(run_dir)),
         *("--decoders", str(decoders), "--device", "cpu"),
         *("--set", "epochs=0", "--set", "stream.max_particles_per_event=200", "--set", "trainer.checkpoint_every=100"),
     ]

@@ -43,9 +43,9 @@ from typing import Any
 
 from benchmarks.storm_strikes import STALL_TIMEOUT_S, VERBS, Record, Storm, Strike, forecast
 from benchmarks.storm_verdict import Outcome, problems
-from services.simulator.config import preset
-from services.simulator.write import DatasetPlan, write_dataset
 from tests.pipeline.runs import FAULTY_ICESTREAM, SMALL_STREAM, Process, Processes, settings
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 COMMON = (
     *SMALL_STREAM,

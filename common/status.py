@@ -20,7 +20,7 @@ STATUS_FOLDER = "status"
 OUTLIER_FOLDER = "outliers"
 HOPS = ("staged", "leases", "slots", "batches")
 """The hops with data flowing: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
-services/fetcher/hops.py and services/trainer/waits.py say what each measures."""
+services/fetcher/hops.py and services/trainer/stream/waits.py say what each measures."""
 STALL_REASONS = ("no_free_slot", "no_credit", "not_staged")
 """Why the dispatcher could not lease: the trainer, the decoders or the staging is the bottleneck."""
 

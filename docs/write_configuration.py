@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from services.config import Config
+from services.config.root import Config
 
 PAGE = Path(__file__).with_name("configuration.md")
 

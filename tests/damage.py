@@ -20,13 +20,13 @@ from hdf5_files import tables_of, write_tables
 from muon_files import Event, make_table
 
 from common.config import StreamConfig
+from common.files.bad_file import BadFileError
+from common.files.by_content import ContentReader
+from common.files.footers import read_footer
+from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import unit_arrays
 from common.schema import MUONS
 from services.decoder.decode import Decode
-from services.decoder.readers.by_content import ContentReader
-from services.fetcher.bad_file import BadFileError
-from services.fetcher.footers import read_footer
-from services.fetcher.plan import SlotCapacity, StagedFile, plan_block
 
 STREAM = StreamConfig(unit_events=400, batch_events=100, max_particles=2000, slot_mib=1)
 NUM_EVENTS = 1200

@@ -6,7 +6,7 @@ import re
 import runpy
 from pathlib import Path
 
-from services.config import known_keys
+from services.config.root import known_keys
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,10 +34,10 @@ def test_the_readmes_file_tree_names_every_module_and_nothing_else() -> None:
             if name.endswith("/"):
                 folders.append((depth, name))
     told_as_folder = (
-        "services/simulator/",
-        "services/trainer/wgan/",
-        "services/trainer/flow/",
-        "services/trainer/muons/",
+        "workloads/muons/simulator/",
+        "workloads/muons/models/wgan/",
+        "workloads/muons/models/flow/",
+        "workloads/muons/models/",
     )
     for module in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py")]:
         path = str(module.relative_to(ROOT))
@@ -47,12 +47,12 @@ def test_the_readmes_file_tree_names_every_module_and_nothing_else() -> None:
 
 
 SMALL = {
-    "services/config_command.py",
-    "services/options.py",
-    "services/wait.py",
-    "services/decoder/rows.py",
-    "services/trainer/batch.py",
-    "services/trainer/window.py",
+    "icestream/commands/config.py",
+    "common/options.py",
+    "services/config/wait.py",
+    "common/files/rows.py",
+    "workloads/base/batch.py",
+    "services/trainer/telemetry/window.py",
 }
 
 

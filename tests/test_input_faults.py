@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 from input_faults import ERRNOS, Faults
 
+from common.files.bad_file import BadFileError
+from common.files.by_content import ContentReader
+from common.files.footers import read_footer
+from common.files.rows import BadRowsError
 from common.input_errors import GONE, OF_THE_BYTES, OF_THE_PATH, REFUSED, MachineError
 from common.messages import Part, Unit
 from common.own_faults import PATIENCE_S, OwnFaults
+from common.plan import Footer, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.schema import MUONS
 from services.decoder.decode import Decode
-from services.decoder.readers.by_content import ContentReader
-from services.decoder.rows import BadRowsError
-from services.fetcher.bad_file import BadFileError
-from services.fetcher.cache import Cache
-from services.fetcher.footers import read_footer
-from services.fetcher.plan import Footer, SlotCapacity, SourceFile, StagedFile, plan_block
-from services.fetcher.stage import NotStaged, Stage
+from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.stage import NotStaged, Stage
 
 KINDS = ("zstd", "gzip")
 CAPACITY = SlotCapacity(MUONS, damage.STREAM)

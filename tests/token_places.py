@@ -15,10 +15,10 @@ from federation.certs import Certs
 from federation.device_flow import DeviceFlow
 from federation.issuer import Issuer
 
-from services.pelican.tokens import find, source
-from services.pelican.tokens.config import TokenConfig
-from services.pelican.tokens.scopes import Need, needs
-from services.pelican.tokens.source import FoundTokens
+from common.pelican.tokens import find, source
+from common.pelican.tokens.config import TokenConfig
+from common.pelican.tokens.scopes import Need, needs
+from common.pelican.tokens.source import FoundTokens
 
 INPUT = "pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing/0000000-0000999/*.parquet"
 SCOPE = "storage.read:/data/sim/IceCube/2025/testing"
@@ -42,7 +42,7 @@ def own_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "shared").mkdir()
     monkeypatch.setattr(find, "SHARED_FOLDER", tmp_path / "shared")
-    monkeypatch.setattr("services.pelican.tokens.files._warned", set())
+    monkeypatch.setattr("common.pelican.tokens.files._warned", set())
     return {"HOME": str(tmp_path / "home")}
 
 

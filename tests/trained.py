@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.config import Config
-from services.simulator.config import preset
-from services.simulator.flux import sample_primaries
-from services.simulator.muons import simulate
-from services.trainer.checkpoint import FORMAT
-from services.trainer.position import StreamPosition
-from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.sampler import WganSampler
+from services.config.root import Config
+from services.trainer.checkpoints.checkpoint import FORMAT
+from services.trainer.stream.position import StreamPosition
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.flux import sample_primaries
+from workloads.muons.simulator.muons import simulate
 
 
 def make_sampler(config: WganConfig, *, preset_name: str = "bench", count_steps: int = 0) -> WganSampler:

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.physics.spec import CORSIKA_FILE, Source
-from services.physics.bundles import Bundles
-from services.physics.sample import Sample
-from services.simulator import muons
-from services.simulator.config import SimulatorConfig
-from services.simulator.flux import Primaries, sample_primaries
-from services.simulator.showers import shower_depths_m, simulate_showers
-from services.trainer.batch import Batch, Microbatch
+from workloads.base.batch import Batch, Microbatch
+from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.simulator import muons
+from workloads.muons.simulator.config import SimulatorConfig
+from workloads.muons.simulator.flux import Primaries, sample_primaries
+from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
 
 Int64 = npt.NDArray[np.int64]
 

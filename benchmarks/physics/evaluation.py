@@ -17,12 +17,12 @@ from benchmarks.physics import truth
 from benchmarks.physics.data import validation
 from benchmarks.physics.models import make_model
 from benchmarks.physics.spec import BINS, CORSIKA_FILE, HISTOGRAMS, Run, Source
-from services.generation.generator import MuonGenerator
-from services.physics.bundles import Bundles, Float64
-from services.physics.evaluate import evaluate
-from services.physics.sample import Sample
-from services.physics.settings import EvaluationSettings
-from services.trainer.muons.count_head import MixtureCountHead, count_nll
+from workloads.muons.generation.generator import MuonGenerator
+from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.evaluate import evaluate
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.models.count_head import MixtureCountHead, count_nll
 
 EVENTS_AT_A_TIME = 4096
 MAX_COUNT = 20_000

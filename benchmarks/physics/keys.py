@@ -15,25 +15,30 @@ from typing import Any
 
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
-from services.trainer.flow.config import FlowConfig
-from services.trainer.wgan.config import WganConfig
+from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.wgan.config import WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 _HERE = "benchmarks/physics"
-_EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "services/simulator/")
+_EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
-    *(f"services/trainer/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
-    "services/trainer/muons/",
+    *(f"workloads/base/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
+    "workloads/muons/models/",
 )
-_WGAN = ("services/trainer/wgan/", *_SHARED)
+_WGAN = ("workloads/muons/models/wgan/", *_SHARED)
 _OF_MODEL = {
     "wgan": (f"{_HERE}/models.py", *_WGAN),
     "count head": (f"{_HERE}/models.py", *_WGAN),
-    "flow": (f"{_HERE}/models.py", *_SHARED, "services/trainer/flow/"),
-    "present": (f"{_HERE}/present_recipe.py", "services/trainer/segments.py"),
+    "flow": (f"{_HERE}/models.py", *_SHARED, "workloads/muons/models/flow/"),
+    "present": (f"{_HERE}/present_recipe.py", "workloads/base/segments.py"),
 }
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
-_EVALUATION = (f"{_HERE}/evaluation.py", f"{_HERE}/truth.py", "services/physics/", "services/physics/two_sample/")
+_EVALUATION = (
+    f"{_HERE}/evaluation.py",
+    f"{_HERE}/truth.py",
+    "workloads/muons/metrics/",
+    "workloads/muons/metrics/two_sample/",
+)
 
 
 def training_key(run: Run) -> str:
@@ -47,7 +52,7 @@ def training_key(run: Run) -> str:
 def result_key(run: Run) -> str:
     """Of the metrics of these weights."""
     judged = asdict(run.judged_by or run.source)
-    samplers = f"services/trainer/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
+    samplers = f"workloads/muons/models/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
     code = code_digest((*_EVALUATION, samplers))
     return _digest([training_key(run), judged, run.events, run.c2st, code])
 

@@ -13,18 +13,18 @@ from torch import Tensor
 
 from benchmarks.physics.present_recipe import PresentRecipe
 from benchmarks.physics.spec import Run
-from services.generation.generator import MuonGenerator
-from services.trainer.batch import Batch
-from services.trainer.flow.config import FlowConfig
-from services.trainer.flow.sampler import FlowSampler
-from services.trainer.flow.task import FlowTask
-from services.trainer.schedule import learning_rate_factor
-from services.trainer.segments import segment_sum
-from services.trainer.wgan import losses
-from services.trainer.wgan.config import WganConfig
-from services.trainer.wgan.networks import Events
-from services.trainer.wgan.sampler import WganSampler
-from services.trainer.wgan.task import WganTask
+from workloads.base.batch import Batch
+from workloads.base.schedule import learning_rate_factor
+from workloads.base.segments import segment_sum
+from workloads.muons.generation.generator import MuonGenerator
+from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.flow.sampler import FlowSampler
+from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.wgan import losses
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.networks import Events
+from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.models.wgan.task import WganTask
 
 CPU = torch.device("cpu")
 

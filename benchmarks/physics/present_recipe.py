@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from services.trainer.batch import Batch
-from services.trainer.segments import Segments, spread
+from workloads.base.batch import Batch
+from workloads.base.segments import Segments, spread
 
 NUM_CONDITIONS, NUM_FEATURES = 4, 3
 GEV_PER_PEV = 1e6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from services.simulator.config import SimulatorConfig, preset
+from workloads.muons.simulator.config import SimulatorConfig, preset
 
 CORSIKA_FILE = "corsika-file"
 

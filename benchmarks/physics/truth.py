@@ -10,9 +10,9 @@ from scipy.special import logsumexp
 from scipy.stats import nbinom, poisson
 
 from benchmarks.physics.spec import Source
-from services.physics.bundles import Float64, Int64
-from services.simulator.flux import Primaries
-from services.simulator.multiplicity import expect
+from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.multiplicity import expect
 
 _NODES = 96
 _LEAST_MEAN = 1e-300

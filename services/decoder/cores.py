@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, MutableMapping
 
 from common.errors import BadInputError
-from services.decoder.config import parse_cores
+from services.config.decoder import parse_cores
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from common.config import StreamConfig
-from common.geometry import vertical_depth_m
+from common.files.gather import offsets_of, take_particles, take_rows
+from common.files.reader import Beat, Reader
+from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
@@ -24,11 +26,9 @@ from common.ragged import Array, UnitArrays, unit_arrays
 from common.redact import shown
 from common.schema import Depth, Workload
 from common.streams import Stream, generator
-from services.decoder.gather import offsets_of, take_particles, take_rows
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
-from services.decoder.readers.reader import Beat, Reader
-from services.decoder.rows import BadRowsError, RaggedRows
+from workloads.muons.geometry import vertical_depth_m
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

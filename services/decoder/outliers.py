@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.files.parquet.lists import is_list
 from common.messages import Unit
 from common.schema import Workload
 from common.status import OUTLIER_FOLDER
-from services.decoder.readers.lists import is_list
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from common import messages as m
 from common.bounds import working_bytes
 from common.errors import BadInputError
+from common.files.by_content import ContentReader
 from common.input_errors import MachineError
 from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
@@ -21,9 +22,8 @@ from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
 from common.redact import shown
 from common.transport import FetcherLost, PeerTransport, StopRequested
-from services.config import Config
+from services.config.root import Config
 from services.decoder.decode import Decode
-from services.decoder.readers.by_content import ContentReader
 
 logger = logging.getLogger(__name__)
 

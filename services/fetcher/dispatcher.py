@@ -6,7 +6,8 @@ slot, or takes the slot of a unit that nobody waits for, and delivery in order c
 derived, never stored.
 
 Unit k belongs to lane k mod ``lanes``; each lane is delivered in order, to the one trainer that took it. There are at
-least as many slots as lanes, and a trainer asks for at most slots / lanes units of each (services/trainer/lane.py).
+least as many slots as lanes, and a trainer asks for at most slots / lanes units of each
+(services/trainer/stream/lane.py).
 
 Silence of a decoder counts only while the dispatcher itself is awake: the gap between two ticks counts as at most
 ``_LONGEST_GAP_S``, so that a suspended fetcher doesn't take its own sleep for hung decoders.

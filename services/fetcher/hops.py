@@ -11,7 +11,7 @@ slots    decoders -> trainer
          put waits while the dispatcher stalls as `no_free_slot`. get waits while the trainer wants a unit that is not
          ready. occupancy: units ready and delivered / slots.
 batches  feed -> training step
-         put and get: services/trainer/waits.py.
+         put and get: services/trainer/stream/waits.py.
          occupancy: units at the trainer / units that it asked for.
 
 What held at a tick holds until the next: the fetcher ticks after whatever happens.

@@ -15,17 +15,17 @@ from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
+from common.files.inputs import expand, local_path
+from common.files.remotes import Remotes
 from common.metrics import Rate, Shares
+from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.redact import shown
 from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
-from services.config import Config
-from services.fetcher.cache import Cache
-from services.fetcher.cache_layout import name_of
-from services.fetcher.claims import Claims
+from services.config.root import Config
 from services.fetcher.dispatcher import (
     Action,
     Dispatcher,
@@ -41,22 +41,22 @@ from services.fetcher.dispatcher import (
 )
 from services.fetcher.exporter import Exporter
 from services.fetcher.hops import Hops, Queues
-from services.fetcher.inputs import expand, local_path
-from services.fetcher.inspection import Inspection
-from services.fetcher.inventory import Inventory
-from services.fetcher.ledger import LEDGER_FILE, Ledger
-from services.fetcher.lister import Lister
-from services.fetcher.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
-from services.fetcher.range_listing import RangeListing
-from services.fetcher.ranges import make_ranges
-from services.fetcher.remotes import Remotes
+from services.fetcher.inventory.claims import Claims
+from services.fetcher.inventory.inventory import Inventory
+from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
+from services.fetcher.inventory.lister import Lister
+from services.fetcher.inventory.range_listing import RangeListing
+from services.fetcher.inventory.ranges import make_ranges
 from services.fetcher.scaling import DecoderScaling, Load
-from services.fetcher.stage import Stage
-from services.fetcher.stage_ahead import StageAhead
-from services.fetcher.stage_pool import StagePool
+from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.cache_layout import name_of
+from services.fetcher.staging.inspection import Inspection
+from services.fetcher.staging.stage import Stage
+from services.fetcher.staging.stage_ahead import StageAhead
+from services.fetcher.staging.stage_pool import StagePool
 
 if TYPE_CHECKING:
-    from services.pelican.listing import Progress
+    from common.pelican.listing import Progress
 
 logger = logging.getLogger(__name__)
 

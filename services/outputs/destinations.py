@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from common.errors import BadInputError
-from services.config import Config
+from common.pelican.errors import NotFoundError
+from common.pelican.threads import PelicanThread
+from common.pelican.tokens.scopes import Need, needs
+from common.pelican.tokens.source import FoundTokens
+from common.pelican.upload import delete, size_of, upload
+from common.pelican.url import PelicanUrl, is_pelican
+from services.config.root import Config
 from services.outputs.manifest import MANIFEST, Manifest, OutputFile, parse_manifest
-from services.pelican.errors import NotFoundError
-from services.pelican.threads import PelicanThread
-from services.pelican.tokens.scopes import Need, needs
-from services.pelican.tokens.source import FoundTokens
-from services.pelican.upload import delete, size_of, upload
-from services.pelican.url import PelicanUrl, is_pelican
 
 _MAX_MANIFEST_BYTES = 1 << 20
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from common.errors import BadInputError, IcestreamError
-from services.config import Config
+from services.config.root import Config
 from services.outputs.destinations import Destination, open_destination
 from services.outputs.digest import Digests
 from services.outputs.manifest import Manifest, OutputFile

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from common.transport import StopRequested
-from services.trainer.audit import Audit
-from services.trainer.batch import Batch
-from services.trainer.checkpoint import Checkpoints
-from services.trainer.config import TrainerConfig
-from services.trainer.feed import Feed
-from services.trainer.guard import Guard, Unhealthy
-from services.trainer.health_log import HEALTH_FILE, HealthLog
-from services.trainer.memory import memory_scalars
-from services.trainer.rollback import roll_back
-from services.trainer.saver import NotFinite, Saved, Saver
+from services.config.trainer import TrainerConfig
+from services.trainer.checkpoints.checkpoint import Checkpoints
+from services.trainer.checkpoints.guard import Guard, Unhealthy
+from services.trainer.checkpoints.rollback import roll_back
+from services.trainer.checkpoints.saver import NotFinite, Saved, Saver
+from services.trainer.health.health_log import HEALTH_FILE, HealthLog
+from services.trainer.speed.memory import memory_scalars
 from services.trainer.state import TrainState
-from services.trainer.telemetry import Telemetry
+from services.trainer.stream.audit import Audit
+from services.trainer.stream.feed import Feed
+from services.trainer.telemetry.telemetry import Telemetry
+from workloads.base.batch import Batch
 
 
 def train(

@@ -18,26 +18,26 @@ from common.redact import without_secrets
 from common.schema import Workload
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
-from services.config import Config
-from services.trainer.agreement import Agreement
-from services.trainer.audit import Audit
-from services.trainer.changed_settings import changed_settings
-from services.trainer.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
-from services.trainer.device_environment import be_deterministic
-from services.trainer.evaluator import Evaluator
-from services.trainer.feed import Feed
-from services.trainer.flow.task import FlowTask
-from services.trainer.gauges import Gauges
-from services.trainer.health import update_limits
-from services.trainer.lane import lanes_of_rank
+from services.config.root import Config
+from services.trainer.checkpoints.changed_settings import changed_settings
+from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
+from services.trainer.health.health import update_limits
 from services.trainer.loop import train
-from services.trainer.muons.panel import MuonPanel
-from services.trainer.open_telemetry import open_telemetry
-from services.trainer.rank_place import device_of, place_from
-from services.trainer.ranks import Ranks
+from services.trainer.ranks.agreement import Agreement
+from services.trainer.ranks.rank_place import device_of, place_from
+from services.trainer.ranks.ranks import Ranks
+from services.trainer.speed.device_environment import be_deterministic
+from services.trainer.speed.gauges import Gauges
 from services.trainer.state import Task, TrainState
-from services.trainer.wgan.panel import WganPanel
-from services.trainer.wgan.task import WganTask
+from services.trainer.stream.audit import Audit
+from services.trainer.stream.feed import Feed
+from services.trainer.stream.lane import lanes_of_rank
+from services.trainer.telemetry.open_telemetry import open_telemetry
+from workloads.base.evaluator import Evaluator
+from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.panel import MuonPanel
+from workloads.muons.models.wgan.panel import WganPanel
+from workloads.muons.models.wgan.task import WganTask
 
 logger = logging.getLogger(__name__)
 

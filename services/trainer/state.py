@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import BadInputError
-from services.trainer.batch import Batch
-from services.trainer.health import HealthWatch
-from services.trainer.health_config import HealthConfig
-from services.trainer.position import StreamPosition
-from services.trainer.window import WindowedMean
+from services.config.health import HealthConfig
+from services.trainer.health.health import HealthWatch
+from services.trainer.stream.position import StreamPosition
+from services.trainer.telemetry.window import WindowedMean
+from workloads.base.batch import Batch
 
 AVERAGED_STEPS = 500
 NEW_PLAN_REMEDY = (

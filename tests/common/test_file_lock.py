@@ -20,9 +20,9 @@ from click.testing import CliRunner
 from common import file_lock
 from common.errors import BadInputError
 from common.file_lock import LOCKS_FOLDER, RUN_PARTS, RunLock, RunPart, no_other_host, patience
-from services.config import Config, store_config
-from services.fetcher.ledger import LEDGER_FILE, Ledger
-from services.fetcher.ranges_command import ranges
+from icestream.commands.ranges import ranges
+from services.config.root import Config, store_config
+from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.service import FetcherService
 
 HOLDER = """

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from common.errors import BadInputError
 from common.transport.keys import client_keys, known_clients, make_client_keys, make_server_keys, server_keys
-from services.keys_command import keys as keys_command
+from icestream.commands.keys import keys as keys_command
 
 
 @pytest.fixture(autouse=True)

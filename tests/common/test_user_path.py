@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
+from common.options import absolute
 from common.user_path import user_path
-from services.options import absolute
 
 
 def test_the_users_home_is_found_and_any_other_path_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from services.simulator.config import preset
-from services.simulator.write import DatasetPlan, write_dataset
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 from .federation import Federation
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from runs import SMALL_STREAM, Processes, settings
 from showers import EPOCHS, EVENTS_PER_FILE, NUM_FILES, Showers, Undisturbed
 
-from services.simulator.command import simulate
+from workloads.muons.commands.simulate import simulate
 
 
 @pytest.fixture(scope="session")

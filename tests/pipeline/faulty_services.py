@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from faults import VARIABLE, Fault, faults_of, meet
 
-from services.cli import main
+from icestream.cli import main
 
 PACE_VARIABLE = "PACE"
 """Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
@@ -93,11 +93,11 @@ INSTANTS = {
     "idle": Instant("common.transport:PeerTransport.receive", True, waited_in_vain),
     "decoding": Instant("services.decoder.decode:unit_arrays", True, tear),
     "after-writing-before-done": Instant("common.ragged:write_header", True, always),
-    "step": Instant("services.trainer.wgan.task:WganTask.step", False, at_unit),
+    "step": Instant("workloads.muons.models.wgan.task:WganTask.step", False, at_unit),
     "between-checkpoint-write-and-rename": Instant("os:replace", False, is_checkpoint),
     "between-checkpoint-and-commit": Instant("os:replace", True, is_checkpoint),
     "before-finished": Instant(PEER_SEND, False, sends("Finished")),
-    "staging": Instant("services.fetcher.stage:Stage.__call__", False, always),
+    "staging": Instant("services.fetcher.staging.stage:Stage.__call__", False, always),
     "leasing": Instant(SERVER_SEND, False, sends("Lease")),
     "delivering": Instant(SERVER_SEND, False, sends("DeliveredUnit")),
     "hearing-that-all-is-trained": Instant("common.transport:ServerTransport.poll", True, hears_the_end),
@@ -150,13 +150,13 @@ def slow_down(pause_s: float, num_steps: int) -> None:
 
         return wrapped
 
-    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
 
 
 def try_again_after(seconds: float) -> None:
     """Have this fetcher stage again what may pass after so long."""
     wrap(
-        "services.fetcher.stage_pool:StagePool.__init__",
+        "services.fetcher.staging.stage_pool:StagePool.__init__",
         lambda function: functools.partialmethod(function, again_s=seconds),
     )
 
@@ -181,7 +181,7 @@ def diverge(unit: int, times: int) -> None:
 
         return wrapped
 
-    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
 
 
 def diverge_together(at_step: int) -> None:
@@ -199,7 +199,7 @@ def diverge_together(at_step: int) -> None:
 
         return wrapped
 
-    wrap("services.trainer.wgan.task:WganTask.step", wrapper)
+    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
 
 
 def train_at_once() -> None:
@@ -208,7 +208,7 @@ def train_at_once() -> None:
 
     names = ("c_loss", "g_loss", "m_loss", "w_gap")
     metrics = dict.fromkeys(names, torch.zeros(()))
-    wrap("services.trainer.wgan.task:WganTask.step", lambda function: lambda task, batch: dict(metrics))
+    wrap("workloads.muons.models.wgan.task:WganTask.step", lambda function: lambda task, batch: dict(metrics))
 
 
 def start_children_the_same_way() -> None:
@@ -222,7 +222,7 @@ def start_children_the_same_way() -> None:
 
         return wrapped
 
-    wrap("services.local.supervisor:service_command", wrapper)
+    wrap("services.supervisor.supervisor:service_command", wrapper)
 
 
 if __name__ == "__main__":

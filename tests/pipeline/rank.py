@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from common.process import StopFlag
-from services.config import load_config
-from services.trainer.audit import Audit
-from services.trainer.feed import Feed
-from services.trainer.position import StreamPosition
+from services.config.root import load_config
+from services.trainer.stream.audit import Audit
+from services.trainer.stream.feed import Feed
+from services.trainer.stream.position import StreamPosition
 
 
 def main() -> None:

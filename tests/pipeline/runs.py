@@ -25,7 +25,7 @@ from common.status import FetcherStatus, TrainerStatus, read_status
 PATIENCE_S = 240.0
 _POLL_S = 0.01
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
-ICESTREAM = ("-m", "services")
+ICESTREAM = ("-m", "icestream")
 FAULTY_ICESTREAM = (str(Path(__file__).with_name("faulty_services.py")),)
 """Instead of ICESTREAM: the same commands, with a fault in one of them."""
 
@@ -205,7 +205,7 @@ class Processes:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            is_icestream = b"services" in words or FAULTY_ICESTREAM[0].encode() in words
+            is_icestream = b"icestream" in words or FAULTY_ICESTREAM[0].encode() in words
             is_of_run = str(self.run_dir).encode() in words and is_icestream
             if is_of_run and fields[0] not in "ZX" and (not verb or verb.encode() in words):
                 found.append((int(fields[19]), int(entry.name)))  # start time, pid

@@ -12,7 +12,7 @@ from common import messages as m
 from common.arena import Arena
 from common.plan_hash import plan_hash
 from common.transport import Event, Lost, Received, ServerTransport
-from services.config import Config, store_config
+from services.config.root import Config, store_config
 
 
 def heard(transport: ServerTransport, events: list[Event], wanted: type[object]) -> Event | None:

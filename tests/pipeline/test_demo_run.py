@@ -14,7 +14,7 @@ from runs import SMALL_STREAM, TINY_MODEL, Processes, settings
 from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from services.simulator.command import simulate
+from workloads.muons.commands.simulate import simulate
 
 CORSIKA = Path(__file__).parent.parent / "data" / "corsika" / "bundles.parquet"
 

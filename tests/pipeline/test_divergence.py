@@ -10,7 +10,7 @@ from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, same, settings
 from showers import Showers, Undisturbed
 from test_remote_input import Server, bytes_under, server, urls
 
-from services.trainer.snapshot import not_finite
+from services.trainer.checkpoints.snapshot import not_finite
 
 __all__ = ["server"]
 

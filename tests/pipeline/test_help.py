@@ -8,14 +8,14 @@ import sys
 import pytest
 from runs import PACKAGE_ROOT
 
-from services.cli import VERBS
+from icestream.cli import VERBS
 
 QUICK = ("run", "trainer", "evaluate", "generate", "export")
 HEAVY = ("torch", "pyarrow", "fsspec", "zmq", "tensorboard", "matplotlib")
 
 
 def icestream(*arguments: str) -> str:
-    command = [sys.executable, "-m", "services", *arguments]
+    command = [sys.executable, "-m", "icestream", *arguments]
     result = subprocess.run(command, cwd=PACKAGE_ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert result.stderr == ""
     return result.stdout
@@ -37,7 +37,7 @@ def test_the_help_of_every_command_has_an_example_of_it(verb: str) -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in QUICK)])
 def test_help_loads_nothing_that_takes_long(arguments: list[str]) -> None:
     probe = (
-        "import sys; from services.cli import cli\n"
+        "import sys; from icestream.cli import cli\n"
         f"try: cli({arguments!r})\n"
         "finally: print('LOADED', *sorted(name for name in sys.modules if '.' not in name))"
     )

@@ -1,7 +1,7 @@
 """Whole runs from a federation, with what can go wrong there: each case with its outcome.
 
-tests/pelican asks light servers and XRootD for the same, a request at a time. Here XRootD serves whole runs, odd names
-and the rest of a file; what else can happen to a run is the same with light servers.
+tests/common/pelican asks light servers and XRootD for the same, a request at a time. Here XRootD serves whole runs, odd
+names and the rest of a file; what else can happen to a run is the same with light servers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUICK = settings(
     "pelican.connect_timeout_s=2", "pelican.read_timeout_s=1", "pelican.list_timeout_s=2", "pelican.list_tries=2"
 )
 ONLY_LIGHT = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
-"""For what XRootD shows in other tests, here or in tests/pelican."""
+"""For what XRootD shows in other tests, here or in tests/common/pelican."""
 ONE_AHEAD = settings("stream.block_files=1", "fetcher.blocks_ahead=1")
 
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from reference_runs import DATA, RUNS, ReferenceRun
 from runs import Processes
 
-from services.config_command import config
+from icestream.commands.config import config
 
 pytestmark = pytest.mark.slow
 

@@ -35,6 +35,6 @@ def children(parent: int) -> dict[str, int]:
     found = {}
     for pid in pids:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "services" in words[:-1]:
-            found[words[words.index("services") + 1]] = int(pid)
+        if "icestream" in words[:-1]:
+            found[words[words.index("icestream") + 1]] = int(pid)
     return found

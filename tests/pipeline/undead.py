@@ -28,7 +28,7 @@ def main() -> None:
         os.close(traced)
         if not os.read(may_start, 1):
             os._exit(1)
-        os.execv(sys.executable, [sys.executable, "-m", "services", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "icestream", *sys.argv[1:]])
     if libc.ptrace(_SEIZE, child, None, _TRACEEXIT):
         sys.exit(NOT_PERMITTED)
     os.write(traced, b"!")

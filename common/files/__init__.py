@@ -1,0 +1,1 @@
+"""Input files: found, fetched, checked and read."""

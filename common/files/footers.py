@@ -1,0 +1,141 @@
+"""What a staged file holds, from its footer: row groups, rows, and a tight bound of their particles."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.bad_file import BadFileError, check_largest
+from common.files.file_kind import file_kind
+from common.files.parquet.footer import DamagedFooter, NoFooter, parse_footer
+from common.files.parquet.footer_claims import check_claims
+from common.files.parquet.pages import check_pages
+from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
+from common.own_memory import asked_for_too_much, too_much
+from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
+from common.schema import SourceColumn, Workload
+
+_SCAN_ROWS = 8_192
+_SCAN_PARTICLES = 1 << 17
+_FEW_ROWS = 16
+_BUFFER_BYTES = 1 << 20
+
+
+def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
+    for _ in range(2):  # what is short for a moment says nothing of the file
+        try:
+            return _read(path, workload, stream, capacity)
+        except MachineError as error:
+            if error.number != errno.ENOMEM or not asked_for_too_much():
+                raise
+    raise BadFileError(f"it needs {too_much()} to inspect")
+
+
+def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    try:
+        kind = file_kind(path)
+    except BadInputError as error:
+        raise BadFileError(str(error)) from None
+    except (OSError, MemoryError) as error:
+        raise_if_machine(error, path)
+        raise BadFileError(f"unreadable: {one_line(error)}") from None
+    if kind == "HDF5":
+        from common.files.hdf5.footer import read_hdf5_footer  # h5py: most runs never need it
+
+        return read_hdf5_footer(path, workload, stream, capacity)
+    return _read_parquet(path, workload, stream, capacity)
+
+
+def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+    try:
+        footer = parse_footer(path)
+        # A buffer: else Arrow reads a column of a row group at once.
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
+            problem = _schema_problem(file.schema_arrow, workload)
+            if problem:
+                raise BadFileError(problem, footer.rows)
+            with path.open("rb") as raw:
+                for columns in check_claims(footer, workload):
+                    for column in columns:
+                        check_pages(raw.fileno(), column)
+            particles = next(column for column in workload.source_columns if column.nesting == 2)
+            width = len(workload.stored_fields(particles))
+            groups = []
+            for index, group in enumerate(footer.row_groups):
+                # A leaf of a nested column counts one value for every number, and one for every empty or null list.
+                bound = group.column(particles.name).num_values // width
+                spans: tuple[Span, ...] = ()
+                if not capacity.fits(group.rows, bound):
+                    if bound > group.rows * capacity.largest_event:
+                        raise DamagedFooter(
+                            f"row group {index} has {bound} particles in {group.rows} events; at most "
+                            f"{capacity.largest_event} each are read, which follows from stream.slot_mib"
+                        )
+                    counts = _count(file, index, RowGroup(group.rows, bound), particles)
+                    check_largest(counts, capacity.largest_event, f"row group {index}")
+                    spans = cut_spans(counts, capacity, stream)
+                groups.append(RowGroup(group.rows, bound, spans))
+    except NoFooter as error:
+        raise BadFileError(f"truncated, or not Parquet: {error}") from None
+    except DamagedFooter as error:
+        raise BadFileError(f"damaged: {error}") from None
+    except (pa.ArrowException, *LIBRARY_ERRORS) as error:
+        raise_if_machine(error, path)
+        is_content = isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
+        raise BadFileError(
+            f"{'truncated, or not Parquet' if is_content else 'unreadable'}: {one_line(error)}"
+        ) from None
+    return Footer(tuple(groups))
+
+
+def _count(file: pq.ParquetFile, index: int, group: RowGroup, column: SourceColumn) -> npt.NDArray[np.integer]:
+    """The particles of each row. The footer can't say where in the row group they are: a batch at a time."""
+    rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
+    try:
+        return _counts(file, index, group.rows, column, rows)
+    except MemoryError:
+        if rows <= _FEW_ROWS:
+            raise
+    return _counts(file, index, group.rows, column, _FEW_ROWS)  # the row group's events are very unequal
+
+
+def _counts(
+    file: pq.ParquetFile, index: int, rows: int, column: SourceColumn, batch_rows: int
+) -> npt.NDArray[np.integer]:
+    batches = file.iter_batches(batch_rows, [index], [column.name], use_threads=False)
+    counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
+    if sum(map(len, counts)) != rows:
+        raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
+    return np.concatenate(counts)
+
+
+def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
+    """What the file's columns lack; None if nothing."""
+    for column in workload.source_columns:
+        if column.name not in schema.names:
+            return f"column {column.name!r} is missing; the file has {', '.join(schema.names) or 'none'}"
+        kind = found = schema.field(column.name).type
+        depth, stored = 0, workload.stored_fields(column)
+        while pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found):
+            is_innermost = depth + 1 == column.nesting
+            if pa.types.is_fixed_size_list(found) and is_innermost and found.list_size != len(stored):
+                return (
+                    f"column {column.name!r} has lists of {found.list_size} numbers; expected {len(stored)} "
+                    f"({', '.join(stored)}): name all of them with source.fields.{column.name}"
+                )
+            found = found.value_type
+            depth += 1
+        is_number = pa.types.is_floating(found) if column.nesting else pa.types.is_integer(found)
+        if depth != column.nesting or not is_number:
+            expected = ("an integer", "list<float>", "list<list<float>>")[column.nesting]
+            return f"column {column.name!r} has type {kind}; expected {expected}"
+    return None

@@ -1,0 +1,277 @@
+"""HDF5 files of flat tables to ragged rows: contiguous slices straight into numpy's memory.
+
+R rows, P particles.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from common.files.checks import checked, drop_particles
+from common.files.gather import offsets_of
+from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
+from common.files.reader import Beat
+from common.files.rows import BadRowsError, RaggedRows
+from common.input_errors import MachineError
+from common.messages import Part
+from common.ragged import Array
+from common.schema import FlatTables, SourceColumn, Workload
+
+_OPEN_FILES = 16
+_SLICE_PARTICLES = 131_072
+"""Particles read at a time, but for whole events. A call into HDF5 costs as much as thousands of them; what is much
+larger than the CPU's cache has left it before it is looked at."""
+
+Int64 = npt.NDArray[np.int64]
+
+_NONE: Int64 = np.zeros(0, np.int64)
+
+
+class Hdf5Reader:
+    """See Reader. A row group is a span of rows that the fetcher chose: HDF5 knows none."""
+
+    def __init__(self, workload: Workload) -> None:
+        assert workload.tables is not None
+        self._workload = workload
+        self._layout = workload.tables
+        self._files: OrderedDict[str, Tables] = OrderedDict()
+        self._scratch = np.empty(0, np.uint8)
+        self._no_events = pa.table({column.name: pa.array([], pa.null()) for column in workload.source_columns})
+
+    def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
+        """The rows of the parts: see Reader."""
+        pieces: list[RaggedRows] = []
+        for part in parts:
+            first = part.file_row + part.first_row
+            where = f"{part.name}: rows {first} to {first + part.rows - 1}"
+            if not part.path:
+                raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
+            try:
+                tables = self._open(part.path)
+                for piece in self._pieces(tables, part, where, large_above):
+                    pieces.append(piece)
+                    beat()
+                tables.check_size()
+            except BadTables as error:
+                self._close(part.path)
+                raise BadRowsError(f"{where}: {error}") from None
+            except MachineError:
+                self._close(part.path)
+                raise
+        return pieces
+
+    def close(self) -> None:
+        """Close all files."""
+        for path in list(self._files):
+            self._close(path)
+
+    def _pieces(self, tables: Tables, part: Part, where: str, large_above: int) -> Iterator[RaggedRows]:
+        first = part.file_row + part.first_row
+        if first + part.rows > tables.counts.rows:
+            raise BadRowsError(f"{where}: the file has {tables.counts.rows} rows only")
+        counts = read_counts(tables, part.file_row, part.first_row + part.rows)
+        before = part.file_particle + int(counts[: part.first_row].sum())
+        offsets = offsets_of(counts[part.first_row :])
+        if before + offsets[-1] > tables.particles.rows:
+            raise BadRowsError(
+                f"{where}: dataset {tables.counts.name!r} asks for {before + offsets[-1]} rows of "
+                f"{tables.particles.name!r}, which has {tables.particles.rows}"
+            )
+        events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, where, first)
+        row = 0
+        while row < part.rows:
+            # The last row that still fits, but at least one.
+            fitting = int(np.searchsorted(offsets, offsets[row] + _SLICE_PARTICLES, side="right")) - 1
+            end = min(max(fitting, row + 1), part.rows)
+            num = int(offsets[end] - offsets[row])
+            raw = tables.particles.read(before + int(offsets[row]), num, self._buffer(tables, num))
+            yield self._piece(raw, np.diff(offsets[row : end + 1]), events.rows(row, end), where, large_above)
+            row = end
+
+    def _piece(self, raw: Array, counts: Int64, events: _Events, where: str, large_above: int) -> RaggedRows:
+        """The checked rows of a slice. ``raw`` (P, ids and numbers) is the reader's own and used again."""
+        offsets = offsets_of(counts)
+        layout, workload = self._layout, self._workload
+        fillers = _check_ids(raw, counts, offsets, events, f"{where}, dataset {layout.particles!r}")
+        source = workload.source_column(layout.particle_list)
+        large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
+        rows = RaggedRows(
+            counts=counts,
+            event_columns=events.columns,
+            particle_columns={source.into: _select(raw, len(layout.ids), source, workload)},
+            large=large,
+            large_events=_table(raw, offsets, events, large, workload, layout) if len(large) else self._no_events,
+        )
+        if len(fillers):
+            keep = np.ones(len(raw), np.bool_)
+            keep[fillers] = False
+            rows = drop_particles(rows, keep)
+        return checked(rows, workload, where, events.first_row)
+
+    def _buffer(self, tables: Tables, num: int) -> Array:
+        table = tables.particles
+        if len(self._scratch) < num * table.row_bytes:
+            self._scratch = np.empty(num * table.row_bytes, np.uint8)
+        return self._scratch[: num * table.row_bytes].view(table.dtype).reshape(num, table.shape[1])
+
+    def _open(self, path: str) -> Tables:
+        tables = self._files.pop(path, None)
+        if tables is None:
+            for evicted in [known for known in self._files if not Path(known).exists()]:
+                self._close(evicted)  # an open file would keep its disk space
+            tables = open_tables(Path(path), self._workload)
+        self._files[path] = tables
+        while len(self._files) > _OPEN_FILES:
+            self._close(next(iter(self._files)))
+        return tables
+
+    def _close(self, path: str) -> None:
+        tables = self._files.pop(path, None)
+        if tables is not None:
+            tables.close()
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Rows of the events' table."""
+
+    raw: Array
+    """(R, ids and numbers) as stored."""
+    columns: dict[str, Array]
+    """The workload's event columns."""
+    ids: dict[str, Array]
+    """File column -> (R,)."""
+    first_row: int
+    """In the file."""
+
+    @classmethod
+    def of(cls, raw: Array, workload: Workload, layout: FlatTables, where: str, first_row: int) -> _Events:
+        """Raises BadRowsError if an id is no whole number."""
+        source = workload.source_column(layout.event_list)
+        columns = {source.into: _select(raw, len(layout.ids), source, workload)}
+        ids = {}
+        for place, name in enumerate(layout.ids):
+            target = workload.column(workload.source_column(name).into)
+            stored = raw[:, place].copy()
+            with np.errstate(invalid="ignore"):  # what is no whole number is another number afterwards
+                ids[name] = stored.astype(target.dtype)
+            if not np.array_equal(ids[name].astype(raw.dtype), stored):
+                row = int(np.argmax(ids[name].astype(raw.dtype) != stored))
+                raise BadRowsError(
+                    f"{where}, dataset {layout.events!r}, row {first_row + row}: {name} is {stored[row]}; "
+                    "expected a whole number"
+                )
+            filled = columns.setdefault(target.name, np.empty((len(raw), len(target.fields)), target.dtype))
+            filled[:, workload.source_column(name).field] = ids[name]
+        return cls(raw, columns, ids, first_row)
+
+    def rows(self, first: int, end: int) -> _Events:
+        """Some of them."""
+        return _Events(
+            self.raw[first:end],
+            {name: column[first:end] for name, column in self.columns.items()},
+            {name: column[first:end] for name, column in self.ids.items()},
+            self.first_row + first,
+        )
+
+
+def _select(raw: Array, num_ids: int, source: SourceColumn, workload: Workload) -> Array:
+    """(N, fields): the workload's numbers of rows as stored. Always a copy."""
+    column, stored = workload.column(source.into), workload.stored_fields(source)
+    places = [num_ids + stored.index(field) for field in column.fields]
+    out = np.empty((len(raw), len(places)), column.dtype)
+    if len(raw) and raw.dtype == out.dtype and places == list(range(places[0], places[0] + len(places))):
+        # A row as one item: numpy moves it at once instead of number by number.
+        item = f"V{out.itemsize * len(places)}"
+        out.view(item)[:, 0] = np.ndarray((len(raw),), item, raw, places[0] * raw.itemsize, (raw.strides[0],))
+        return out
+    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
+        for i, place in enumerate(places):
+            out[:, i] = raw[:, place]
+    return out
+
+
+def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where: str) -> Int64:
+    """Fillers: particles of zeros only, each the only one of its event. (F,).
+
+    Every other particle must have its event's ids: raises BadRowsError that names the first that has not.
+    """
+    num_ids = len(events.ids)
+    if num_ids * raw.itemsize == 8:  # both ids as one item
+        pairs = [(_as_items(raw), _as_items(events.raw))]
+    else:
+        pairs = [(raw[:, i].copy(), events.raw[:, i]) for i in range(num_ids)]
+    fillers = _NONE
+    if not pairs[0][0].all():
+        only = offsets[:-1][counts == 1]
+        only = only[pairs[0][0][only] == 0]
+        fillers = only[~raw[only].any(axis=1)]
+        owners = np.searchsorted(offsets, fillers, side="right") - 1
+        for of_particles, of_events in pairs:
+            of_particles[fillers] = of_events[owners]
+    if all(_same_ids(of_particles, of_events, counts, offsets) for of_particles, of_events in pairs):
+        return fillers
+    expected = np.repeat(events.raw[:, :num_ids], counts, axis=0)
+    wrong = (raw[:, :num_ids] != expected).any(axis=1)  # unlike their bytes, 0 and -0 are equal
+    wrong[fillers] = False
+    if wrong.any():
+        particle = int(np.argmax(wrong))
+        row = events.first_row + int(np.searchsorted(offsets, particle, side="right")) - 1
+        raise BadRowsError(
+            f"{where}: a particle of row {row} has ids {_text(raw[particle, :num_ids])}, its event has "
+            f"{_text(expected[particle])} ({', '.join(events.ids)}); expected the same"
+        )
+    return fillers
+
+
+def _as_items(raw: Array) -> Array:
+    """The first eight bytes of each row. (N,)."""
+    return np.ndarray((len(raw),), np.uint64, raw, 0, (raw.strides[0],)).copy()
+
+
+def _same_ids(of_particles: Array, of_events: Array, counts: Int64, offsets: Int64) -> bool:
+    """True if each particle has its event's id: nothing changes but at an event's first particle, and that is right.
+
+    No array of all expected ids: it would take twice as long.
+    """
+    if not counts.all():
+        has_any = counts > 0
+        firsts, of_events = offsets[:-1][has_any], of_events[has_any]
+    else:
+        firsts = offsets[:-1]
+    changes = np.empty(len(of_particles), np.bool_)
+    np.not_equal(of_particles[1:], of_particles[:-1], out=changes[1:])
+    changes[firsts] = False
+    return not changes.any() and bool(np.array_equal(of_particles[firsts], of_events))
+
+
+def _table(
+    raw: Array, offsets: Int64, events: _Events, rows: Int64, workload: Workload, layout: FlatTables
+) -> pa.Table:
+    """Those rows as a table of the workload's source columns, with all numbers that the file has."""
+    num_ids = len(layout.ids)
+    columns: dict[str, pa.Array] = {name: pa.array(events.ids[name][rows]) for name in layout.ids}
+    columns[layout.event_list] = _lists(events.raw[rows, num_ids:])
+    of_rows = [raw[offsets[row] : offsets[row + 1], num_ids:] for row in rows]
+    particles = _lists(np.concatenate(of_rows) if of_rows else raw[:0, num_ids:])
+    columns[layout.particle_list] = pa.ListArray.from_arrays(
+        pa.array(offsets_of(np.array([len(one) for one in of_rows], np.int64)), pa.int32()), particles
+    )
+    return pa.table({source.name: columns[source.name] for source in workload.source_columns})
+
+
+def _lists(values: Array) -> pa.ListArray:
+    """(N, width) as N lists."""
+    bounds = np.arange(len(values) + 1, dtype=np.int32) * np.int32(values.shape[1])
+    return pa.ListArray.from_arrays(pa.array(bounds), pa.array(np.ascontiguousarray(values).reshape(-1)))
+
+
+def _text(ids: Array) -> str:
+    return " ".join(f"{float(value):.17g}" for value in ids)

@@ -1,0 +1,185 @@
+"""Expands what the user names (paths, directories, globs, URLs) into a sorted list of source files with sizes."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from common.errors import BadInputError
+from common.files.local_listing import files_below, files_matching, status_of
+from common.files.remotes import Remotes
+from common.files.suffixes import SUFFIXES
+from common.files.transfer import is_gone
+from common.pelican.answers import MAX_SIZE_BYTES, number
+from common.pelican.checksums import is_checksum
+from common.pelican.errors import NotFoundError
+from common.pelican.url import is_pelican
+from common.plan import SourceFile
+from common.user_path import check_path, user_path
+
+NOT_UTF8 = "name=not-utf-8"
+"""Stands for the checksum of a file whose name can't be written down: the URL is only like it, for the user's eyes."""
+
+
+class NothingFound(BadInputError):
+    """An input that doesn't exist, or matches no file."""
+
+
+def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
+    """Every file once, in the order of the inputs, sorted inside each.
+
+    Raises BadInputError naming the input, which is NothingFound where all that is wrong is that no file is there, and
+    TransientError.
+    """
+    if not inputs:
+        raise BadInputError("no input: name files, directories, globs or URLs with -i")
+    files: dict[str, SourceFile] = {}
+    for text in inputs:
+        for file in sorted(map(_writable, _expand_one(text, remotes)), key=lambda file: file.url):
+            files.setdefault(file.url, file)
+    if sum(file.size_bytes for file in files.values()) > MAX_SIZE_BYTES:
+        raise BadInputError(
+            f"{', '.join(inputs)[:500]}: files of more than {MAX_SIZE_BYTES} bytes in all can't be true"
+        )
+    return list(files.values())
+
+
+def _writable(file: SourceFile) -> SourceFile:
+    """The file as the ledger, messages and digests can hold it."""
+    try:
+        file.url.encode()
+    except UnicodeEncodeError:
+        return SourceFile(file.url.encode("utf-8", "backslashreplace").decode(), file.size_bytes, NOT_UTF8)
+    return file
+
+
+def local_path(url: str) -> Path | None:
+    """The path of a local file, which is used in place; None for a remote URL."""
+    return None if "://" in url else Path(url)
+
+
+def named_inputs(inputs: Iterable[str]) -> Iterator[str]:
+    """The inputs, in place of a list file those in it. One that can't be read names none: it may be gone since."""
+    for text in inputs:
+        if not text.startswith("@"):
+            yield text
+            continue
+        with contextlib.suppress(OSError, UnicodeDecodeError, BadInputError):
+            yield from [entry[0] for _, entry in _list_entries(user_path(text.removeprefix("@")))]
+
+
+def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and columns of each entry. Raises OSError, UnicodeDecodeError."""
+    for line_number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            yield line_number, line.rstrip().split("\t")
+
+
+def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
+    if text.startswith("@"):
+        return _expand_list(user_path(text.removeprefix("@")), remotes)
+    check_path(text)
+    if is_pelican(text):
+        return _expand_pelican(text, remotes)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    return _expand_remote(text) if "://" in text else _expand_local(text)
+
+
+def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
+    try:
+        return remotes.expand_pelican(url)
+    except NotFoundError as error:
+        raise NothingFound(str(error)) from None
+
+
+def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
+    """A list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
+    try:
+        entries = list(_list_entries(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"@{path}: can't be read ({error})") from None
+    for line_number, (url, *rest) in entries:
+        if url.startswith("@"):
+            raise BadInputError(f"@{path}, line {line_number}: a list in a list")
+        if not rest:
+            try:
+                yield from _expand_one(url, remotes)
+            except BadInputError as error:
+                kind = NothingFound if isinstance(error, NothingFound) else BadInputError
+                raise kind(f"@{path}, line {line_number}: {error}") from None
+            continue
+        check_path(url)
+        size, checksum = (*rest, "")[:2]
+        size_bytes = number(size)
+        if size_bytes is None or len(rest) > 2 or (checksum and not is_checksum(checksum)):
+            raise BadInputError(
+                f"@{path}, line {line_number}: expected an input, or URL, size in bytes and (for example) "
+                "adler32=0123abcd, with tabs between"
+            )
+        yield SourceFile(url, size_bytes, checksum)
+
+
+def _expand_local(text: str) -> list[SourceFile]:
+    path = user_path(text).absolute()
+    status = status_of(path)
+    if status is not None:
+        found = sorted(files_below(path)) if stat.S_ISDIR(status.st_mode) else [path]
+        if not found:
+            raise NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
+    elif glob.has_magic(text):
+        found = files_matching(path)
+        if not found:
+            raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
+    else:
+        raise NothingFound(f"{text}: no such file or directory")
+    files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: a machine may fail here
+    if not any(os.access(file, os.R_OK) for file in found):
+        raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
+    return files
+
+
+def _local_size_bytes(path: Path) -> int:
+    status = status_of(path)
+    return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
+
+
+def _expand_remote(url: str) -> Iterator[SourceFile]:
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+        if glob.has_magic(_without_query(path)):
+            infos = list(fs.glob(path, detail=True).values())
+        elif not _without_query(path).endswith(SUFFIXES) and fs.isdir(path):  # isdir would download a file over HTTP
+            infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIXES)]
+        else:
+            infos = [fs.info(path)]
+    except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
+        if is_gone(error):
+            raise NothingFound(f"{url}: no such file or directory") from None
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        raise BadInputError(f"{url}: can't be listed: {reason}") from None
+    files = [info for info in infos if info.get("type") != "directory"]
+    if not files:
+        raise NothingFound(f"{url}: no file matches")
+    for info in files:
+        yield SourceFile(fs.unstrip_protocol(info["name"]), _size_bytes(url, info))
+
+
+def _without_query(path: str) -> str:
+    """The `?` of an HTTP address begins its query; anywhere else it is a glob's."""
+    return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+
+
+def _size_bytes(url: str, info: dict[str, Any]) -> int:
+    """fsspec's clients hand on what their servers say."""
+    size_bytes = number(str(info.get("size")))
+    if size_bytes is None:
+        raise BadInputError(f"{url}: the server doesn't tell the size of {info['name']}, which the plan needs")
+    return size_bytes

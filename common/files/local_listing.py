@@ -1,0 +1,131 @@
+"""Local files of a directory or a glob.
+
+Unlike pathlib and glob, what can't be listed is an error and never "nothing there", and what is named like a data file
+but is none (a pipe, a link to nothing, a directory without data) is listed too: staging names it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.errors import TransientError
+from common.files.suffixes import SUFFIXES
+from common.input_errors import GONE, OF_THE_PATH, REFUSED
+
+_OF_THE_FILE_SYSTEM = "lost+found"
+"""No data are there, and only root may look."""
+
+
+def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
+    """None if nothing is there. Raises TransientError."""
+    try:
+        return path.stat(follow_symlinks=follow_symlinks)
+    except OSError as error:
+        if error.errno in GONE | OF_THE_PATH:
+            return None
+        raise TransientError(f"{path}: {error.strerror}") from None
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Everything in a folder, and in those below it, that is named like a data file. Links to folders aren't followed.
+
+    Raises TransientError naming what can't be listed.
+    """
+    for entry in _entries(folder):
+        path = Path(entry.path)
+        if _is_own_folder(entry):
+            yield from _data_of(path)
+        elif path.name.endswith(SUFFIXES):
+            yield path
+
+
+def files_matching(pattern: Path) -> list[Path]:
+    """What matches an absolute glob, as `glob.glob(recursive=True)` does. Of a directory that is named like a data
+    file, its data. Raises TransientError.
+    """
+    found: set[Path] = set()
+    for path in _matches(Path("/"), pattern.parts[1:], ()):
+        status = status_of(path)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            found.add(path)
+        elif path.name.endswith(SUFFIXES):
+            found.update(_data_of(path))
+    return sorted(found)
+
+
+def _data_of(folder: Path) -> Iterator[Path]:
+    """The data below it, or itself if it is named like data and has none."""
+    is_empty = True
+    for path in files_below(folder):
+        is_empty = False
+        yield path
+    if is_empty and folder.name.endswith(SUFFIXES):
+        yield folder
+
+
+def _matches(folder: Path, parts: tuple[str, ...], above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
+    """``above``: device and inode of folders that `**` came through, since links can make a circle."""
+    head, rest = parts[0], parts[1:]
+    if head == "**":
+        status = status_of(folder)
+        if status is None or (status.st_dev, status.st_ino) in above:
+            return
+        above = (*above, (status.st_dev, status.st_ino))
+        if rest:
+            yield from _matches(folder, rest, ())
+        for entry in _entries(folder):
+            if not entry.name.startswith("."):
+                if not rest:
+                    yield Path(entry.path)
+                if _is_folder(Path(entry.path)):
+                    yield from _matches(Path(entry.path), parts, above)
+        return
+    for path in _named(folder, head):
+        if not rest:
+            yield path
+        elif _is_folder(path):
+            yield from _matches(path, rest, ())
+
+
+def _named(folder: Path, pattern: str) -> Iterator[Path]:
+    if not glob.has_magic(pattern):
+        path = folder / pattern
+        if status_of(path, follow_symlinks=False) is not None:
+            yield path
+        return
+    for entry in _entries(folder):
+        is_hidden = entry.name.startswith(".") and not pattern.startswith(".")
+        if not is_hidden and fnmatch.fnmatchcase(entry.name, pattern):
+            yield Path(entry.path)
+
+
+def _is_folder(path: Path) -> bool:
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def _is_own_folder(entry: os.DirEntry[str]) -> bool:
+    """True for a folder that is no link to one. Most file systems tell it while they list."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError as error:
+        if error.errno in GONE | OF_THE_PATH:
+            return False
+        raise TransientError(f"{entry.path}: {error.strerror}") from None
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        if error.errno in GONE | OF_THE_PATH:  # removed since it was seen
+            return []
+        if error.errno in REFUSED and folder.name == _OF_THE_FILE_SYSTEM:
+            return []
+        raise TransientError(f"{folder}: can't be listed: {error.strerror}") from None

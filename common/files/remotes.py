@@ -1,0 +1,106 @@
+"""Files from elsewhere: listed and fetched by the right client for each scheme."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from common.errors import BadInputError
+from common.files.suffixes import SUFFIXES
+from common.files.transfer import fetch
+from common.pelican.errors import NotFoundError
+from common.pelican.url import is_pelican
+from common.plan import SourceFile
+from common.redact import shown
+from services.config.root import Config
+
+if TYPE_CHECKING:
+    from common.pelican.client import TokenSource
+    from common.pelican.listing import Progress
+    from common.pelican.threads import PelicanThread
+
+logger = logging.getLogger(__name__)
+
+
+class Remotes:
+    """Used by many threads. The client of a federation is started when the first of its addresses comes.
+
+    ``on_progress`` hears how far a listing is, from another thread.
+    """
+
+    def __init__(self, config: Config, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
+        self._config = config
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._thread: PelicanThread | None = None
+
+    def __enter__(self) -> Remotes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def expand_pelican(self, url: str) -> list[SourceFile]:
+        """Every file of an address or glob in a federation, sorted. Raises NotFoundError and the like."""
+        files = self._pelican().expand(url, SUFFIXES, self._on_progress)
+        return [SourceFile(name, size_bytes) for name, size_bytes in files]
+
+    def fetch(self, source: SourceFile, part: Path) -> None:
+        """Write a file at ``part``, going on from what is there if it can.
+
+        Raises BadInputError if it can't be had for good, TransientError, or OSError (ENOSPC).
+        """
+        if not is_pelican(source.url):
+            fetch(source, part)
+            return
+        try:
+            report = self._pelican().download(source.url, part, source.size_bytes, source.checksum)
+        except NotFoundError as error:
+            raise BadInputError(f"it does not exist any more: {error}") from None
+        if len(report.attempts) > 1:
+            told = "; ".join(map(str, report.attempts))
+            logger.warning("%s: fetched by %d attempts: %s", shown(source.url), len(report.attempts), told)
+
+    @property
+    def bytes_received(self) -> int:
+        """From federations, so far."""
+        return self._thread.bytes_received if self._thread is not None else 0
+
+    @property
+    def running(self) -> int:
+        """Transfers from federations under way."""
+        return self._thread.running if self._thread is not None else 0
+
+    def close(self) -> None:
+        """Break off what is under way; whoever waits for it is told."""
+        with self._lock:
+            if self._thread is not None:
+                self._thread.close()
+
+    def _pelican(self) -> PelicanThread:
+        with self._lock:
+            if self._thread is None:
+                from common.pelican.threads import PelicanThread  # aiohttp and pelicanfs: most runs never need them
+
+                transfers = self._config.fetcher.transfers
+                self._thread = PelicanThread(self._config.pelican, self._tokens, transfers=transfers)
+            return self._thread
+
+    def _tokens(self, host: str) -> TokenSource | None:
+        from common.pelican.tokens.scopes import Need, needs
+        from common.pelican.tokens.source import FoundTokens
+        from icestream.commands.token import expand_lists
+
+        inputs, prefix = expand_lists(self._config.input), self._config.token.storage_prefix
+        found = needs(inputs, storage_prefix=prefix)
+        need = next((need for need in found if need.federation == host.lower()), Need(host, ()))
+        written = needs([], [self._config.outputs.destination], storage_prefix=prefix)
+        writes = any(other.federation == host.lower() for other in written)
+        return FoundTokens(replace(need, writes=writes), self._config.token)

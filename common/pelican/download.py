@@ -1,0 +1,340 @@
+"""One object to local disk: each source in turn, resumed at the bytes on disk, size and checksum verified.
+
+Ranges are always closed (`bytes=N-M`, M inside the object): XRootD 5.5 answers 206 with an empty body to `bytes=N-`,
+and promises more than it has when M is beyond the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from common.pelican.answers import byte_range, number
+from common.pelican.checksums import ORIGIN_ALGORITHMS, Hasher, from_digest, hasher, matches
+from common.pelican.client import TRANSPORT_ERRORS, Federation, request, told
+from common.pelican.director import Sources
+from common.pelican.errors import Attempt, CorruptError, DeniedError, NotFoundError, UnavailableError
+from common.pelican.url import PelicanUrl, escaped
+from common.redact import shown
+
+ROUNDS = 2
+"""Fruitless rounds over all sources, until a download has failed."""
+_MANY_BYTES = 1 << 18
+_PROGRESS_BYTES = 1 << 16
+"""A round that brought less, beyond the most that ever was there, was fruitless."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a download went."""
+
+    attempts: tuple[Attempt, ...]
+    seconds: float
+    bytes_resumed: int
+    checksum: str
+    """That it was verified with; empty: its size only."""
+
+
+class _Failed(Exception):
+    """This source did not deliver; its argument says how."""
+
+    def __init__(self, what: str, kind: str = "") -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+async def download(
+    federation: Federation,
+    path: str,
+    part: Path,
+    *,
+    size_bytes: int,
+    checksum: str = "",
+    received: Callable[[int], float] = lambda num_bytes: 0.0,
+) -> Report:
+    """Fetch ``path`` into ``part``, which may hold its beginning already; the caller renames it.
+
+    ``received`` hears of every piece that arrives and says how many seconds to pause. Raises NotFoundError,
+    DeniedError, CorruptError if that is what every source says, else UnavailableError; what is on disk stays for the
+    next try, unless it was corrupt. Raises OSError (ENOSPC) with the part's name.
+    """
+    transfer = _Transfer(federation, path, part, size_bytes, checksum, received)
+    try:
+        return await transfer.run()
+    finally:
+        transfer.close()
+
+
+class _Transfer:
+    """The state of one download: the open part and the hash of what is in it."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        path: str,
+        part: Path,
+        size_bytes: int,
+        checksum: str,
+        received: Callable[[int], float],
+    ) -> None:
+        self._federation = federation
+        self._path = path
+        self._part = part
+        self._size_bytes = size_bytes
+        self._checksum = checksum if federation.config.checksums != "none" else ""
+        self._received = received
+        self._attempts: list[Attempt] = []
+        self._kinds: set[str] = set()
+        config = federation.config
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=config.connect_timeout_s, sock_read=config.read_timeout_s
+        )
+        self._hasher: Hasher | None = None
+        self._fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._have = os.fstat(self._fd).st_size
+        if self._have > size_bytes:
+            self._begin_anew()
+        self._is_mixed = self._have > 0
+        """Bytes of others stand before those of the source that is tried."""
+        self._most = self._have
+        """Bytes that a round must add to; all of them once they were corrupt: so a download ends, whatever comes."""
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    async def run(self) -> Report:
+        started_s, resumed = time.monotonic(), self._have
+        fruitless = 0
+        while fruitless < ROUNDS:
+            sources = await self._sources(fresh=bool(self._attempts))
+            if not self._attempts:
+                await self._find_checksum(sources)
+            for server in self._federation.in_order(sources):
+                if await self._try(server, sources):
+                    seconds = time.monotonic() - started_s
+                    return Report(tuple(self._attempts), seconds, resumed, self._checksum)
+            # Servers that break off each time still bring it home, a piece at a time.
+            fruitless = 0 if self._have >= self._most + _PROGRESS_BYTES else fruitless + 1
+            self._most = max(self._most, self._have)
+        raise self._error()
+
+    async def _sources(self, *, fresh: bool) -> Sources:
+        """Raises what the director says, with what was tried before."""
+        try:
+            return await self._federation.sources(self._path, fresh=fresh)
+        except (NotFoundError, DeniedError, UnavailableError) as error:
+            if self._attempts:
+                raise type(error)(str(error), self._attempts) from None
+            raise
+
+    async def _try(self, server: str, sources: Sources) -> bool:
+        """True once the object is there in full."""
+        started_s = time.monotonic()
+        try:
+            await self._deliver(server, sources)
+        except _Failed as failure:
+            what = str(failure)
+            self._kinds.add(failure.kind)
+        except TRANSPORT_ERRORS as error:
+            if isinstance(error, OSError) and error.filename == str(self._part):
+                raise  # our own disk
+            what = told(error)
+            self._kinds.add("")
+        else:
+            self._attempts.append(Attempt(server, "ok", time.monotonic() - started_s))
+            return True
+        self._federation.failed(server)
+        self._attempts.append(Attempt(server, what, time.monotonic() - started_s))
+        return False
+
+    async def _deliver(self, server: str, sources: Sources) -> None:
+        """The rest from this source; all of it, if bytes of others were wrong. Raises what this one did wrong."""
+        if self._have < self._size_bytes or not self._size_bytes:
+            await self._stream_authorised(server, sources)
+        try:
+            self._verify()
+        except _Failed as failure:
+            if failure.kind != "corrupt" or not self._is_mixed:
+                raise
+            await self._stream_authorised(server, sources)
+            self._verify()
+
+    async def _stream_authorised(self, server: str, sources: Sources) -> None:
+        to = self._federation.recipient(sources, server, self._path)
+        headers, token = await self._federation.authorisation(sources, to)
+        try:
+            await self._stream(server, headers)
+        except _Failed as failure:
+            tokens = self._federation.tokens
+            if failure.kind != "denied" or tokens is None or not await tokens.refused(token, to):
+                raise
+            headers, _ = await self._federation.authorisation(sources, to)
+            await self._stream(server, headers)
+
+    async def _stream(self, server: str, headers: dict[str, str]) -> None:
+        size_bytes = self._size_bytes
+        if self._have:
+            headers = {**headers, "Range": f"bytes={self._have}-{size_bytes - 1}"}
+        url = server + escaped(self._path)
+        async with request(self._federation.session, "GET", url, headers=headers, timeout=self._timeout) as response:
+            self._check_answer(response)
+            if self._have and response.status == 200:
+                self._begin_anew()  # it doesn't know ranges
+            self._is_mixed = self._have > 0
+            self._read_what_is_there()
+            waiting: list[bytes] = []
+            num_waiting = 0
+            try:
+                async for chunk in response.content.iter_any():
+                    waiting.append(chunk)
+                    num_waiting += len(chunk)
+                    if num_waiting >= _MANY_BYTES:
+                        full, num_full, waiting, num_waiting = waiting, num_waiting, [], 0
+                        if pause_s := self._write(full, num_full):
+                            await asyncio.sleep(pause_s)
+            finally:
+                self._write(waiting, num_waiting)  # what came before it broke off need not come again
+        if self._have < size_bytes:
+            raise _Failed(f"{self._have} of {size_bytes} bytes", "size")
+
+    def _check_answer(self, response: aiohttp.ClientResponse) -> None:
+        status = response.status
+        if status in (404, 410):
+            raise _Failed(str(status), "not found")
+        if status in (401, 403):
+            raise _Failed(str(status), "denied")
+        if status not in (200, 206):
+            raise _Failed(str(status))
+        if status == 206 and not self._have:
+            raise _Failed("206 without a range")
+        size_bytes = self._size_bytes
+        if status == 206:
+            self._check_range(response.headers.get("Content-Range", ""))
+        length = _length(response)
+        expected = size_bytes - (self._have if status == 206 else 0)
+        if length is not None and length > expected:
+            raise _Failed(f"it has {length} bytes there, the inventory says {expected}", "size")
+        if length is not None and length < expected:
+            raise _Failed(f"it offers {length} bytes, {expected} are missing", "size")
+
+    def _check_range(self, header: str) -> None:
+        """Each part of it may be all that is there, and each may be wrong."""
+        found = byte_range(header)
+        if found is None or found.first != self._have:
+            raise _Failed(f"bytes from {self._have} on were asked for, it sends {shown(header, 60) or 'no range'!r}")
+        if found.size_bytes not in (None, self._size_bytes):
+            raise _Failed(f"it has {found.size_bytes} bytes there, the inventory says {self._size_bytes}", "size")
+
+    def _write(self, chunks: list[bytes], num_bytes: int) -> float:
+        """Append; seconds to pause. Raises OSError with the part's name, _Failed if it is too much."""
+        if not num_bytes:
+            return 0.0
+        if self._have + num_bytes > self._size_bytes:
+            raise _Failed(f"more than {self._size_bytes} bytes", "size")
+        with self._own_disk():
+            written = os.pwritev(self._fd, chunks, self._have)
+            if written < num_bytes:  # the disk is full, or a signal came: the rest in one piece, or the error
+                rest = memoryview(b"".join(chunks))[written:]
+                while rest:
+                    rest = rest[os.pwrite(self._fd, rest, self._have + num_bytes - len(rest)) :]
+        if self._hasher is not None:
+            for chunk in chunks:
+                self._hasher.update(chunk)
+        self._have += num_bytes
+        return self._received(num_bytes)
+
+    # -------------------------------------------------------------- size and checksum
+
+    async def _find_checksum(self, sources: Sources) -> None:
+        if not self._checksum and self._federation.config.checksums == "origin":
+            self._checksum = await _origin_checksum(self._federation, self._path, sources)
+
+    def _read_what_is_there(self) -> None:
+        """Before bytes are added: the hash of those on disk."""
+        if self._checksum and self._hasher is None:
+            found, offset = hasher(self._checksum), 0
+            with self._own_disk():
+                while offset < self._have and (data := os.pread(self._fd, 1 << 20, offset)):
+                    found.update(data)
+                    offset += len(data)
+            self._hasher = found
+
+    def _verify(self) -> None:
+        """Raises _Failed, and begins anew, if what is on disk is not the object."""
+        if self._have != self._size_bytes:
+            raise _Failed(f"{self._have} of {self._size_bytes} bytes", "size")
+        if not self._checksum:
+            return
+        self._read_what_is_there()
+        assert self._hasher is not None
+        if not matches(self._checksum, self._hasher):
+            found = f"{self._checksum.partition('=')[0]}={self._hasher.hexdigest()}"
+            self._begin_anew()
+            self._most = self._size_bytes
+            raise _Failed(f"{found} arrived, expected {self._checksum}", "corrupt")
+
+    @contextmanager
+    def _own_disk(self) -> Iterator[None]:
+        """Errors of our own disk bear the part's name, which tells them from a server's."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._part)
+            raise
+
+    def _begin_anew(self) -> None:
+        with self._own_disk():
+            os.ftruncate(self._fd, 0)
+        self._have = 0
+        self._hasher = None
+
+    def _error(self) -> Exception:
+        """Once every source was tried: what all say, or that it may work later."""
+        url = PelicanUrl(self._federation.host, self._path)
+        kinds = self._kinds
+        if kinds == {"not found"}:
+            return NotFoundError(f"{url}: no source has it", self._attempts)
+        if kinds == {"denied"}:
+            return self._federation.denial(f"{url}: refused by every source", self._attempts)
+        if kinds and kinds <= {"corrupt", "size", "not found"} and "" not in kinds:
+            self._begin_anew()
+            text = f"{url}: no source has the {self._size_bytes} bytes that the inventory says"
+            return CorruptError(text, self._attempts)
+        return UnavailableError(f"{url}: no source delivered it", self._attempts)
+
+
+async def _origin_checksum(federation: Federation, path: str, sources: Sources) -> str:
+    """What the origin says of its own copy; empty if it says nothing.
+
+    On a connection of its own: XRootD 5.5 repeats an old digest on one that is kept alive, and its caches label the
+    origin's with whatever was asked for.
+    """
+    if not sources.collections:
+        return ""
+    headers, _ = await federation.authorisation(sources, federation.recipient(sources, sources.collections, path))
+    headers |= {"Want-Digest": ",".join(ORIGIN_ALGORITHMS), "Connection": "close"}
+    timeout = aiohttp.ClientTimeout(total=federation.config.list_timeout_s)
+    url = sources.collections + escaped(path)
+    try:
+        async with request(federation.session, "HEAD", url, headers=headers, timeout=timeout) as response:
+            return from_digest(response.headers.get("Digest", "")) if response.status == 200 else ""
+    except TRANSPORT_ERRORS:
+        return ""
+
+
+def _length(response: aiohttp.ClientResponse) -> int | None:
+    """Bytes of the body that the server promises; None: it doesn't."""
+    text = response.headers.get("Content-Length")
+    if text is None:
+        return None
+    length = number(text)
+    if length is None:
+        raise _Failed(f"it promises {shown(text, 60)!r} bytes")
+    return length

@@ -1,0 +1,87 @@
+"""Files below a path or matching a glob: one listing request for each directory, none for a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from common.pelican.client import Federation
+from common.pelican.errors import NotFoundError, UnavailableError
+from common.pelican.glob_walk import GlobWalk, Places, has_magic
+from common.pelican.url import PelicanUrl
+from common.pelican.webdav import Listing
+
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an expansion is."""
+
+    directories: int
+    files: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+async def expand(
+    federation: Federation, path: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
+) -> list[tuple[str, int]]:
+    """(path, size) of every file, sorted: of a glob, of a file itself, or of a directory's files with ``suffixes``.
+
+    Raises NotFoundError if there is none, and what a listing raises: it is all of them or an error, never a part.
+    """
+    if has_magic(path):
+        walk = GlobWalk(path)
+        found = await _walk(federation, walk, walk.root, await federation.list_directory(walk.root), on_progress)
+    else:
+        listing = await federation.list_directory(path)
+        if listing.itself is not None and not listing.itself.is_dir:
+            return [(path, listing.itself.size_bytes)]
+        below = await _walk(federation, GlobWalk("**"), path, listing, on_progress)
+        found = [(name, size) for name, size in below if name.endswith(tuple(suffixes))]
+    if not found:
+        looked_for = "no file matches" if has_magic(path) else f"no file with one of {' '.join(suffixes)} below it"
+        raise NotFoundError(f"{PelicanUrl(federation.host, path)}: {looked_for}")
+    return sorted(found)
+
+
+async def _walk(
+    federation: Federation, walk: GlobWalk, root: str, listing: Listing, on_progress: OnProgress
+) -> list[tuple[str, int]]:
+    """Level by level, some directories of each at a time."""
+    found: list[tuple[str, int]] = []
+    num_directories = 0
+    limit = asyncio.Semaphore(federation.config.list_concurrency)
+
+    async def list_one(path: str) -> Listing:
+        async with limit:
+            try:
+                return await federation.list_directory(path)
+            except NotFoundError as error:  # it was in its parent's listing
+                raise UnavailableError(f"{error}; it was there a moment ago") from None
+
+    level: list[tuple[str, Places, Listing]] = [(root.rstrip("/"), walk.start, listing)]
+    for _ in range(_MAX_DEPTH):
+        below: list[tuple[str, Places]] = []
+        for path, places, entries in level:
+            num_directories += 1
+            for entry in entries.entries:
+                if not entry.is_dir:
+                    if walk.takes(places, entry.name):
+                        found.append((f"{path}/{entry.name}", entry.size_bytes))
+                elif following := walk.into(places, entry.name):
+                    below.append((f"{path}/{entry.name}", following))
+        on_progress(Progress(num_directories, len(found)))
+        if not below:
+            return found
+        tasks = [asyncio.ensure_future(list_one(path)) for path, _ in below]
+        try:
+            listings = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        level = [(path, places, one) for (path, places), one in zip(below, listings, strict=True)]
+    raise UnavailableError(f"{PelicanUrl(federation.host, root)}: directories more than {_MAX_DEPTH} deep")

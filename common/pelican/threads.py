@@ -1,0 +1,157 @@
+"""The federations on an event loop in a thread of its own; other threads call, and wait for the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.errors import TransientError
+from common.pelican.client import Federation, TokenSource, open_session
+from common.pelican.config import PelicanConfig
+from common.pelican.director import Sources
+from common.pelican.download import Report, download
+from common.pelican.limits import Bandwidth, Concurrency
+from common.pelican.listing import OnProgress, expand
+from common.pelican.url import PelicanUrl
+
+logger = logging.getLogger(__name__)
+
+_FAREWELL_TURNS = 5
+
+T = TypeVar("T")
+MakeTokens = Callable[[str], "TokenSource | None"]
+"""The token source of a federation, by its host."""
+
+
+class ClosedError(TransientError):
+    """The process is ending."""
+
+
+class PelicanThread:
+    """See the module. ``transfers``: most downloads at a time; how many there are follows the throughput."""
+
+    def __init__(
+        self, config: PelicanConfig, make_tokens: MakeTokens = lambda host: None, *, transfers: int = 4
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        """Failed attempts by server."""
+        self.bytes_received = 0
+        self._config = config
+        self._make_tokens = make_tokens
+        self._concurrency = Concurrency(transfers)
+        self._bandwidth = Bandwidth(config.bandwidth_mib_s * 2**20)
+        self._running = 0
+        self._closed = False
+        self._federations: dict[str, Federation] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pelican", daemon=True)
+        self._thread.start()
+        self._session, self._room = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+
+    def expand(
+        self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
+    ) -> list[tuple[str, int]]:
+        """(URL, size) of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
+        place = PelicanUrl.parse(url)
+        found = self._call(expand(self._federation(place.federation), place.path, suffixes, on_progress))
+        federation = str(place.at(""))  # once: there may be millions
+        return [(federation + path, size_bytes) for path, size_bytes in found]
+
+    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> Report:
+        """See download.download(). Blocks until it is this one's turn, and through."""
+        place = PelicanUrl.parse(url)
+        return self._call(self._download(place, part, size_bytes, checksum))
+
+    def sources(self, url: str) -> Sources:
+        """What the director says about an address."""
+        place = PelicanUrl.parse(url)
+        return self._call(self._federation(place.federation).sources(place.path, fresh=True))
+
+    def run(self, make: Callable[[Federation], Coroutine[Any, Any, T]], url: str) -> T:
+        """Whatever ``make`` does with the federation of an address, on the loop."""
+        return self._call(make(self._federation(PelicanUrl.parse(url).federation)))
+
+    @property
+    def running(self) -> int:
+        """Downloads under way."""
+        return self._running
+
+    @property
+    def allowed(self) -> int:
+        """Downloads that may be under way now."""
+        return self._concurrency.target
+
+    def close(self) -> None:
+        """Cancel what is under way (parts stay, to be resumed) and end the thread. Twice does no harm."""
+        if self._closed:
+            return
+        self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # -------------------------------------------------------------- on the loop
+
+    async def _open(self) -> tuple[Any, asyncio.Condition]:
+        return open_session(), asyncio.Condition()
+
+    async def _end(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._session.close()
+        # Connections that wait for a silent server's TLS farewell would outlive the loop, which has no public list.
+        for transport in list(getattr(self._loop, "_transports", {}).values()):
+            transport.abort()
+        for _ in range(_FAREWELL_TURNS):
+            await asyncio.sleep(0)  # the transports' own ends
+
+    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> Report:
+        async with self._room:
+            await self._room.wait_for(lambda: self._running < self._concurrency.target)
+            self._running += 1
+        ok = False
+        try:
+            federation = self._federation(place.federation)
+            report = await download(
+                federation, place.path, part, size_bytes=size_bytes, checksum=checksum, received=self._received
+            )
+            ok = True
+        finally:
+            self._running -= 1
+            self._concurrency.finished(ok=ok, now_s=time.monotonic())
+            async with self._room:
+                self._room.notify_all()
+        self.failures.update(attempt.server for attempt in report.attempts[:-1])
+        return report
+
+    def _received(self, num_bytes: int) -> float:
+        self.bytes_received += num_bytes
+        self._concurrency.received(num_bytes)
+        return self._bandwidth.received(num_bytes, time.monotonic())
+
+    # -------------------------------------------------------------- between threads
+
+    def _federation(self, host: str) -> Federation:
+        if host not in self._federations:
+            tokens = self._make_tokens(host)
+            self._federations.setdefault(host, Federation(host, self._config, self._session, tokens))
+        return self._federations[host]
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._closed:
+            work.close()
+            raise ClosedError("the fetcher is ending")
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except (CancelledError, asyncio.CancelledError):
+            raise ClosedError("the fetcher is ending") from None

@@ -1,0 +1,119 @@
+"""What a token tells of itself, read without a check of its signature: that is the servers' to do. Pure."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from common.pelican.answers import json_object
+from common.pelican.tokens.scopes import Scope, is_any_audience, parse_scopes
+from common.redact import shown
+
+MAX_TOKEN_BYTES = 16_384
+"""Servers refuse longer headers (aiohttp 8 KiB, XRootD 16 KiB)."""
+
+_JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Of whom, for what and until when; never for whom. Times are seconds since 1970; None: not told."""
+
+    issuer: str = ""
+    scopes: frozenset[Scope] | None = None
+    audience: tuple[str, ...] = ()
+    not_before_s: float | None = None
+    issued_s: float | None = None
+    expires_s: float | None = None
+
+    def margin_s(self, longest_s: float) -> float:
+        """How long before its end the token is to be renewed: at most a tenth of its life."""
+        if self.expires_s is None or self.issued_s is None:
+            return longest_s
+        return min(longest_s, max(0.0, self.expires_s - self.issued_s) / 10)
+
+    def is_valid(self, now_s: float, ahead_s: float = 0.0) -> bool:
+        """Valid now, and still valid ``ahead_s`` from now? A token that doesn't tell its end is."""
+        return self.expires_s is None or self.expires_s > now_s + ahead_s
+
+    def describe(self, now_s: float) -> str:
+        """Scopes, audience and time left, in one line."""
+        if self.scopes is None:
+            scopes = "scopes unknown (an opaque token)"
+        else:
+            scopes = shown(" ".join(map(str, sorted(self.scopes))) or "no storage scope")
+        audience = "any server" if is_any_audience(self.audience) else shown(" ".join(self.audience), 200)
+        issuer = f", by {shown(self.issuer, 200)}" if self.issuer else ""
+        return f"{scopes}; for {audience}{issuer}; {self._end(now_s)}"
+
+    def _end(self, now_s: float) -> str:
+        if self.not_before_s is not None and self.not_before_s > now_s + 1:
+            return f"valid only in {duration(self.not_before_s - now_s)} (is the clock right?)"
+        if self.expires_s is None:
+            return "end unknown"
+        left_s = self.expires_s - now_s
+        return f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
+
+
+def what_is_wrong(text: str) -> str | None:
+    """Why this can't be a token; None: it can. The answer never quotes the text."""
+    if not text:
+        return "it is empty"
+    if len(text) > MAX_TOKEN_BYTES:
+        return f"it is longer than {MAX_TOKEN_BYTES} bytes"
+    if text.lower().startswith("bearer "):
+        return "it begins with 'Bearer': only the token itself belongs there"
+    if not _PRINTABLE.fullmatch(text):
+        return "a token has neither spaces nor control characters"
+    if text[0] in "<{[\"'":
+        return "it looks like JSON, HTML or quoted text"
+    return None
+
+
+def read_claims(token: str) -> Claims:
+    """The claims of a JWT; empty ones of an opaque token, or of a JWT that can't be read."""
+    if not _JWT.fullmatch(token):
+        return Claims()
+    header, payload = (_decoded(part) for part in token.split(".")[:2])
+    if header is None or payload is None:
+        return Claims()
+    scope = payload.get("scope")
+    if isinstance(scope, list):
+        scope = " ".join(part for part in scope if isinstance(part, str))
+    audience = payload.get("aud")
+    return Claims(
+        issuer=issuer if isinstance(issuer := payload.get("iss"), str) else "",
+        scopes=parse_scopes(scope) if isinstance(scope, str) else frozenset(),
+        audience=tuple(str(name) for name in (audience if isinstance(audience, list) else [audience]) if name),
+        not_before_s=finite(payload.get("nbf")),
+        issued_s=finite(payload.get("iat")),
+        expires_s=finite(payload.get("exp")),
+    )
+
+
+def _decoded(part: str) -> dict[str, Any] | None:
+    try:
+        return json_object(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except ValueError:
+        return None
+
+
+def finite(value: object) -> float | None:
+    """A number of seconds as servers send it; None for anything else, infinity and 10**400 included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
+        return None
+    return float(value)
+
+
+def duration(seconds: float) -> str:
+    """A length of time in its two largest units: ``2 d 3 h``, ``4 min 10 s``, ``7 s``."""
+    left = int(seconds)
+    parts: list[str] = []
+    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or (name == "s" and not parts):
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2])

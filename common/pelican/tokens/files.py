@@ -1,0 +1,127 @@
+"""Token files on disk: read with suspicion, written for the owner alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+from common.pelican.answers import json_object
+from common.pelican.tokens.claims import what_is_wrong
+from common.pelican.tokens.errors import BadTokenError
+
+logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 65_536
+
+Signature = tuple[int, int, int, int] | None
+"""Device, inode, size and time of the last change; None: no such file. Another signature: read it again."""
+
+_warned: set[str] = set()
+
+
+def signature(path: Path) -> Signature:
+    """Changes whenever the file does."""
+    try:
+        info = path.stat()
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def read_token(path: Path, *, shared_folder: bool = False) -> str:
+    """The token in a file: plain text, or JSON with ``access_token``.
+
+    Raises FileNotFoundError, and BadTokenError for what can't be a token or isn't ours to use.
+    """
+    text = read_private(path, shared_folder=shared_folder).strip()
+    if text.startswith("{"):
+        text = _from_json(path, text)
+    wrong = what_is_wrong(text)
+    if wrong:
+        raise BadTokenError(f"{path}: this is no token: {wrong}; expected plain text, or JSON with access_token")
+    return text
+
+
+def read_private(path: Path, *, shared_folder: bool = False) -> str:
+    """A small file of our own (or root's). Warns, once, where others can read it.
+
+    ``shared_folder``: anybody can make a file there, so no link is followed, symbolic or hard: it may lead to a file
+    that we own and that was never meant to be sent to a server.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if shared_folder else 0)
+    try:
+        descriptor = os.open(path, flags)  # O_NONBLOCK: a named pipe must not hang us
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadTokenError(f"{path}: can't be read ({error.strerror}); expected a token file of your own") from None
+    try:
+        content = _read_ours(path, descriptor, shared_folder=shared_folder)
+    finally:
+        os.close(descriptor)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise BadTokenError(f"{path}: this is no token: it isn't text") from None
+
+
+def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        raise BadTokenError(f"{path}: not a file; name a file that holds the token: it is read again and again")
+    if info.st_uid not in (os.geteuid(), 0):
+        raise BadTokenError(
+            f"{path}: belongs to user {info.st_uid}, not to you ({os.geteuid()}), and is not used; copy it to a"
+            " file of your own, with mode 0600"
+        )
+    if shared_folder and (info.st_nlink != 1 or info.st_mode & 0o022):
+        what = f"has {info.st_nlink} names" if info.st_nlink != 1 else "can be written by others"
+        raise BadTokenError(f"{path}: {what}, so anybody may have put it there; make it anew, with mode 0600")
+    if info.st_size > MAX_FILE_BYTES:
+        raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
+    if info.st_mode & 0o066 and str(path) not in _warned:
+        _warned.add(str(path))
+        mode = stat.S_IMODE(info.st_mode)
+        logger.warning("%s: others can read or write this token (mode %04o); close it: chmod 600 %s", path, mode, path)
+    return os.read(descriptor, MAX_FILE_BYTES)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write atomically, mode 0600, in a folder of mode 0700."""
+    make_private_folder(path.parent)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)  # left by a process that was killed; its number has come again
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a refresh token that was rotated exists nowhere else
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def make_private_folder(folder: Path) -> None:
+    """Make the folder for the owner alone; one that exists is closed, and must be ours."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = folder.stat()
+    if info.st_uid != os.geteuid():
+        raise BadTokenError(
+            f"{folder}: belongs to user {info.st_uid}, not to you; set XDG_CACHE_HOME to another folder"
+        )
+    if info.st_mode & 0o077:
+        folder.chmod(0o700)
+
+
+def _from_json(path: Path, text: str) -> str:
+    content = json_object(text)
+    if content is None:
+        raise BadTokenError(f"{path}: this is no token: neither plain text nor JSON")
+    token = content.get("access_token")
+    if not isinstance(token, str):
+        raise BadTokenError(f"{path}: JSON without the text access_token; expected one, or the token as plain text")
+    return token

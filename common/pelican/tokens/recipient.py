@@ -1,0 +1,109 @@
+"""Whether a token may go to a server: it must have been made for that namespace. Pure.
+
+Servers can misuse what they are sent, and a federation is whatever host an input names. So before a token leaves the
+process its issuer, audience and scopes are compared with what the director says of the namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from common.pelican.tokens.claims import Claims
+from common.pelican.tokens.scopes import Scope, is_any_audience, missing
+from common.pelican.url import host_of
+
+_WRITES = ("storage.create", "storage.modify")
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """A server, and the request that a token would go with."""
+
+    federation: str
+    server: str
+    """Its address."""
+    path: str
+    issuers: tuple[str, ...] = ()
+    """Issuers whose tokens the namespace takes, as the director says."""
+    base_path: str = ""
+    """Start of the path that scopes leave out, as the director says."""
+    writes: bool = False
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What the user said of a token, beyond its claims."""
+
+    federation: str = ""
+    """The one that it is for: `token.federation`, or that of a stored token. Empty: not said."""
+    may_write: bool = False
+    """It may go to servers that are only read from although it allows writing."""
+
+
+def why_not_here(claims: Claims, federation: str, consent: Consent) -> str:
+    """Why the token isn't sent to any server of a federation, and what to do; empty: it may be sent to some."""
+    if consent.federation and consent.federation.lower() != federation.lower():
+        return f"it is for the federation {consent.federation}, not for {federation}"
+    if claims.scopes is None and not consent.federation:
+        return f"it doesn't tell which issuer made it; {_say_so(federation)}"
+    too_much = sorted(scope for scope in claims.scopes or () if scope.permission in _WRITES)
+    if too_much and not consent.may_write:
+        return (
+            f"it also allows {too_much[0]}, and this run only reads there; to send it all the same, name its file with"
+            " --token-file"
+        )
+    return ""
+
+
+def why_not(claims: Claims, to: Recipient, consent: Consent, storage_prefix: str = "") -> str:
+    """Why the token isn't sent to this server, and what to do; empty: it may be sent."""
+    reason = why_not_here(claims, to.federation, consent)
+    if reason or claims.scopes is None:
+        return reason
+    return (
+        _other_issuer(claims, to, consent)
+        or _other_audience(claims, to)
+        or _other_scope(claims.scopes, to, storage_prefix)
+    )
+
+
+def _other_issuer(claims: Claims, to: Recipient, consent: Consent) -> str:
+    if not to.issuers:
+        return "" if consent.federation else f"the federation names no issuer; {_say_so(to.federation)}"
+    if claims.issuer.rstrip("/") in to.issuers:
+        return ""
+    wanted = " or ".join(to.issuers[:3])
+    return f"it is of {claims.issuer or 'no issuer'}, and {to.path} takes those of {wanted}: `icestream token` gets one"
+
+
+def _other_audience(claims: Claims, to: Recipient) -> str:
+    """A token may name a server, with or without scheme and port, or the whole federation."""
+    if is_any_audience(claims.audience):
+        return ""
+    server = host_of(to.server)
+    takes = {server, re.sub(r":[0-9]+$", "", server), to.federation.lower()}
+    names = {(host_of(name) or name).lower().removesuffix(":443") for name in claims.audience}
+    if names & takes:
+        return ""
+    return f"it is for {' '.join(claims.audience)[:200]}, not for {server}: `icestream token` gets one"
+
+
+def _other_scope(scopes: frozenset[Scope], to: Recipient, storage_prefix: str) -> str:
+    """What a path is called in a scope is the issuer's to say: as the user set it, as the director says, or in full."""
+    permissions = _WRITES if to.writes else ("storage.read",)
+    names = dict.fromkeys(_without(to.path, prefix) for prefix in (storage_prefix, to.base_path, ""))
+    needs = [Scope(permission, name) for name in names for permission in permissions]
+    if any(not missing(scopes, [need]) for need in needs):
+        return ""
+    return f"it doesn't allow {needs[0]} (a scope leaves out token.storage_prefix, {storage_prefix or 'nothing'})"
+
+
+def _say_so(federation: str) -> str:
+    return f"if it is for {federation}, say so with --set token.federation={federation}"
+
+
+def _without(path: str, prefix: str) -> str:
+    prefix = prefix.rstrip("/")
+    rest = path.removeprefix(prefix) if (path + "/").startswith(prefix + "/") else path
+    return "/" + "/".join(part for part in rest.split("/") if part not in ("", "."))

@@ -1,0 +1,158 @@
+"""The `icestream` command: a table of verbs, each imported only when it is called."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+from typing import NamedTuple
+
+import click
+
+from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
+from common.redact import shown
+from common.redacted_log import redact_tracebacks
+
+_LONGEST_ERROR = 8000
+
+
+class Verb(NamedTuple):
+    """Where a command lives, and its line in the list of commands."""
+
+    target: str
+    summary: str
+
+
+VERBS = {
+    "run": Verb(
+        "icestream.commands.run:run",
+        "Start every service on this machine and show progress.",
+    ),
+    "simulate": Verb(
+        "workloads.muons.commands.simulate:simulate",
+        "Write muon bundles with known truth (a toy).",
+    ),
+    "inspect": Verb(
+        "icestream.commands.inspect.command:inspect",
+        "Print what files hold, and what to set to use them.",
+    ),
+    "convert": Verb(
+        "icestream.commands.convert.command:convert",
+        "Write files of any layout in the one that is read fastest.",
+    ),
+    "plan": Verb(
+        "icestream.commands.plan.command:plan",
+        "Print a run's plan, bytes and slots without running it.",
+    ),
+    "ranges": Verb(
+        "icestream.commands.ranges:ranges",
+        "Show which ranges of a run are done, and which to come.",
+    ),
+    "evaluate": Verb(
+        "workloads.muons.commands.evaluate:evaluate",
+        "Compare generated with real events: numbers, plots, a page.",
+    ),
+    "fetcher": Verb(
+        "icestream.commands.fetcher:fetcher",
+        "Start a run's fetcher: stages files, deals out units.",
+    ),
+    "decoder": Verb(
+        "icestream.commands.decoder:decoder",
+        "Start one decoder: joins a run, and may leave it.",
+    ),
+    "trainer": Verb(
+        "icestream.commands.trainer:trainer",
+        "Start a run's trainer.",
+    ),
+    "generate": Verb(
+        "workloads.muons.commands.generate:generate",
+        "Write muon bundles of a trained model for primaries.",
+    ),
+    "export": Verb(
+        "workloads.muons.commands.export:export",
+        "Write a trained generator as torch.export and ONNX files.",
+    ),
+    "outputs": Verb(
+        "icestream.commands.outputs:outputs",
+        "Copy a run's checkpoints and TensorBoard files elsewhere.",
+    ),
+    "outliers": Verb(
+        "icestream.commands.outliers.command:outliers",
+        "Merge the outlier files of a run into large ones.",
+    ),
+    "bench": Verb(
+        "icestream.commands.bench.command:bench",
+        "Measure what this machine can do: the trainer's ceiling.",
+    ),
+    "tensorboard": Verb(
+        "icestream.commands.tensorboard.command:tensorboard",
+        "Collect the TensorBoard files of many runs.",
+    ),
+    "token": Verb(
+        "icestream.commands.token:token",
+        "Get a token for the inputs, or tell which would be used.",
+    ),
+    "keys": Verb(
+        "icestream.commands.keys:keys",
+        "Make the certificates of a trainer on another machine.",
+    ),
+    "config": Verb(
+        "icestream.commands.config:config",
+        "Print the resolved configuration, or every key with its meaning.",
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module when the command is called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, attribute = VERBS[cmd_name].target.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: icestream simulate demo --events 20000 && icestream run -i demo --run-dir runs/demo",
+)
+@click.version_option(package_name="icestream")
+def cli() -> None:
+    """Stream ragged particle-physics data into training: fetcher, decoders and trainer as separate processes."""
+
+
+def main() -> None:
+    """Run the command; an expected error is one line on standard error and exit code 2."""
+    redact_tracebacks()
+    try:
+        cli(prog_name="icestream")
+    except IcestreamError as error:
+        fail(str(error))
+    except Exception as error:
+        if not _is_full_disk(error):
+            raise
+        name = getattr(error, "filename", None)
+        where = f" while writing {name}" if name else ""
+        fail(f"the disk is full{where}: free some space and give the same command again")
+
+
+def _is_full_disk(error: Exception) -> bool:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+
+
+def fail(text: str) -> None:
+    """Print one line and exit with the user's error code."""
+    click.echo(f"Error: {shown(' '.join(text.split()), _LONGEST_ERROR)}", err=True)
+    sys.exit(USER_ERROR_EXIT_CODE)

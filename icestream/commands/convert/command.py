@@ -1,0 +1,114 @@
+"""`icestream convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+import click
+
+from common.config import StreamConfig
+from common.errors import BadInputError, IcestreamError
+from common.files.inputs import expand
+from common.files.layout import Compression
+from common.files.remotes import Remotes
+from common.options import config_options
+from common.plan import SourceFile
+from common.redact import shown
+from common.slow_progress import SlowProgress
+from icestream.commands.convert.convert import Converted, convert_file
+from icestream.reading.local_files import config_without_run, local_file
+
+
+@click.command(
+    epilog="Example: icestream convert 'old/*.h5' new/ --set "
+    '\'source.fields.muons=["energy_gev", "x_m", "y_m", "time_s"]\''
+)
+@click.argument("inputs", nargs=-1, required=True, metavar="IN...")
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--rows-per-group",
+    type=click.IntRange(min=1),
+    default=StreamConfig().unit_events // 2,
+    show_default=True,
+    help="Rows of a row group: the fewer, the better units mix files.",
+)
+@click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
+@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@config_options
+def convert(
+    inputs: tuple[str, ...],
+    out: Path,
+    rows_per_group: int,
+    compression: Compression,
+    force: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Write files of any layout, HDF5 or Parquet, in the Parquet layout that is read fastest.
+
+    IN: files, directories, globs or URLs. OUT: a *.parquet file for one input, else a directory. A file that can't be
+    used is told and left out, and the exit code is 2.
+    """
+    config = config_without_run(toml, assignments, inputs)
+    workload = config.stored_workload()
+    bad: list[str] = []
+    with Remotes(config) as remotes:
+        files = expand(inputs, remotes)
+        for source, target in zip(files, targets(files, out), strict=True):
+            name = shown(source.url)
+            try:
+                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
+                    converted = convert_file(
+                        path,
+                        target,
+                        workload,
+                        rows_per_group=rows_per_group,
+                        compression=compression,
+                        force=force,
+                        name=name,
+                        on_rows=progress.reach,
+                    )
+            except IcestreamError as error:
+                if len(files) == 1:
+                    raise
+                bad.append(str(error))
+                click.echo(f"not converted: {shown(str(error))}", err=True)
+                continue
+            click.echo(f"{name} -> {target}: {_line(converted)}")
+    if bad:
+        raise BadInputError(f"{len(bad)} of {len(files)} files were not converted; the first: {bad[0]}")
+
+
+def targets(files: Sequence[SourceFile], out: Path) -> list[Path]:
+    """Where each file goes. Raises BadInputError if two would go to one place, or several to one file."""
+    if out.suffix == ".parquet" and not out.is_dir():
+        if len(files) > 1:
+            raise BadInputError(f"{out}: one file for {len(files)} inputs; name a directory")
+        return [out]
+    if out.exists() and not out.is_dir():
+        raise BadInputError(f"{out} is a file without the suffix .parquet; name a directory, or a *.parquet file")
+    places: dict[Path, str] = {}
+    for file in files:
+        place = out / f"{PurePosixPath(urlsplit(file.url).path).stem}.parquet"
+        if place in places:
+            raise BadInputError(
+                f"{shown(places[place])} and {shown(file.url)} would both become {place}; convert "
+                "them into different directories"
+            )
+        places[place] = file.url
+    return list(places)
+
+
+def _line(converted: Converted) -> str:
+    parts = [
+        f"{converted.rows_in:,} events in, {converted.events:,} out",
+        f"{converted.empty:,} of them empty",
+        f"{converted.particles:,} particles",
+    ]
+    if converted.null_events:
+        parts.append(f"{converted.null_events:,} null events left out")
+    if converted.dropped:
+        parts.append(f"{converted.dropped:,} that were none dropped")
+    return f"{', '.join(parts)}; {converted.bytes_in:,} -> {converted.bytes_out:,} bytes"

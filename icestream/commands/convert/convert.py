@@ -1,0 +1,165 @@
+"""One file of any layout to the fastest Parquet layout, a row group at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.by_content import ContentReader
+from common.files.footers import read_footer
+from common.files.gather import offsets_of
+from common.files.layout import Compression, schema_of, to_table, writer_options
+from common.files.rows import BadRowsError, RaggedRows
+from common.plan import Footer, SlotCapacity, StagedFile, plan_block
+from common.schema import Workload
+
+_MOST_PARTICLES = 1 << 22
+"""A row group is closed at so many particles, too: it is held in memory before it is written."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What became of a file's events: rows_in = events + null_events."""
+
+    rows_in: int
+    events: int
+    empty: int
+    """Events without particles, among ``events``."""
+    null_events: int
+    """Rows that held no event (`source.nulls = "empty"`): left out."""
+    particles: int
+    dropped: int
+    """Particles that were none: stand-ins for "none", and null ones."""
+    bytes_in: int
+    bytes_out: int
+
+
+def convert_file(
+    path: Path,
+    out: Path,
+    workload: Workload,
+    *,
+    rows_per_group: int,
+    compression: Compression,
+    force: bool = False,
+    name: str = "",
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
+) -> Converted:
+    """Write ``out``, whole or not at all. All numbers that `source.fields` names are kept, in the file's order.
+
+    ``on_rows`` gets rows read and rows in all. Raises BadInputError that names the file, as ``name`` if given, or what
+    is in the way.
+    """
+    if out.exists() and (not force or out.samefile(path)):
+        raise BadInputError(f"{out} exists: choose another name" + ("" if force else ", or overwrite it with --force"))
+    workload = workload.with_all_stored()
+    stream = StreamConfig(shuffle=False, unit_events=rows_per_group)
+    capacity = SlotCapacity(workload, stream)
+    try:
+        footer = read_footer(path, workload, stream, capacity)
+    except BadInputError as error:
+        raise BadInputError(f"{name or path}: {error}") from None
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+    schema = schema_of(workload)
+    total = Converted(footer.rows, 0, 0, 0, 0, 0, path.stat().st_size, 0)
+    try:
+        with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
+            pieces = _pieces(path, name or str(path), footer, workload, stream, capacity)
+            for group, num_null, dropped in _groups(pieces, rows_per_group, footer.rows, on_rows):
+                counts = np.concatenate([piece.counts for piece in group])
+                if len(counts):
+                    writer.write_table(to_table(group, workload), row_group_size=len(counts))
+                total = replace(
+                    total,
+                    events=total.events + len(counts),
+                    empty=total.empty + int((counts == 0).sum()),
+                    null_events=total.null_events + num_null,
+                    particles=total.particles + int(counts.sum()),
+                    dropped=total.dropped + dropped,
+                )
+        bytes_out = part.stat().st_size
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    assert total.events + total.null_events == total.rows_in
+    return replace(total, bytes_out=bytes_out)
+
+
+def _pieces(
+    path: Path, name: str, footer: Footer, workload: Workload, stream: StreamConfig, capacity: SlotCapacity
+) -> Iterator[RaggedRows]:
+    """All rows of the file in order, a part at a time."""
+    staged = StagedFile(0, str(path), footer, remote=name)
+    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
+    reader = ContentReader(workload)
+    try:
+        for unit in units:
+            for one in unit.parts:
+                yield from reader.read([one])
+    except BadRowsError as error:
+        raise BadInputError(str(error)) from None
+    finally:
+        reader.close()
+
+
+def _groups(
+    pieces: Iterator[RaggedRows], rows_per_group: int, rows: int, on_rows: Callable[[int, int], None]
+) -> Iterator[tuple[Sequence[RaggedRows], int, int]]:
+    """(pieces of one row group, rows without an event that were left out, particles dropped)."""
+    group: list[RaggedRows] = []
+    num_rows = num_particles = num_null = dropped = done = 0
+    for read in pieces:
+        done += len(read.counts)
+        num_null += 0 if read.is_null is None else int(read.is_null.sum())
+        dropped += read.particles_dropped
+        piece = read if read.is_null is None else _rows(read, ~read.is_null)
+        first = 0
+        while first < len(piece.counts):
+            end = min(len(piece.counts), first + rows_per_group - num_rows)
+            group.append(_slice(piece, first, end))
+            num_rows += end - first
+            num_particles += int(group[-1].counts.sum())
+            first = end
+            if num_rows == rows_per_group or num_particles >= _MOST_PARTICLES:
+                yield group, num_null, dropped
+                group, num_rows, num_particles, num_null, dropped = [], 0, 0, 0, 0
+                on_rows(done, rows)
+    if group:
+        yield group, num_null, dropped
+    elif num_null:
+        yield [_slice(read, 0, 0)], num_null, dropped
+    on_rows(done, rows)
+
+
+def _slice(piece: RaggedRows, first: int, end: int) -> RaggedRows:
+    offsets = offsets_of(piece.counts)
+    return replace(
+        piece,
+        counts=piece.counts[first:end],
+        event_columns={name: column[first:end] for name, column in piece.event_columns.items()},
+        particle_columns={
+            name: column[offsets[first] : offsets[end]] for name, column in piece.particle_columns.items()
+        },
+        is_null=None,
+    )
+
+
+def _rows(piece: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
+    """Some rows, with their particles. ``keep`` (R,) bool."""
+    kept = np.repeat(keep, piece.counts)
+    return replace(
+        piece,
+        counts=piece.counts[keep],
+        event_columns={name: column[keep] for name, column in piece.event_columns.items()},
+        particle_columns={name: column[kept] for name, column in piece.particle_columns.items()},
+        is_null=None,
+    )

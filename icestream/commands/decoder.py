@@ -1,0 +1,38 @@
+"""`icestream decoder`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from common.options import config_options, run_dir_option
+from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import own_files_only
+from services.config.root import load_config
+from services.config.wait import wait_for_config
+from services.decoder.cores import limit_math_threads, pin_to_own_cores
+from services.decoder.heap import share_one_heap
+
+
+@click.command(epilog="Example: icestream decoder --run-dir runs/demo    (in another terminal, while the run goes on)")
+@run_dir_option
+@config_options
+def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> None:
+    """Start one decoder. It joins the run in RUN_DIR, waits for it if need be, and leaves it on Ctrl-C."""
+    start_logging("decoder")
+    end_with_parent(signal.SIGKILL)  # it has no state to save
+    stop = StopFlag()
+    own_files_only()
+    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
+    if config is not None:
+        share_one_heap()
+        limit_math_threads(config.decoder.threads)
+        cores = pin_to_own_cores(config.decoder.affinity, config.decoder.threads)
+        from services.decoder.service import serve  # numpy and Arrow: their threads and heap are chosen by now
+
+        try:
+            serve(run_dir, config, lambda: load_config(run_dir, toml=toml, assignments=assignments), stop)
+        finally:
+            cores.release()

@@ -1,0 +1,59 @@
+"""`icestream inspect`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from common.errors import BadInputError, IcestreamError
+from common.files.inputs import expand
+from common.files.remotes import Remotes
+from common.options import config_options
+from common.redact import shown
+from common.slow_progress import SlowProgress
+from icestream.commands.inspect.describe import Description, as_json, describe
+from icestream.commands.inspect.text import lines
+from icestream.reading.local_files import config_without_run, local_file
+
+
+@click.command(epilog="Example: icestream inspect data/*.h5 --events 5")
+@click.argument("inputs", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--events", "num_events", type=click.IntRange(min=0), default=3, show_default=True, help="Events to print."
+)
+@click.option("--json", "in_json", is_flag=True, help="Print JSON instead.")
+@config_options
+def inspect(
+    inputs: tuple[str, ...], num_events: int, in_json: bool, toml: Path | None, assignments: tuple[str, ...]
+) -> None:
+    """Print what files hold: kind, layout, row groups, counts, ranges and first events; and what is wrong with them.
+
+    FILE: files, directories, globs or URLs, of HDF5 or Parquet. Each is read once in full; a remote one is fetched into
+    a temporary directory. The exit code is 2 if one can't be used as it is.
+    """
+    config = config_without_run(toml, assignments, inputs)
+    workload = config.stored_workload()
+    found: list[Description] = []
+    with Remotes(config) as remotes:
+        for source in expand(inputs, remotes):
+            name = shown(source.url)
+            try:
+                with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
+                    found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
+            except IcestreamError as error:  # it can't be had at all
+                found.append(Description(name=name, size_bytes=source.size_bytes, problems=[shown(str(error))]))
+            if not in_json:
+                click.echo("\n".join(lines(found[-1])))
+    if in_json:
+        click.echo(json.dumps(as_json(found), indent=2))
+    bad = [one for one in found if one.problems]
+    if bad:
+        raise BadInputError(f"{len(bad)} of {len(found)} files can't be used as they are; the first: {_named(bad[0])}")
+
+
+def _named(found: Description) -> str:
+    """Its first problem, with the file's name once."""
+    problem = found.problems[0]
+    return problem if problem.startswith(found.name) else f"{found.name}: {problem}"

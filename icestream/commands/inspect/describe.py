@@ -1,0 +1,220 @@
+"""What a local file holds: kind, layout, row groups, counts, ranges and first events; or what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.by_content import ContentReader
+from common.files.file_kind import file_kind
+from common.files.footers import read_footer
+from common.files.gather import offsets_of
+from common.files.rows import BadRowsError, RaggedRows
+from common.input_errors import raise_if_machine
+from common.plan import Footer, SlotCapacity, StagedFile, plan_block
+from common.ragged import Array
+from common.schema import Workload
+from icestream.commands.inspect.layout import ColumnLayout, layout_of
+from icestream.commands.inspect.spread import Spread
+
+_PROBLEMS = 10
+_FIRST_PARTICLES = 3
+
+
+class Range(BaseModel):
+    """Least, median and largest value of one number."""
+
+    name: str
+    least: float
+    median: float
+    largest: float
+
+
+class FirstEvent(BaseModel):
+    """One event as the pipeline sees it."""
+
+    ids: dict[str, int]
+    event: dict[str, float]
+    num_particles: int
+    particles: list[dict[str, float]]
+    """The first few."""
+
+
+class Description(BaseModel):
+    """One file."""
+
+    name: str
+    size_bytes: int
+    kind: str = ""
+    layout: list[ColumnLayout] = []
+    row_groups: list[int] = []
+    """Rows of each; of HDF5, of the spans that are read in its place."""
+    events: int = 0
+    particles: int = 0
+    """Without stand-ins for "none"."""
+    particles_bound: int = 0
+    """What the footer alone says: an upper bound in Parquet, exact with stand-ins in HDF5."""
+    dropped: int = 0
+    """Stand-ins for "none", and null particles."""
+    empty: int = 0
+    null_events: int = 0
+    nulls: dict[str, int] = {}
+    """Null values of each Parquet column."""
+    multiplicity: Range | None = None
+    multiplicity_above: dict[str, float] = {}
+    """Particles of an event that 10, 1 and 0.1 % of the events exceed."""
+    ranges: list[Range] = []
+    first_events: list[FirstEvent] = []
+    problems: list[str] = []
+    """Why the file, or parts of it, can't be used, and what to set."""
+
+
+@dataclass
+class _Spreads:
+    """Values of every number seen so far."""
+
+    counts: Spread = field(default_factory=Spread)
+    fields: dict[str, Spread] = field(default_factory=dict)
+
+    def add(self, rows: RaggedRows, workload: Workload) -> None:
+        self.counts.add(rows.counts)
+        for column in workload.columns:
+            values: Array = (rows.event_columns if column.per == "event" else rows.particle_columns)[column.name]
+            if rows.is_null is not None and column.per == "event":
+                values = values[~rows.is_null]
+            for i, name in enumerate(column.fields):
+                self.fields.setdefault(f"{column.name}.{name}", Spread()).add(values[:, i])
+
+
+def describe(
+    path: Path,
+    name: str,
+    workload: Workload,
+    *,
+    num_events: int,
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
+) -> Description:
+    """The description of a local file, which is read once in full. Says what is wrong with it.
+
+    Raises MachineError if the file can't be opened.
+
+    ``on_rows`` gets rows read and rows in all.
+    """
+    try:
+        found = Description(name=name, size_bytes=path.stat().st_size)
+    except OSError as error:
+        raise_if_machine(error, path)
+        raise
+    try:
+        found.kind = file_kind(path)
+        found.layout = layout_of(path, found.kind, workload)
+        stream = StreamConfig(shuffle=False)
+        workload = replace(workload.with_all_stored(), nulls="empty")  # they are counted
+        capacity = SlotCapacity(workload, stream)
+        footer = read_footer(path, workload, stream, capacity)
+    except BadInputError as error:
+        found.problems.append(str(error))
+        return found
+    found.row_groups = [group.rows for group in footer.row_groups]
+    found.events = footer.rows
+    found.particles_bound = sum(group.particles for group in footer.row_groups)
+    if found.kind == "Parquet":
+        found.nulls = _nulls(path, workload)
+    spreads = _read_all(path, found, footer, workload, stream, capacity, num_events, on_rows)
+    if spreads.counts.num:
+        found.multiplicity = _range("particles of an event", spreads.counts)
+        found.multiplicity_above = {f"{share:g} %": spreads.counts.quantile(1 - share / 100) for share in (10, 1, 0.1)}
+        found.ranges = [_range(field_name, spread) for field_name, spread in spreads.fields.items() if spread.num]
+    return found
+
+
+def _read_all(
+    path: Path,
+    found: Description,
+    footer: Footer,
+    workload: Workload,
+    stream: StreamConfig,
+    capacity: SlotCapacity,
+    num_events: int,
+    on_rows: Callable[[int, int], None],
+) -> _Spreads:
+    staged = StagedFile(0, str(path), footer, remote=found.name)
+    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
+    spreads = _Spreads()
+    reader = ContentReader(workload)
+    done = num_problems = 0
+    for part in (part for unit in units for part in unit.parts):
+        try:
+            pieces = reader.read([part])
+        except BadRowsError as error:
+            num_problems += 1
+            if num_problems <= _PROBLEMS:
+                found.problems.append(str(error))
+            pieces = []
+        for rows in pieces:
+            spreads.add(rows, workload)
+            found.particles += int(rows.counts.sum())
+            found.dropped += rows.particles_dropped
+            null = np.zeros(len(rows.counts), np.bool_) if rows.is_null is None else rows.is_null
+            found.null_events += int(null.sum())
+            found.empty += int(((rows.counts == 0) & ~null).sum())
+            missing = num_events - len(found.first_events)
+            if missing > 0:
+                found.first_events += [_event(rows, int(row), workload) for row in np.flatnonzero(~null)[:missing]]
+        done += part.rows
+        on_rows(done, footer.rows)
+    reader.close()
+    if num_problems > _PROBLEMS:
+        found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")
+    return spreads
+
+
+def _event(rows: RaggedRows, row: int, workload: Workload) -> FirstEvent:
+    ids: dict[str, int] = {}
+    event: dict[str, float] = {}
+    particles: list[dict[str, float]] = []
+    offsets = offsets_of(rows.counts[: row + 1])
+    for source in workload.source_columns:
+        column = workload.column(source.into)
+        if source.nesting == 0:
+            assert source.field is not None
+            ids[source.name] = int(rows.event_columns[column.name][row, source.field])
+        elif source.nesting == 1:
+            event |= dict(zip(column.fields, rows.event_columns[column.name][row].tolist(), strict=True))
+        else:
+            values = rows.particle_columns[column.name][offsets[-2] : offsets[-1]][:_FIRST_PARTICLES]
+            particles = [dict(zip(column.fields, one, strict=True)) for one in values.tolist()]
+    return FirstEvent(ids=ids, event=event, num_particles=int(rows.counts[row]), particles=particles)
+
+
+def _nulls(path: Path, workload: Workload) -> dict[str, int]:
+    names = [source.name for source in workload.source_columns]
+    nulls = dict.fromkeys(names, 0)
+    try:
+        with pq.ParquetFile(path) as file:
+            if not any(file.schema_arrow.field(name).nullable for name in names):
+                return nulls
+            for batch in file.iter_batches(columns=names, use_threads=False):
+                for name in names:
+                    nulls[name] += batch.column(name).null_count
+    except (pa.ArrowException, OSError):
+        pass  # the reader names what is damaged, and where
+    return nulls
+
+
+def _range(name: str, spread: Spread) -> Range:
+    return Range(name=name, least=spread.least, median=spread.quantile(0.5), largest=spread.largest)
+
+
+def as_json(descriptions: list[Description]) -> list[dict[str, Any]]:
+    """For `--json`."""
+    return [description.model_dump(mode="json") for description in descriptions]

@@ -1,0 +1,74 @@
+"""`icestream outliers`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from common.errors import BadInputError
+from common.status import OUTLIER_FOLDER
+from icestream.commands.outliers.compact import Compacted, compact
+
+MIB = 1 << 20
+
+EXAMPLES = """\b
+Examples:
+  icestream outliers compact runs/mine                     # its folder outliers/
+  icestream outliers compact runs/mine --shard-mib 1024 --dry-run
+"""
+
+
+@click.group(name="outliers", epilog=EXAMPLES)
+def outliers() -> None:
+    """What is done with a run's outliers: events with more than max_particles_per_event particles."""
+
+
+@outliers.command(name="compact", epilog=EXAMPLES)
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--shard-mib",
+    type=click.FloatRange(min=0, min_open=True),
+    default=256.0,
+    show_default=True,
+    help="Size of a shard.",
+)
+@click.option("--keep", is_flag=True, help="Keep the unit files. As input, name the shards only, then.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+def compact_command(folder: Path, shard_mib: float, keep: bool, dry_run: bool) -> None:
+    """Merge the small Parquet files in DIR (a run's outliers/, or the run directory), one for each unit, into shards.
+
+    Shards have the columns of the files and are an input as these were; a file without a column of another one has
+    nulls there. The run must not be active. What is killed is mended by the same command; a unit that a resumed run
+    decodes again replaces its events in the shards.
+    """
+    folder = _outlier_folder(folder)
+    done = compact(folder, shard_bytes=int(shard_mib * MIB), keep=keep, dry_run=dry_run)
+    click.echo(f"{folder}: {_told(done, shard_mib, keep=keep, dry_run=dry_run)}")
+
+
+def _outlier_folder(folder: Path) -> Path:
+    inner = folder / OUTLIER_FOLDER
+    found = inner if inner.is_dir() else folder
+    if not found.is_dir():
+        raise BadInputError(f"{folder}: no such directory; name a run's {OUTLIER_FOLDER}/")
+    return found.absolute()
+
+
+def _told(done: Compacted, shard_mib: float, *, keep: bool, dry_run: bool) -> str:
+    merge = done.merge
+    num_files = len(merge.unit_files)
+    sources = f"{num_files:,} unit files and {len(merge.rewritten):,} shards, {done.bytes_read / MIB:,.1f} MiB"
+    leftover = len(merge.obsolete_shards) + (0 if keep else len(merge.merged_files))
+    if not merge.sources and not leftover:
+        return "nothing to merge"
+    if dry_run:
+        text = f"would merge {sources}, into shards of {shard_mib:g} MiB" if merge.sources else "nothing to merge"
+        return f"{text}; would remove {leftover:,} files that were merged before; nothing was changed"
+    text = (
+        f"{sources}, merged into {done.shards_written:,} shards, {done.bytes_written / MIB:,.1f} MiB, "
+        f"{done.events:,} events"
+        if merge.sources
+        else "nothing to merge"
+    )
+    return f"{text}; {done.files_removed:,} files removed"

@@ -1,0 +1,34 @@
+"""`icestream outputs`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import click
+
+from common.errors import BadInputError
+from common.options import config_options, run_dir_option
+from common.process import StopFlag, end_with_parent, start_logging
+from common.run_dir import own_files_only
+from services.config.wait import wait_for_config
+
+
+@click.command(epilog="Example: icestream outputs --run-dir runs/osdf    (`icestream run` starts it by itself)")
+@run_dir_option
+@click.option("--take-over", is_flag=True, help="Replace what another run has copied to the destination.")
+@config_options
+def outputs(run_dir: Path, take_over: bool, toml: Path | None, assignments: tuple[str, ...]) -> None:
+    """Copy a run's checkpoints and TensorBoard files to outputs.destination, until Ctrl-C, and then what is left."""
+    start_logging("outputs")
+    end_with_parent(signal.SIGTERM)
+    stop = StopFlag()
+    own_files_only()
+    config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments)
+    if config is None:
+        return
+    if not config.outputs.destination:
+        raise BadInputError("outputs.destination is not set: name a directory or a pelican:// URL")
+    from services.outputs.service import serve  # aiohttp
+
+    serve(run_dir, config, stop, take_over=take_over)

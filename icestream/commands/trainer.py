@@ -1,0 +1,101 @@
+"""`icestream trainer`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+
+import click
+
+from common.options import config_options, generator_option, profile_option, run_dir_option
+from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
+from common.run_dir import own_files_only
+from services.config.root import Config, load_config
+from services.config.wait import wait_for_config
+from services.trainer.speed.device_environment import prepare
+
+RANK_LOST_EXIT_CODE = 1
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  icestream trainer --run-dir runs/demo --device cuda
+  icestream trainer --run-dir runs/demo --connect tcp://data-node:5570 --keys keys/for-trainer
+  torchrun --nproc-per-node 4 -m icestream trainer --run-dir runs/demo
+"""
+)
+@run_dir_option
+@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
+@generator_option
+@profile_option
+@click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
+@click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
+@click.option(
+    "--keys", type=click.Path(file_okay=False, path_type=Path), help="Folder `for-NAME` that `icestream keys` made."
+)
+@config_options
+def trainer(
+    run_dir: Path,
+    device: str | None,
+    max_steps: int | None,
+    generator: str | None,
+    profile_steps: int | None,
+    new_plan: bool,
+    connect: str | None,
+    keys: Path | None,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Start a run's trainer: it waits for the fetcher, goes on from the newest checkpoint, and saves on Ctrl-C.
+
+    With --connect, the run directory is the trainer's own and needs a copy of the run's config.json (or -c with the
+    same file).
+    """
+    rank = os.environ.get("RANK", "")
+    start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
+    tell_thread_errors()
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is gone is told in one line, by us
+    end_with_parent(signal.SIGTERM)
+    stop = StopFlag()
+    own_files_only()
+    flags = {
+        "trainer.device": device,
+        "trainer.max_steps": max_steps,
+        "trainer.model": generator,
+        "trainer.profile_steps": profile_steps,
+        "transport.connect": connect,
+        "transport.keys": keys,
+    }
+    config: Config | None = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    if config is not None and not config.transport.connect:  # else nobody will store a configuration here
+        config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
+    if config is None:
+        return
+    prepare(os.environ, deterministic=config.trainer.deterministic)
+    from common.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds
+    from services.trainer.ranks.ranks import RankLost
+    from services.trainer.service import run_trainer
+
+    started_s = time.monotonic()
+    try:
+        status = run_trainer(run_dir, config, stop, accept_new_plan=new_plan)
+    except RankLost as lost:
+        logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
+        logging.shutdown()
+        os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
+    if PARENT_VARIABLE in os.environ or status is None or rank not in ("", "0"):
+        return  # `icestream run` writes the summary: it knows the restarts
+    finished = status.state == "finished"
+    summary = build_summary(
+        status,
+        exit_status="finished" if finished else "interrupted",
+        exit_code=0,
+        seconds=time.monotonic() - started_s,
+    )
+    write_summary(run_dir, summary)
+    click.echo("\n".join(summary_lines(summary)))

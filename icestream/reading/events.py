@@ -1,0 +1,121 @@
+"""Events out of files, outside of a run.
+
+Beside the services, as `convert` and `inspect` are: what a file holds is found out by the fetcher's code, and read and
+checked by the decoder's, as a unit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.by_content import ContentReader
+from common.files.footers import read_footer
+from common.messages import Tally
+from common.plan import SlotCapacity, SourceFile, StagedFile, plan_block
+from common.ragged import UnitArrays, unit_arrays
+from common.schema import Workload
+from services.decoder.decode import Decode
+from services.decoder.microbatch import microbatch_bounds
+
+READ_FACTOR = 16
+"""So many times the wanted events are looked at, at most: neighbours in a file may be of one shower."""
+
+StageFile = Callable[[int, SourceFile], StagedFile]
+"""Brings a file to local disk and reads its footer. Raises BadInputError that names the file."""
+
+
+def stage_local(workload: Workload, stream: StreamConfig) -> StageFile:
+    """For files that are on local disk."""
+    capacity = SlotCapacity(workload, stream)
+
+    def stage(index: int, source: SourceFile) -> StagedFile:
+        path = Path(source.url)
+        try:
+            return StagedFile(index, str(path), read_footer(path, workload, stream, capacity))
+        except BadInputError as error:
+            raise BadInputError(f"{path}: {error}") from None
+
+    return stage
+
+
+def staged_in_random_order(
+    sources: Sequence[SourceFile], stage: StageFile, enough_rows: int | None, seed: int
+) -> list[StagedFile]:
+    """As many of the files as have ``enough_rows`` together, or all. Raises what ``stage`` raises."""
+    staged: list[StagedFile] = []
+    rows = 0
+    for index in np.random.default_rng(seed).permutation(len(sources)).tolist():
+        staged.append(stage(index, sources[index]))
+        footer = staged[-1].footer
+        rows += footer.rows if footer else 0
+        if enough_rows is not None and rows >= enough_rows:
+            break
+    return staged
+
+
+def read_units(
+    staged: Sequence[StagedFile], workload: Workload, stream: StreamConfig, seed: int, run_dir: Path
+) -> Generator[tuple[UnitArrays, Tally]]:
+    """The events, in random order inside each unit. The arrays are valid until the next ones are asked for.
+
+    Raises BadInputError for what is wrong with a file.
+    """
+    capacity = SlotCapacity(workload, stream)
+    with closing(ContentReader(workload, shuffled=stream.shuffle)) as reader:
+        decode = Decode(workload, stream, seed, run_dir, reader)
+        # Epoch 1: outliers are written to a file in epoch 0 only, and these are not a run's.
+        for unit in plan_block(0, 0, 1, staged, capacity=capacity, stream=stream, seed=seed):
+            particles = sum(part.particles for part in unit.parts)
+            slot = np.empty(capacity.bytes_needed(max(unit.rows, 1), particles), np.uint8)
+            layout, tally = decode(unit, slot)
+            if tally.bad:
+                raise BadInputError(tally.bad[0].reason)
+            yield unit_arrays(slot, workload, layout), tally
+
+
+def share_of_each(units: Iterable[UnitArrays], wanted: int, total_rows: int) -> Iterator[UnitArrays]:
+    """``wanted`` events of units that have ``total_rows`` rows together, as many of each as its part of the rows."""
+    rows = taken = 0
+    for arrays in units:
+        num = len(arrays.offsets) - 1
+        rows += num
+        share = min(-(-wanted * rows // max(total_rows, 1)) - taken, wanted - taken, num)
+        if share > 0:
+            taken += share
+            yield first_events(arrays, share)
+        if taken == wanted:
+            return
+
+
+def first_events(arrays: UnitArrays, most: int) -> UnitArrays:
+    """Copies: the arrays are views of a large buffer."""
+    num = min(most, len(arrays.offsets) - 1)
+    num_particles = int(arrays.offsets[num])
+    return UnitArrays(
+        offsets=arrays.offsets[: num + 1].copy(),
+        microbatch_bounds=np.array([0, num]),
+        particle_columns={name: column[:num_particles].copy() for name, column in arrays.particle_columns.items()},
+        event_columns={name: column[:num].copy() for name, column in arrays.event_columns.items()},
+    )
+
+
+def joined(many: Sequence[UnitArrays], stream: StreamConfig) -> UnitArrays:
+    """One after the other, cut into microbatches as a unit is."""
+    counts = np.concatenate([np.diff(one.offsets) for one in many])
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return UnitArrays(
+        offsets=offsets,
+        microbatch_bounds=microbatch_bounds(offsets, stream.batch_events, stream.max_particles),
+        particle_columns={
+            name: np.concatenate([one.particle_columns[name] for one in many]) for name in many[0].particle_columns
+        },
+        event_columns={
+            name: np.concatenate([one.event_columns[name] for one in many]) for name in many[0].event_columns
+        },
+    )

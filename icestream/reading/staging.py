@@ -1,0 +1,74 @@
+"""The files of an evaluation: found, brought to local disk, and compared with those that were trained on."""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+
+from common.errors import BadInputError
+from common.files.inputs import local_path, named_inputs
+from common.files.remotes import Remotes
+from common.plan import SlotCapacity, SourceFile, StagedFile
+from common.redact import shown
+from icestream.reading.events import StageFile
+from icestream.reading.validation import local_files
+from services.config.root import Config
+from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.stage import NotStaged, Stage
+
+
+@contextmanager
+def staging(config: Config, remotes: Remotes, sources: Sequence[SourceFile]) -> Iterator[StageFile]:
+    """What brings files to local disk, where they stay until the end of the block.
+
+    Local ones are used in place, remote ones lie in `fetcher.cache_dir`, or in a temporary directory.
+    """
+    workload = config.stored_workload()
+    with tempfile.TemporaryDirectory(prefix="icestream-evaluate-") as folder:
+        # The run's own cache directory may be on another machine: local files don't need one.
+        has_remote = any(local_path(source.url) is None for source in sources)
+        cache_dir = (has_remote and config.fetcher.cache_dir) or Path(folder) / "cache"
+        with closing(Cache(cache_dir, Path(folder))) as cache:
+            stage = Stage(cache, workload, config.stream, SlotCapacity(workload, config.stream), remotes.fetch)
+
+            def bring(index: int, source: SourceFile) -> StagedFile:
+                if local_path(source.url) is None:
+                    click.echo(f"{shown(source.url)}: {source.size_bytes / 2**20:,.1f} MiB", err=True)
+                found = stage(index, source, None)
+                if isinstance(found, NotStaged):
+                    raise BadInputError(f"{found.reason}; try again later")
+                if found.footer is None:
+                    raise BadInputError(found.reason)
+                return found
+
+            try:
+                yield bring
+            finally:
+                for source in sources:
+                    if local_path(source.url) is None:
+                        cache.drop(source)
+
+
+def trained_on(sources: Sequence[SourceFile], trained: Config, remotes: Remotes) -> list[str]:
+    """Those of the files that are among the inputs of the run that trained the model, as far as is seen from here.
+
+    Nothing is listed on a server: a remote file is one of them if an input names it, its folder, or a glob that it
+    matches.
+    """
+    inputs = [text.replace("{range}", "*") for text in named_inputs(trained.input)]
+    local = set(local_files(inputs, remotes))
+    found = []
+    for source in sources:
+        path = local_path(source.url)
+        if path.resolve() in local if path else any(_names(text, source.url) for text in inputs):
+            found.append(shown(source.url))
+    return found
+
+
+def _names(text: str, url: str) -> bool:
+    return url == text or url.startswith(text.rstrip("/") + "/") or fnmatch.fnmatchcase(url, text)

@@ -1,0 +1,1 @@
+"""The configuration tree, and the branch of each service."""

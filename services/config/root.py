@@ -1,0 +1,209 @@
+"""Root of the configuration tree, and how it is read: defaults, the run's own file, TOML, environment, flags."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
+from common.errors import BadInputError
+from common.pelican.config import PelicanConfig
+from common.pelican.tokens.config import TokenConfig
+from common.redact import without_secrets
+from common.schema import WORKLOADS, Workload
+from services.config.decoder import DecoderConfig
+from services.config.fetcher import FetcherConfig
+from services.config.local import LocalConfig
+from services.config.outputs import OutputsConfig
+from services.config.trainer import TrainerConfig
+
+ENVIRONMENT_PREFIX = "ICESTREAM_"
+CONFIG_FILE = "config.json"
+
+
+class Config(ConfigBranch):
+    """A complete run."""
+
+    input: tuple[str, ...] = ()
+    """Files, directories, globs or URLs, in any number."""
+    workload: Literal["muons"] = "muons"
+    """Which ragged columns the run streams."""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """Seed of the plan, the shuffle and the weights."""
+    epochs: int = Field(1, ge=0)
+    """Times the inventory is read. 0: without end (then set trainer.max_steps)."""
+    source: SourceConfig = SourceConfig()
+    stream: StreamConfig = StreamConfig()
+    transport: TransportConfig = TransportConfig()
+    pelican: PelicanConfig = PelicanConfig()
+    token: TokenConfig = TokenConfig()
+    fetcher: FetcherConfig = FetcherConfig()
+    decoder: DecoderConfig = DecoderConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    outputs: OutputsConfig = OutputsConfig()
+    local: LocalConfig = LocalConfig()
+
+    def stored_workload(self) -> Workload:
+        """The workload, read from files as `source` describes them. Raises BadInputError."""
+        return WORKLOADS[self.workload].stored_as(self.source)
+
+
+def load_config(
+    run_dir: Path,
+    *,
+    toml: Path | None = None,
+    assignments: Sequence[str] = (),
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """Resolve the tree. Later wins: defaults, the run directory's config.json, TOML, environment, --set, flags.
+
+    ``assignments`` are ``key=value`` texts, ``flags`` maps dotted keys to values (None: not given).
+    Raises BadInputError that names the key, its source and, for an unknown one, the nearest known key.
+    """
+    tree: dict[str, Any] = {}
+    _merge(tree, _read_stored(run_dir))
+    if toml is not None:
+        settings = _read_toml(toml)
+        for key in _leaves(settings):
+            if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation says what is wrong
+                _known_key(key, str(toml))
+        _merge(tree, settings)
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            _assign(tree, _known_key(key, f"environment variable {name}"), _parse_value(text))
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise BadInputError(f"--set {assignment}: expected key=value, for example --set stream.batch_events=512")
+        _assign(tree, _known_key(key.strip(), "--set"), _parse_value(text))
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _assign(tree, key, value)
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise BadInputError(without_secrets(_explain(error))) from None  # a value may be a token
+
+
+def store_config(run_dir: Path, config: Config) -> None:
+    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
+    path = run_dir / CONFIG_FILE
+    part = path.with_suffix(".part")
+    part.touch(mode=0o600)  # an input may be a URL with a secret in it
+    part.write_text(config.model_dump_json(indent=2) + "\n")
+    part.replace(path)
+
+
+_TABLES = ("source.fields",)
+"""Keys whose value is a table with names of the user's own."""
+
+
+def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """Every dotted key of the tree that holds a value."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from known_keys(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _known_key(key: str, source: str) -> str:
+    """The full key; a last part that only one key has is enough."""
+    keys = list(known_keys())
+    if key in keys or any(key.startswith(f"{table}.") for table in _TABLES):
+        return key
+    same_name = [known for known in keys if known.rpartition(".")[2] == key]
+    if len(same_name) == 1:
+        return same_name[0]
+    if same_name:
+        raise BadInputError(f"{source}: {key!r} could be any of {', '.join(same_name)}; write it in full")
+    raise BadInputError(f"{source}: unknown configuration key {key!r}{_nearest(key, keys)}")
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str:
+    leaves = {known.rpartition(".")[2]: known for known in keys}
+    match = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    match = match or [leaves[m] for m in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1, cutoff=0.5)]
+    return f"; did you mean {match[0]!r}?" if match else "; `icestream config` lists all keys"
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    keys = list(known_keys())
+    for detail in error.errors():
+        key = ".".join(str(part) for part in detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            lines.append(f"unknown configuration key {key!r}{_nearest(key, keys)}")
+        elif detail["type"] == "value_error":
+            text = str(detail["ctx"]["error"])  # a check between fields names them itself
+            lines.append(f"{key} = {detail['input']!r}: expected {text}" if key in keys else text)
+        else:
+            lines.append(f"{key} = {detail['input']!r}: {detail['msg']}")
+    return "; ".join(lines)
+
+
+def _read_stored(run_dir: Path) -> dict[str, Any]:
+    path = run_dir / CONFIG_FILE
+    try:
+        stored = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise BadInputError(f"{path}: not a configuration ({error}); restore it, or use --fresh") from None
+    if not isinstance(stored, dict):
+        raise BadInputError(f"{path}: not a configuration (expected an object); restore it, or use --fresh")
+    return stored
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInputError(f"{path}: no such configuration file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not TOML ({error})") from None
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            branch = tree.setdefault(key, {})
+            if isinstance(branch, dict):
+                _merge(branch, value)
+                continue
+        tree[key] = value
+
+
+def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
+    *branches, leaf = dotted.split(".")
+    for branch in branches:
+        tree = tree.setdefault(branch, {})
+        if not isinstance(tree, dict):
+            raise BadInputError(f"{branch} = {tree!r}: expected a table of settings, since {dotted} is one of them")
+    tree[leaf] = value
+
+
+def _parse_value(text: str) -> object:
+    """A TOML value (number, true, [list], "text"); anything else is taken as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,88 @@
+"""Settings of the trainer's loop; each model has its own branch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.config import ConfigBranch
+from services.config.health import HealthConfig
+from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.wgan.config import WganConfig
+
+
+class ValidationConfig(ConfigBranch):
+    """A fixed block of events on which the generator is looked at now and then: docs/training.md."""
+
+    events: int = Field(8192, ge=0)
+    """Events of the block. 0: no block, no panel."""
+    every: int = Field(500, ge=1)
+    """Steps between two looks at it. One of 8192 events takes about a second on a CPU."""
+    input: tuple[str, ...] = ()
+    """Local files, directories or globs that are not among the run's inputs: the block is drawn from them. Empty: it
+    is the first events of the run, which are trained on as well."""
+
+
+class WandbConfig(ConfigBranch):
+    """Weights & Biases, beside TensorBoard; needs the extra `icestream[wandb]`. Its key is wandb's own affair
+    (`wandb login`)."""
+
+    mode: Literal["off", "offline", "online"] = "off"
+    """`offline`: into the run directory's `wandb/`, to be sent by `wandb sync`."""
+    project: str = Field("icestream", min_length=1)
+    """Project at wandb."""
+    entity: str = ""
+    """User or team. Empty: wandb's default."""
+    tags: tuple[str, ...] = ()
+    """Words to find the run by."""
+
+
+class TrainerConfig(ConfigBranch):
+    """Read by services/trainer."""
+
+    model: Literal["wgan", "flow"] = "wgan"
+    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
+    start_from: str = ""
+    """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
+    learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
+    threads: int = Field(1, ge=0)
+    """CPU threads of the training step: so many parts of a batch are worked off at once. 0: one for each core that
+    the process may use."""
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under autocast,
+    losses and weights in float32."""
+    max_steps: int = Field(0, ge=0)
+    """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
+    checkpoint_every: int = Field(200, ge=1)
+    """Steps between checkpoints."""
+    keep_checkpoints: int = Field(3, ge=1)
+    """Newest checkpoints kept; the best one, `best.pt`, stays beside them."""
+    log_every: int = Field(10, ge=1)
+    """Steps between scalars on TensorBoard; besides checkpoints and the panel, the only times when the host waits
+    for the device, and when training's health is judged."""
+    prefetch_units: int = Field(2, ge=1)
+    """Units asked for ahead of the one in use."""
+    ranks_timeout_s: float = Field(1800.0, gt=0)
+    """How long trainers that learn together wait for each other before they give up: at the start, and at each step.
+    Longer than `transport.connect_timeout_s`, the time that one of them may wait for its fetcher."""
+    profile_steps: int = Field(0, ge=0)
+    """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
+    replay_batches: int = Field(0, ge=0)
+    """So many batches of a session at most, evenly spread over it, stay on the device, and are trained again and again
+    for `replay_s` after the last checkpoint: the summary then tells what part of this ceiling the pipeline reached.
+    Batches differ: 32 or more give a steady figure. 0: no replay."""
+    replay_s: float = Field(5.0, gt=0)
+    """How long they are replayed; at least three times each."""
+    audit: bool = False
+    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
+    trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
+    deterministic: bool = False
+    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
+    health: HealthConfig = HealthConfig()
+    validation: ValidationConfig = ValidationConfig()
+    wandb: WandbConfig = WandbConfig()
+    wgan: WganConfig = WganConfig()
+    flow: FlowConfig = FlowConfig()

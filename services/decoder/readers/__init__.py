@@ -1,1 +1,0 @@
-"""Readers: source files to ragged columns, one module a layout."""

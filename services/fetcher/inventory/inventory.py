@@ -1,0 +1,85 @@
+"""The frozen inventory of a run, which grows range by range: numbers, sizes and digests of its files."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from common.messages import Source
+from common.plan import Blocks, SourceFile
+from common.plan_hash import complete_digest, inventory_digest
+from services.fetcher.inventory.ledger import FrozenRange, Ledger, Place
+from services.fetcher.inventory.ranges import Range
+
+
+class Inventory:
+    """Ranges in sequence; those that were frozen before are there at once. ``blocks`` grows with it."""
+
+    def __init__(self, ledger: Ledger, ranges: Sequence[Range], blocks: Blocks) -> None:
+        self.ranges = ranges
+        self.staged_bytes: array[int] = array("q")
+        """What each file takes of the disk once it is staged: 0 for a local one."""
+        self.blocks = blocks
+        self._ledger = ledger
+        self._digests = [""]
+        for frozen in ledger.use(ranges):
+            self._append(frozen)
+
+    @property
+    def num_files(self) -> int:
+        """Of the known ranges."""
+        return len(self.staged_bytes)
+
+    @property
+    def num_known(self) -> int:
+        """Ranges that are frozen."""
+        return len(self._digests) - 1
+
+    @property
+    def complete(self) -> bool:
+        """True once all ranges are frozen."""
+        return self.num_known == len(self.ranges)
+
+    @property
+    def next_range(self) -> Range:
+        """The first that is not frozen."""
+        return self.ranges[self.num_known]
+
+    def freeze(self, files: Sequence[SourceFile], note: str = "") -> None:
+        """Fix the files of the next range. ``note``: why it has none."""
+        self._append(self._ledger.freeze(self.next_range, files, note))
+
+    def source(self, file: int) -> SourceFile:
+        """A file by its number."""
+        return self._ledger.source(file)
+
+    def source_of(self, block: int) -> Source:
+        """What the data of a known block, and all before it, came from."""
+        if self.blocks.epoch_of(block):
+            return Source(self.num_known, complete_digest(self._digests[-1]))
+        ranges = self.blocks.range_of(block) + 1
+        return Source(ranges, self._digests[ranges])
+
+    def knows(self, source: Source) -> bool:
+        """True if enough ranges are known to say whether data came from this inventory."""
+        return source.ranges <= self.num_known or self.complete
+
+    def has(self, source: Source) -> bool:
+        """True if data of that source are data of this inventory."""
+        if source.ranges > self.num_known:
+            return False
+        is_all = source.ranges == len(self.ranges)
+        digest = self._digests[source.ranges]
+        return source.digest == digest or (is_all and source.digest == complete_digest(digest))
+
+    def place_before(self, block: int) -> Place:
+        """Epoch and number of ranges that are through once all blocks before ``block`` are."""
+        if self.blocks.is_known(block):
+            return Place(self.blocks.epoch_of(block), self.blocks.range_of(block))
+        epochs = block // self.blocks.per_epoch if self.blocks.per_epoch else 0
+        return Place(max(epochs - 1, 0), self.num_known)
+
+    def _append(self, frozen: FrozenRange) -> None:
+        self._digests.append(inventory_digest(self._digests[-1], frozen.digest))
+        self.staged_bytes.extend(self._ledger.staged_bytes(frozen))
+        self.blocks.append(frozen.num_files)

@@ -1,0 +1,52 @@
+"""Lists ranges in a thread of its own, one after the other, while the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from common.errors import IcestreamError
+from common.plan import SourceFile
+from services.fetcher.inventory.ranges import Range
+
+Expand = Callable[[Sequence[str]], list[SourceFile]]
+
+
+class Lister:
+    """``wake_fd`` is readable when collect() has news. ``expand`` is called in the thread."""
+
+    def __init__(self, expand: Expand) -> None:
+        self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._expand = expand
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="list")
+        self._future: Future[list[SourceFile]] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True from begin() until collect() has returned the outcome."""
+        return self._future is not None
+
+    def begin(self, one: Range) -> None:
+        """List a range."""
+        assert self._future is None
+        self._future = self._thread.submit(self._expand, one.inputs)
+        self._future.add_done_callback(lambda future: os.eventfd_write(self.wake_fd, 1))
+
+    def collect(self) -> list[SourceFile] | IcestreamError | None:
+        """The files of the range, or why it can't be listed; None while it is on its way."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake_fd)
+        if self._future is None or not self._future.done():
+            return None
+        future, self._future = self._future, None
+        try:
+            return future.result()
+        except IcestreamError as error:
+            return error
+
+    def close(self) -> None:
+        """Wait for the thread; a listing has timeouts of its own."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        os.close(self.wake_fd)

@@ -1,0 +1,57 @@
+"""Ranges: parts of the inventory that are listed, and trained, one after the other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.errors import BadInputError
+from services.config.fetcher import range_names
+
+PLACEHOLDER = "{range}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """One range: what it is called, and the inputs that are listed for it."""
+
+    name: str
+    inputs: tuple[str, ...]
+
+
+def make_ranges(inputs: Sequence[str], ranges: str) -> list[Range]:
+    """The ranges of a run: with `FIRST:LAST:STEP` one for each step, without any the inputs as they are.
+
+    `0:2000:1000` gives `0000000-0000999`, `0001000-0001999` and `0002000-0002999`, put in for `{range}`.
+    Raises BadInputError if inputs and ranges don't fit together.
+    """
+    if not ranges:
+        for text in inputs:
+            if PLACEHOLDER in text:
+                raise BadInputError(f"{text}: {PLACEHOLDER} needs --ranges FIRST:LAST:STEP, for example 0:99000:1000")
+        return [Range("", tuple(inputs))]
+    for text in inputs:
+        if PLACEHOLDER not in text:
+            raise BadInputError(
+                f"{text}: with --ranges each input is a template with {PLACEHOLDER} in it, for example"
+                f" pelican://osg-htc.org/icecube/…/{PLACEHOLDER}/*.parquet"
+            )
+    return [Range(name, tuple(text.replace(PLACEHOLDER, name) for text in inputs)) for name in range_names(ranges)]
+
+
+class Backoff:
+    """Pauses between tries: they double from ``min_s`` to ``max_s``."""
+
+    def __init__(self, min_s: float, max_s: float) -> None:
+        self.tries = 0
+        self._min_s, self._max_s = min_s, max_s
+
+    def failed(self, jitter: float) -> float:
+        """Seconds until the next try; ``jitter`` (0 to 1) spreads those of many runs over the last quarter of it."""
+        pause_s = min(self._min_s * 2.0 ** min(self.tries, 60), self._max_s)
+        self.tries += 1
+        return pause_s * (1 - 0.25 * jitter)
+
+    def worked(self) -> None:
+        """The next failure is the first again."""
+        self.tries = 0

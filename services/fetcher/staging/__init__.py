@@ -1,0 +1,1 @@
+"""Staging of files to local disk."""

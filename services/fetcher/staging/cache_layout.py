@@ -1,0 +1,163 @@
+"""Where everything lies in a cache directory, which may be shared by the runs of one user on one node.
+
+pool/ab/NAME            the files that are there in full
+sums/ab/NAME            size and digest of each, written before it appears in the pool
+locks/NAME              held by who is at work on the file; unlinked afterwards
+runs/RUN/lock           held by a living fetcher
+runs/RUN/run.json       which run directory it is
+runs/RUN/files/NAME     hard links into the pool: what the run uses. The link count is the pin
+runs/RUN/parts/NAME     what the run is fetching
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from common.errors import BadInputError
+from common.plan import SourceFile
+from common.redact import without_secrets, without_tokens
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+NEW_SUM = "sum-"
+"""In a run's folder: a note of a sum that isn't whole yet."""
+_SETTING = "fetcher.cache_dir"
+
+
+def name_of(source: SourceFile) -> str:
+    """The file's name in the cache. A digest makes it unique, so that no remote name can leave the directory.
+
+    Another token names the same file, another size or checksum another file.
+    """
+    identity = json.dumps([without_tokens(source.url), source.size_bytes, source.checksum])
+    digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    remote_name = PurePosixPath(without_secrets(source.url)).name
+    return f"{digest}-{re.sub(r'[^A-Za-z0-9._-]', '_', remote_name)[-80:].lstrip('.')}"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """What a cache directory holds of one run."""
+
+    folder: Path
+
+    @property
+    def lock(self) -> Path:
+        """Held while the run's fetcher lives."""
+        return self.folder / "lock"
+
+    @property
+    def description(self) -> Path:
+        """Which run directory it is."""
+        return self.folder / "run.json"
+
+    @property
+    def files(self) -> Path:
+        """Hard links into the pool."""
+        return self.folder / "files"
+
+    @property
+    def parts(self) -> Path:
+        """Files on their way."""
+        return self.folder / "parts"
+
+    def run_dir(self) -> Path | None:
+        """The run directory; None if it isn't told."""
+        try:
+            return Path(json.loads(self.description.read_bytes())["run_dir"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """The places of one cache directory."""
+
+    folder: Path
+
+    @property
+    def locks(self) -> Path:
+        """Locks of single files."""
+        return self.folder / "locks"
+
+    @property
+    def runs(self) -> Path:
+        """A folder a run."""
+        return self.folder / "runs"
+
+    def pool(self, name: str) -> Path:
+        """The file itself."""
+        return self.folder / "pool" / name[:2] / name
+
+    def sum(self, name: str) -> Path:
+        """Its size and digest."""
+        return self.folder / "sums" / name[:2] / name
+
+    def run(self, run_dir: Path) -> RunFolder:
+        """The folder of the run with this run directory."""
+        return RunFolder(self.runs / hashlib.blake2b(os.fsencode(run_dir.resolve()), digest_size=8).hexdigest())
+
+    def all_runs(self) -> list[RunFolder]:
+        """Every run that has a folder here."""
+        return [RunFolder(folder) for folder in names_in(self.runs)]
+
+
+def names_in(folder: Path) -> list[Path]:
+    """What lies in a folder; nothing if it is gone."""
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for its owner only, and those above it."""
+    try:
+        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    except FileNotFoundError:  # mkdir(parents=True) would make those readable by all
+        make_folder(folder.parent)
+        make_folder(folder)
+
+
+def check_cache_dir(folder: Path) -> None:
+    """Raise BadInputError if somebody else could put files into the cache directory."""
+    try:
+        make_folder(folder)
+        status = folder.stat()
+    except (FileExistsError, NotADirectoryError):
+        raise BadInputError(f"{_SETTING} = {folder}: not a directory; name another one") from None
+    except PermissionError as error:
+        raise BadInputError(
+            f"{_SETTING} = {folder}: {error.strerror}; name a directory that you may write to"
+        ) from None
+    if status.st_uid != os.geteuid():
+        raise BadInputError(
+            f"{_SETTING} = {folder} belongs to user {status.st_uid}; runs of one user can share a cache directory, "
+            "users can't: name another one"
+        )
+    if status.st_mode & 0o022:
+        raise BadInputError(f"{_SETTING} = {folder} can be written by others: chmod 700 {folder}, or name another one")
+
+
+def check_links(folder: Path) -> None:
+    """Raise BadInputError if the file system knows no hard links."""
+    probe, second = folder / f".probe-{os.getpid()}", folder / f".probe-{os.getpid()}-link"
+    try:
+        probe.touch(FILE_MODE)
+        os.link(probe, second)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+            raise
+        raise BadInputError(
+            f"{_SETTING} = {folder.parent.parent} lies on a file system without hard links ({error.strerror}), by "
+            "which runs share files: name a directory on a local disk"
+        ) from None
+    finally:
+        probe.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)

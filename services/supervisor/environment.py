@@ -1,0 +1,44 @@
+"""Environment of each child process: all that is no secret, and of the secrets those that this child needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from common.secret_variables import without_secret_variables
+from services.config.root import ENVIRONMENT_PREFIX
+from services.supervisor.trainer_group import RANK_VARIABLES
+
+if TYPE_CHECKING:
+    from services.config.root import Config
+
+_TOKENS = ("BEARER_TOKEN", "BEARER_TOKEN_FILE", "_CONDOR_CREDS")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_STORES = ("AWS_*", "S3_*", "AZURE_*", "GOOGLE_*", "GCS_*", "FSSPEC_*", "HF_*", "GITHUB_*", "X509_*", "SSH_AUTH_SOCK")
+"""What fsspec's backends read."""
+_WANDB = ("WANDB_*",)
+
+
+def secrets_allowed(config: Config) -> dict[str, tuple[str, ...]]:
+    """By service, names (`*` at the end: all that begin so) of the secrets that it gets where they are set.
+
+    A decoder reads files on this machine only: it gets none.
+    """
+    return {
+        "fetcher": (*_TOKENS, *_PROXIES, *_STORES),
+        "decoder": (),
+        "trainer": (*_WANDB, *_PROXIES) if config.trainer.wandb.mode != "off" else (),
+        "outputs": (*_TOKENS, *_PROXIES) if "://" in config.outputs.destination else (),
+    }
+
+
+def child_environment(environment: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
+    """What a child gets of ``environment``: no secret but those ``allowed``, nor what is for `icestream run` alone.
+
+    What configures a run is in the stored configuration already, below the flags.
+    """
+    return {
+        name: value
+        for name, value in without_secret_variables(environment, allowed).items()
+        if not name.startswith(ENVIRONMENT_PREFIX) and name not in RANK_VARIABLES
+    }

@@ -1,0 +1,109 @@
+"""The outputs process of a run: started beside the services, started again if it dies, ended last.
+
+It is no part of the stream: whatever becomes of it, the run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from common.process import PARENT_VARIABLE
+from services.supervisor.environment import child_environment
+from services.supervisor.restart import Ended, Restart, RestartPolicy, UserError
+
+_GRACE_S = 10.0
+
+
+class OutputsProcess:
+    """Use start(), then watch() now and then, then close(). Without a command it does nothing."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        policy: RestartPolicy,
+        final_sync_s: float,
+        say: Callable[[str], None],
+        secrets: Sequence[str] = (),
+    ) -> None:
+        """``secrets``: see secrets_allowed()."""
+        self._command = command
+        self._log = log
+        self._policy = policy
+        self._final_sync_s = final_sync_s
+        self._say = say
+        self._secrets = secrets
+        self._process: subprocess.Popen[bytes] | None = None
+        self._due_s: float | None = None
+
+    def start(self) -> None:
+        """Start it. From the main thread: it ends with the thread that started it."""
+        if not self._command:
+            return
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=child_environment(os.environ, self._secrets) | {PARENT_VARIABLE: str(os.getpid())},
+                start_new_session=True,
+            )
+        self._policy.started(time.monotonic())
+        self._due_s = None
+
+    def watch(self) -> None:
+        """Start it again if it died."""
+        if self._due_s is not None and time.monotonic() >= self._due_s:
+            self.start()
+        if self._process is None or self._process.poll() is None:
+            return
+        exit_code, self._process = self._process.returncode, None
+        match self._policy.ended(exit_code, time.monotonic()):
+            case Restart(after_s):
+                self._due_s = time.monotonic() + after_s
+                self._say(f"outputs ended with {exit_code}; it starts again in {after_s:g} s (its log: {self._log})")
+            case UserError():
+                self._say(f"outputs are not copied: {self._last_line()}")
+            case Ended():
+                self._say("outputs are not copied any more: somebody told their process to end")
+
+    def close(self) -> None:
+        """Let it copy what is left, for a bounded time."""
+        if self._due_s is not None:
+            self.start()  # it died a moment ago: the last copies are still to be made
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        self._say("copying the last outputs")
+        try:
+            if process.wait(self._final_sync_s + _GRACE_S):
+                self._say(self._last_line())
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            self._say(f"the last outputs could not be copied in {self._final_sync_s:g} s (its log: {self._log})")
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+            raise
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+
+
+def outputs_command(run_dir: Path, *, take_over: bool) -> list[str]:
+    """How the real one is started."""
+    return [
+        *(sys.executable, "-P", "-m", "icestream", "outputs", "--run-dir", str(run_dir)),
+        *(["--take-over"] if take_over else []),
+    ]

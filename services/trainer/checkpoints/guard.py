@@ -1,0 +1,73 @@
+"""Watches over the steps of one trainer: notes each, and looks at all of them at once now and then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from services.trainer.health.health import Health, HealthWatch, Verdict
+from services.trainer.health.health_log import HealthLog
+from services.trainer.health.recent_steps import RecentSteps, TakenStep
+from workloads.base.batch import Batch
+
+logger = logging.getLogger(__name__)
+
+
+class Unhealthy(Exception):
+    """Training can't go on from here: it has to go back (services/trainer/checkpoints/rollback.py)."""
+
+    def __init__(self, reason: str, faults: tuple[tuple[TakenStep, Verdict], ...] = ()) -> None:
+        super().__init__(reason)
+        self.faults = faults
+        """The critical steps."""
+
+
+class Guard:
+    """See the module."""
+
+    def __init__(self, watch: HealthWatch, log: HealthLog, *, num_lanes: int) -> None:
+        self.watch = watch
+        self.log = log
+        self.health = Health.HEALTHY
+        """Of the steps up to the last look()."""
+        self._worst = Health.HEALTHY
+        self.reason = ""
+        """Of what was wrong the last time."""
+        self._recent = RecentSteps(num_lanes)
+
+    def note(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
+        """A step was made. Nothing waits for the device."""
+        self._recent.add(step, batch, metrics)
+
+    def look(self) -> None:
+        """Judge the steps since the last look; waits for the device. Raises Unhealthy if one is critical."""
+        judged = [(taken, self.watch.judge(taken.step, taken.metrics)) for taken in self._recent.read()]
+        if not judged:
+            return
+        before, self.health = self.health, max(verdict.health for _, verdict in judged)
+        self._worst = max(self._worst, self.health)
+        faults = tuple((taken, verdict) for taken, verdict in judged if verdict.health is self.health)
+        first, verdict = faults[0]
+        if self.health is not Health.HEALTHY:
+            self.reason = f"step {first.step}: {'; '.join(verdict.reasons)}"
+        if self.health is Health.CRITICAL:
+            raise Unhealthy(self.reason, faults)
+        if self.health is Health.WARNING and before is Health.HEALTHY:  # else it was told, and goes on
+            logger.warning("training: %s", self.reason)
+            self.log.write(first, verdict, "none")
+
+    def take_worst(self) -> Health:
+        """Of all steps since the last call: what a checkpoint rests on."""
+        worst, self._worst = self._worst, Health.HEALTHY
+        return worst
+
+    def begin_again(self) -> None:
+        """Training went back."""
+        self._recent.forget()
+        self.health = self._worst = Health.HEALTHY
+
+    def scalars(self) -> dict[str, float]:
+        """For TensorBoard."""
+        return {"health/state": float(self.health), "health/rollbacks": float(self.watch.rollbacks)}

@@ -1,0 +1,153 @@
+"""Whether training is healthy, by what its steps tell. Pure: numbers in, a verdict out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from services.config.health import HealthConfig
+
+SKIPPED_UPDATES = "skipped_updates"
+"""Metric: how many updates of a step the task left out, since a loss or gradient was not finite or above the limits."""
+
+
+@dataclass(frozen=True)
+class UpdateLimits:
+    """What a task checks on the device before each update; an update with more is left out. math.inf: no limit."""
+
+    max_loss: float = math.inf
+    max_grad_norm: float = math.inf
+
+
+def update_limits(config: HealthConfig) -> UpdateLimits:
+    """The critical limits, as a task checks them."""
+    return UpdateLimits(config.critical_loss or math.inf, config.critical_grad_norm or math.inf)
+
+
+class Health(IntEnum):
+    """As on TensorBoard under health/state."""
+
+    HEALTHY = 0
+    WARNING = 1
+    CRITICAL = 2
+
+    @property
+    def label(self) -> str:
+        """As in logs and files."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong, if anything is."""
+
+    health: Health = Health.HEALTHY
+    reasons: tuple[str, ...] = ()
+
+    def worse(self, other: Verdict) -> Verdict:
+        """The worse of two; the first if they are the same."""
+        return other if other.health > self.health else self
+
+
+class HealthWatch:
+    """Judges steps, in order, and counts how often training went back. Every rank that sees the same metrics comes to
+    the same verdicts."""
+
+    def __init__(self, config: HealthConfig) -> None:
+        self.config = config
+        self.rollbacks = 0
+        """Times that training went back, since it had last recovered."""
+        self._rolled_back_step = 0
+        self._norms: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=config.median_steps))
+
+    def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
+        """One step. A metric is judged by its name: `…_loss`, `…_grad_norm`, `skipped_updates`; any must be finite."""
+        found = [*self._losses(metrics), *self._gradients(metrics), *self._skipped(metrics)]
+        found += [
+            Verdict(Health.CRITICAL, (f"{name} is {value}",))
+            for name, value in metrics.items()
+            if not math.isfinite(value)
+        ]
+        health = max((one.health for one in found), default=Health.HEALTHY)
+        if health is Health.HEALTHY:
+            # What is out of the ordinary must not become the measure.
+            for name, value in metrics.items():
+                if name.endswith("_grad_norm") and value > 0:
+                    self._norms[name].append(value)
+        if health is Health.CRITICAL:
+            self._rolled_back_step = step  # nothing has recovered yet
+        elif step - self._rolled_back_step >= self.config.recovered_steps:
+            self.rollbacks = 0
+        return Verdict(health, tuple(reason for one in found if one.health is health for reason in one.reasons))
+
+    @property
+    def may_roll_back(self) -> bool:
+        """False once going back did not help."""
+        return self.rollbacks < self.config.rollbacks
+
+    def rolled_back(self, step: int) -> None:
+        """Training went back to ``step``."""
+        self.rollbacks += 1
+        self._rolled_back_step = step
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {
+            "rollbacks": self.rollbacks,
+            "rolled_back_step": self._rolled_back_step,
+            "norms": {name: list(values) for name, values in self._norms.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from state_dict()."""
+        self.rollbacks = int(state["rollbacks"])
+        self._rolled_back_step = int(state["rolled_back_step"])
+        self._norms.clear()
+        for name, values in state["norms"].items():
+            self._norms[name].extend(values)
+
+    def _losses(self, metrics: Mapping[str, float]) -> list[Verdict]:
+        config = self.config
+        return [
+            _above(name, abs(value), config.warning_loss, config.critical_loss, "trainer.health.{}_loss")
+            for name, value in metrics.items()
+            if name.endswith("_loss")
+        ]
+
+    def _gradients(self, metrics: Mapping[str, float]) -> list[Verdict]:
+        config = self.config
+        found = []
+        for name, value in metrics.items():
+            if not name.endswith("_grad_norm"):
+                continue
+            key = "trainer.health.{}_grad_norm"
+            found.append(_above(name, value, config.warning_grad_norm, config.critical_grad_norm, key))
+            norms = self._norms[name]
+            if value > config.grad_norm_floor and len(norms) >= max(config.median_steps // 10, 1):
+                ratio = value / statistics.median(norms)
+                key = "trainer.health.{}_grad_ratio"
+                what = f"{name} over its median"
+                found.append(_above(what, ratio, config.warning_grad_ratio, config.critical_grad_ratio, key))
+        return found
+
+    def _skipped(self, metrics: Mapping[str, float]) -> list[Verdict]:
+        num = metrics.get(SKIPPED_UPDATES, 0.0)
+        if not num > 0:
+            return []
+        limit = self.config.critical_skipped_updates
+        health = Health.CRITICAL if 0 < limit <= num else Health.WARNING
+        return [Verdict(health, (f"{num:g} update(s) left out: a loss or gradient was not finite or too large",))]
+
+
+def _above(name: str, value: float, warning: float, critical: float, key: str) -> Verdict:
+    """``key`` has a {} for warning or critical. A value that is not finite is somebody else's to tell."""
+    if math.isfinite(value):
+        for health, limit in ((Health.CRITICAL, critical), (Health.WARNING, warning)):
+            if 0 < limit < value:
+                return Verdict(health, (f"{name} is {value:.4g}, above {key.format(health.label)} = {limit:g}",))
+    return Verdict()

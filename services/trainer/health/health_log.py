@@ -1,0 +1,35 @@
+"""`health.jsonl` in the run directory: the steps that were not healthy, with the data that they were made of."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from services.trainer.health.health import Verdict
+from services.trainer.health.recent_steps import TakenStep
+
+HEALTH_FILE = "health.jsonl"
+
+
+class HealthLog:
+    """Only grows: restarts and steps that are trained again add to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, taken: TakenStep, verdict: Verdict, action: str) -> None:
+        """One line for one step. Numbers that JSON has no word for become texts: "nan", "inf"."""
+        metrics = {name: value if math.isfinite(value) else str(value) for name, value in sorted(taken.metrics.items())}
+        line = {
+            "step": taken.step,
+            "verdict": verdict.health.label,
+            "reasons": verdict.reasons,
+            "action": action,
+            "metrics": metrics,
+            "batch": [place._asdict() for place in taken.places],
+        }
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps(line) + "\n")

@@ -1,0 +1,137 @@
+"""The replay ceiling: how fast the same steps run on batches that are on the device already.
+
+No feed, no logging, no checkpoints: the task's step and nothing else, on the same few batches again and again. What a
+run reaches of it is what the pipeline leaves to the model: pipeline rate ÷ replay ceiling.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from services.trainer.state import Task
+from workloads.base.batch import Batch
+
+CEILING_FILE = "ceiling.json"
+MIN_ROUNDS = 3
+
+
+class Ceiling(BaseModel):
+    """The content of `ceiling.json`. A round replays each batch once; the device is waited for at its end only."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    device: str
+    batches: int
+    rounds: int
+    events_per_batch: float
+    particles_per_batch: float
+    events_per_s: float
+    """Of the median round, as the other rates."""
+    particles_per_s: float
+    steps_per_s: float
+    s_per_step: float
+    s_per_step_min: float
+    """Of the fastest round."""
+    s_per_step_max: float
+    """Of the slowest."""
+
+
+class SpreadSample:
+    """Keeps some batches of a session on the device, evenly spread over it: every 2**n-th one.
+
+    The newest ones alone would not do: batches differ in their particles, and the plan's last one is small.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most``: batches held at a time; at the end it is more than half of that."""
+        self._most = most
+        self._stride = 1
+        self._seen = 0
+        self._batches: list[Batch] = []
+
+    def add(self, batch: Batch) -> None:
+        """A batch was trained."""
+        if self._seen % self._stride == 0:
+            if len(self._batches) == self._most:
+                del self._batches[1::2]
+                self._stride *= 2
+            if self._seen % self._stride == 0:
+                self._batches.append(batch)
+        self._seen += 1
+
+    def whole(self) -> list[Batch]:
+        """The sample without batches of less than half the middle one's events."""
+        if not self._batches:
+            return []
+        middle = statistics.median(batch.num_events for batch in self._batches)
+        return [batch for batch in self._batches if 2 * batch.num_events >= middle]
+
+
+def measure(
+    task: Task,
+    batches: Sequence[Batch],
+    device: torch.device,
+    *,
+    seconds: float,
+    steps: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Ceiling | None:
+    """Replay ``batches`` for at least ``seconds``, ``steps`` and MIN_ROUNDS rounds, after one that doesn't count.
+
+    The task goes on training: use it for nothing else afterwards. None if stopped before a round was measured.
+    """
+    if not batches:
+        raise ValueError("there is nothing to replay")
+    round_s: list[float] = []
+    warm = False
+    while not warm or len(round_s) < MIN_ROUNDS or sum(round_s) < seconds or len(round_s) * len(batches) < steps:
+        _wait_for(device)
+        started_s = clock()
+        for batch in batches:
+            if stopped():
+                return _ceiling(round_s, batches, device) if round_s else None
+            task.step(batch)
+        _wait_for(device)
+        if warm:
+            round_s.append(clock() - started_s)
+        warm = True
+    return _ceiling(round_s, batches, device)
+
+
+def write_ceiling(run_dir: Path, ceiling: Ceiling) -> None:
+    """Replace the run directory's ceiling, atomically."""
+    path = run_dir / CEILING_FILE
+    part = path.with_suffix(".part")
+    part.write_text(ceiling.model_dump_json(indent=2) + "\n")
+    part.replace(path)
+
+
+def _ceiling(round_s: Sequence[float], batches: Sequence[Batch], device: torch.device) -> Ceiling:
+    median_s = statistics.median(round_s)
+    num_events = sum(batch.num_events for batch in batches)
+    num_particles = sum(batch.num_particles for batch in batches)
+    return Ceiling(
+        device=str(device),
+        batches=len(batches),
+        rounds=len(round_s),
+        events_per_batch=num_events / len(batches),
+        particles_per_batch=num_particles / len(batches),
+        events_per_s=num_events / median_s,
+        particles_per_s=num_particles / median_s,
+        steps_per_s=len(batches) / median_s,
+        s_per_step=median_s / len(batches),
+        s_per_step_min=min(round_s) / len(batches),
+        s_per_step_max=max(round_s) / len(batches),
+    )
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,173 @@
+"""Copies microbatches out of slots: asynchronously to a CUDA device, or into memory of their own on the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.arena import Arena
+from common.ragged import Array, UnitArrays
+from workloads.base.batch import Microbatch
+
+logger = logging.getLogger(__name__)
+
+
+def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    """Views of one microbatch: offsets (E + 1,) as they stand in the unit, particle columns, event columns."""
+    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
+    first_particle, last_particle = arrays.offsets[first], arrays.offsets[last]
+    return (
+        arrays.offsets[first : last + 1],
+        {name: column[first_particle:last_particle] for name, column in arrays.particle_columns.items()},
+        {name: column[first:last] for name, column in arrays.event_columns.items()},
+    )
+
+
+def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
+    """A microbatch in memory of its own, on the CPU."""
+    offsets, particles, events = slice_microbatch(arrays, index)
+    return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+
+
+class HostCopier:
+    """For the CPU: the copy is complete when the call returns."""
+
+    batches_ahead = 0
+    """Batches whose copies are worth beginning before the loop asks for them."""
+
+    def __init__(self, arena: Arena) -> None:
+        del arena
+
+    def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
+        """The microbatch in memory of its own."""
+        return copy_to_host(arrays, epoch, unit, index)
+
+    def mark(self) -> None:
+        """All copies of a batch have been begun; what is returned goes to hand_over()."""
+
+    def hand_over(self, mark: None) -> None:
+        """The batch is used from here on."""
+
+    def finish_unit(self, release: Callable[[], None]) -> None:
+        """Call ``release`` as soon as all copies so far are complete."""
+        release()
+
+    def poll(self) -> None:
+        """Release what has been copied meanwhile."""
+
+    def close(self) -> None:
+        """Let go of the arena."""
+
+
+class CudaCopier:
+    """For a GPU: copies from the page-locked arena on a stream of their own.
+
+    The arena is registered as page-locked memory once, so that a decoder writes straight into memory from which the
+    GPU copies. A unit's slot is released when the CUDA event behind its last copy has completed. The stream on which a
+    batch is trained waits for the event behind that batch's last copy, not for those of the batches ahead of it.
+    """
+
+    batches_ahead = 2
+    """One that is copied while the other waits, complete, for the step to end."""
+
+    def __init__(self, arena: Arena, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pending: list[tuple[torch.cuda.Event, Callable[[], None]]] = []
+        self._slab = torch.from_numpy(arena.whole())
+        result = torch.cuda.cudart().cudaHostRegister(self._slab.data_ptr(), arena.size_bytes, 0)
+        self._registered = int(result) == 0
+        if not self._registered:
+            _forget_last_error(device)
+            logger.warning(
+                "the arena could not be page-locked (cudaHostRegister: %s); copies to the GPU will be slower. "
+                "Raise the locked-memory limit (ulimit -l)",
+                result,
+            )
+
+    def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
+        """The microbatch on the device, complete for the current stream once its batch was handed over."""
+        offsets, particles, events = slice_microbatch(arrays, index)
+        current = torch.cuda.current_stream(self._device)
+
+        def to_device(array: Array) -> Tensor:
+            tensor = torch.from_numpy(array).to(self._device, non_blocking=True)
+            tensor.record_stream(current)
+            return tensor
+
+        with torch.cuda.stream(self._stream):
+            microbatch = _microbatch(offsets, particles, events, epoch, unit, index, to_device)
+            microbatch.offsets_E1.record_stream(current)
+        return microbatch
+
+    def mark(self) -> torch.cuda.Event:
+        """Behind all copies so far, those of a batch last."""
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
+
+    def hand_over(self, mark: torch.cuda.Event) -> None:
+        """The current stream waits for the batch; the host doesn't."""
+        torch.cuda.current_stream(self._device).wait_event(mark)
+
+    def finish_unit(self, release: Callable[[], None]) -> None:
+        """Call ``release`` once all copies so far are complete, at a later poll()."""
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        self._pending.append((event, release))
+        self.poll()
+
+    def poll(self) -> None:
+        """Release the units whose copies have completed."""
+        while self._pending and self._pending[0][0].query():
+            self._pending.pop(0)[1]()
+
+    def close(self) -> None:
+        """Wait for the last copies and let go of the arena; nothing is released any more."""
+        self._stream.synchronize()
+        self._pending.clear()
+        if self._registered and int(torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())):
+            _forget_last_error(self._device)
+        del self._slab
+
+
+def _forget_last_error(device: torch.device) -> None:
+    """CUDA keeps the error of a failed call for whoever asks next: torch, after its next kernel. Have it ask here."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
+
+
+Copier = HostCopier | CudaCopier
+
+
+def make_copier(arena: Arena, device: torch.device) -> Copier:
+    """The copier for a device."""
+    return CudaCopier(arena, device) if device.type == "cuda" else HostCopier(arena)
+
+
+def _microbatch(
+    offsets: Array,
+    particles: dict[str, Array],
+    events: dict[str, Array],
+    epoch: int,
+    unit: int,
+    index: int,
+    to_tensor: Callable[[Array], Tensor],
+) -> Microbatch:
+    offsets_E1 = to_tensor(offsets)
+    return Microbatch(
+        epoch=epoch,
+        unit=unit,
+        index=index,
+        offsets_E1=offsets_E1 - offsets_E1[0],
+        host_offsets_E1=offsets - offsets[0],
+        event_columns={name: to_tensor(column) for name, column in events.items()},
+        particle_columns={name: to_tensor(column) for name, column in particles.items()},
+        num_events=len(offsets) - 1,
+        num_particles=len(next(iter(particles.values()))),
+    )

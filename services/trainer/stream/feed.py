@@ -1,0 +1,381 @@
+"""The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
+
+Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
+its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
+(agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that have
+not been trained.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common import messages as m
+from common.config import StreamConfig, TransportConfig
+from common.errors import BadInputError
+from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
+from common.schema import Workload
+from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from services.trainer.ranks.agreement import Agreement, Share
+from services.trainer.state import NEW_PLAN_REMEDY
+from services.trainer.stream.ahead import ReadAhead
+from services.trainer.stream.audit import audit_line
+from services.trainer.stream.copier import Copier, make_copier
+from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
+from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.waits import BatchWaits
+from workloads.base.batch import Batch, Microbatch
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.1
+_NO_MORE: Any = object()
+
+
+class _BeginPlan(Exception):
+    """The checkpoint was trained on other files, and this plan shall begin anew."""
+
+
+class _Rejected(Exception):
+    """A slot does not hold what was delivered; the dispatcher has been told."""
+
+
+@dataclass(frozen=True)
+class FedBatch:
+    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
+
+    batch: Batch
+    position: StreamPosition
+    audit_lines: tuple[str, ...]
+
+
+class Feed:
+    """See the module. Raises BadInputError if the checkpoint belongs to another plan."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        workload: Workload,
+        stream: StreamConfig,
+        transport: TransportConfig,
+        *,
+        device: torch.device,
+        prefetch_units: int,
+        audit: bool,
+        stopped: Callable[[], bool],
+        rank: int = 0,
+        ranks: int = 1,
+        agreement: Agreement | None = None,
+        accept_new_plan: bool = False,
+    ) -> None:
+        self._accept_new_plan = accept_new_plan
+        self._run_dir = run_dir
+        self._workload = workload
+        self._stream = stream
+        self._config = transport
+        self._device = device
+        self._rank, self._ranks = rank, ranks
+        self._lanes = lanes_of_rank(stream, rank, ranks)
+        self._units_in_advance = units_in_advance(stream, prefetch_units)
+        self._audit = audit
+        self._stopped = stopped
+        self._agreement = agreement or Agreement.alone(stopped)
+        self._agreement.on_commit = lambda: self.on_commit_request()
+        self._agreement.on_committed = self._send_committed
+        self.position = self._taken = StreamPosition.start(stream.lanes)
+        """Where the stream is after all batches that were trained."""
+        self.ended = False
+        """True once the plan has no more units."""
+        self.on_commit_request: Callable[[], None] = lambda: None
+        """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called again and again while there is no unit."""
+        self.waits = BatchWaits()
+        """Who waited for whom between feed and steps."""
+        self._ready_s = 0.0
+        self._connected = self._attached = False
+        self._connect()
+
+    @property
+    def stopped(self) -> bool:
+        """True once this process, or the ranks together, stop before the next step."""
+        return self._agreement.stopped
+
+    @property
+    def plan_hash(self) -> str:
+        """Of the run that the feed is connected to."""
+        return self._transport.plan_hash
+
+    def batches(self, position: StreamPosition) -> Generator[FedBatch]:
+        """Batches from ``position`` on, until the plan ends or the process is asked to stop."""
+        self.position = position
+        while self._connected:
+            try:
+                self._attach()
+                yield from self._batches_of_connection()
+                break
+            except _BeginPlan:
+                logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
+                self.position = self.position.begin_plan()
+            except (FetcherLost, _Rejected) as error:
+                logger.warning("%s", str(error) or "the fetcher is gone; waiting for it to come back")
+                plan_hash = self.plan_hash
+                started_s = time.monotonic()
+                self._disconnect()
+                try:
+                    self._connect()
+                except StopRequested:
+                    break
+                self.waits.waited(time.monotonic() - started_s)
+                if self.plan_hash != plan_hash:
+                    raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
+        if not self.ended:
+            self._agreement.leave()
+
+    def committed(self, position: StreamPosition) -> None:
+        """A checkpoint with this position is on disk: files behind it may be evicted.
+
+        Of several ranks the first one says so; the others tell their fetcher once they have heard of it.
+        """
+        if self._agreement.is_first:
+            self._send_committed(position.cursors)
+            self._agreement.committed(position.cursors)
+
+    def want_commit(self) -> None:
+        """Have on_commit_request called: by all ranks, between the same two steps."""
+        self._agreement.want_commit()
+
+    def finished(self, position: StreamPosition) -> None:
+        """The run is over: no more units are needed after ``position``."""
+        if not self._attached:  # there was nothing to do at all; the dispatcher listens to its trainer only
+            self.position = position
+            self._attach()
+        self._transport.send(m.Finished())
+
+    def reconnect(self) -> None:
+        """After batches() was closed: let go of all units, so that the next batches() may begin anywhere.
+
+        Raises StopRequested.
+        """
+        self._disconnect()
+        self.ended = False
+        self._connect()
+
+    def close(self) -> None:
+        """Let go of the arena and the sockets."""
+        self._disconnect()
+
+    def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
+        if self._attached:
+            self._transport.send(m.Committed(cursors))
+
+    # -------------------------------------------------------------- connection
+
+    def _connect(self) -> None:
+        self._transport = self._local() if not self._config.connect else self._remote()
+        self._copier: Copier = make_copier(self._transport.arena, self._device)
+        self._connected = True
+
+    def _local(self) -> PeerTransport | RemotePeerTransport:
+        writable = self._device.type == "cuda"  # page-locking wants a writable mapping; nothing is written
+        return PeerTransport(self._run_dir, self._config, writable=writable, stopped=self._stopped)
+
+    def _remote(self) -> RemotePeerTransport:
+        return RemotePeerTransport(
+            self._config,
+            partial(slot_bytes_needed, self._workload),
+            slots=self._units_in_advance * len(self._lanes) + 1,
+            slot_bytes=self._stream.slot_bytes,
+            stopped=self._stopped,
+        )
+
+    def _disconnect(self) -> None:
+        if self._connected:
+            self._connected = self._attached = False
+            self._copier.close()
+            self._transport.close()
+
+    def _attach(self) -> None:
+        at = self.position
+        self._attached = True
+        self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
+        bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
+        self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, bad_files, at.source))
+        for lane in self._lanes:
+            self._transport.send(m.Want(lane.number, self._units_in_advance))
+
+    # -------------------------------------------------------------- units, microbatches, batches
+
+    def _batches_of_connection(self) -> Iterator[FedBatch]:
+        former = self._taken = self.position
+        ahead = ReadAhead(
+            self._assembled(), self._copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
+        )
+        assembled = iter(ahead)
+        while True:
+            mine, mark = next(assembled, (None, None))
+            if mine is None and not ahead.ended:
+                return  # asked to stop
+            if mine is None:  # other ranks may have data still; units without events may stand behind our last batch
+                mine = FedBatch(Batch(()), self._taken, ())
+            share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
+            self._ready_s = time.monotonic()
+            step = self._agreement.ready(self.position, former, mine.position, share, self._while_others_wait)
+            if step is None:
+                return  # the ranks stop: what has been taken is not trained
+            former = mine.position
+            if not step.microbatches:
+                self.ended, self.position = True, step.position
+                return
+            if mark is not None:
+                self._copier.hand_over(mark)
+            self.waits.given(time.monotonic())
+            yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
+            self.waits.taken(time.monotonic())
+            self.position = step.position  # the loop came back for the next batch: this one is trained
+
+    def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
+        """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
+        streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
+        while True:
+            microbatches: list[Microbatch] = []
+            lines: list[str] = []
+            for lane, stream in streams:
+                num_events = 0
+                while num_events < self._stream.lane_batch_events:
+                    taken = next(stream, _NO_MORE)
+                    if taken is _NO_MORE:
+                        break
+                    if taken is None:
+                        yield None
+                        continue
+                    microbatch, line = taken
+                    microbatches.append(microbatch)
+                    lines.append(line)
+                    num_events += microbatch.num_events
+                if num_events < self._stream.lane_batch_events and not lane.used_up:
+                    return False  # asked to stop: what has been taken is not trained
+            if not microbatches:
+                return True
+            fed = FedBatch(Batch(tuple(microbatches)), self._taken, tuple(lines if self._audit else ()))
+            yield fed, self._copier.mark()
+
+    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
+        """A lane's microbatches on the device, each with its line in the audit; None while its next unit is not there.
+
+        They end when there are no more, or if asked to stop.
+        """
+        while True:
+            while not lane.arrived and not lane.ended and not self._stops():
+                yield None
+            if not lane.arrived or self._stops():
+                return
+            unit, arrays = lane.arrived.popleft()
+            at = self._taken.lane_of(unit).cursor
+            if unit.k != at.unit:
+                raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
+            taken: tuple[Microbatch, str] | None = None
+            changed = self._taken.is_changed(unit)
+            if self._taken.is_unchecked(unit):
+                logger.info(
+                    "the checkpoint is of a former version: it can't be checked that unit %d is the same", unit.k
+                )
+            for index in range(at.microbatch, 0 if changed else unit.layout.microbatches):
+                if taken is not None:
+                    yield taken
+                assert arrays is not None
+                microbatch = replace(self._copier.copy(arrays, unit.epoch, unit.k, index), lane=lane.number)
+                line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
+                self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
+                taken = microbatch, line
+            # The unit is through: its slot is released before the last microbatch is trained.
+            del arrays
+            self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
+            self._taken = self._taken.after_unit(unit)
+            if changed:
+                logger.warning("%s", self._taken.changed_units[-1])
+            if taken is not None:
+                yield taken
+
+    def _stops(self) -> bool:
+        return self._stopped() or self._agreement.stopped
+
+    def _while_others_wait(self) -> None:
+        """This rank is ready, another one is late: take what is at hand, without waiting."""
+        now_s = time.monotonic()
+        self.waits.waited(now_s - self._ready_s)
+        self._ready_s = now_s
+        self._receive_if_there()
+        self.on_wait()
+
+    def _receive(self) -> None:
+        """Wait a short time for a message, and take it."""
+        self._copier.poll()
+        self._take(self._next_message())
+
+    def _receive_if_there(self) -> bool:
+        """Take a message that has arrived; False if there is none."""
+        self._copier.poll()
+        message = self._transport.receive(0.0)
+        self._take(message)
+        return message is not None
+
+    def _take(self, message: m.Message | None) -> None:
+        match message:
+            case m.DeliveredUnit() as unit:
+                lane = self._lane(unit.k % self._stream.lanes)
+                try:
+                    lane.arrived.append((unit, self._arrays(unit)))
+                except SlotMismatch as error:
+                    # Units of the lane may be on their way behind it: only a new connection is free of them.
+                    self._transport.send(m.Reject(unit.k, str(error)))
+                    raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
+            case m.End(number):
+                self._lane(number).ended = True
+            case m.CommitRequest():
+                self._agreement.want_commit()
+            case m.Refuse(other_inventory=True) if self._accept_new_plan:
+                raise _BeginPlan
+            case m.Refuse(reason, other_inventory=True):
+                raise BadInputError(f"{reason} {NEW_PLAN_REMEDY}")
+            case m.Refuse(reason):
+                raise BadInputError(f"the dispatcher refused this trainer: {reason}")
+
+    def _lane(self, number: int) -> Lane:
+        lanes = [lane for lane in self._lanes if lane.number == number]
+        if not lanes:
+            raise RuntimeError(f"lane {number} was delivered to rank {self._rank} of {self._ranks}")
+        return lanes[0]
+
+    def _next_message(self) -> m.Message | None:
+        """The next message, or None after a short time; notes how long nothing was there."""
+        message = self._transport.receive(0.0)
+        if message is None:
+            started_s = time.monotonic()
+            message = self._transport.receive(_POLL_S)
+            self.waits.waited(time.monotonic() - started_s)
+            self.on_wait()
+            if message is None:
+                self._agreement.waiting()
+        return message
+
+    def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
+        """Views into the unit's slot, checked against its header; None if it was skipped."""
+        if unit.slot < 0:
+            return None
+        slot = self._transport.arena.slot(unit.slot)
+        check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
+        return unit_arrays(slot, self._workload, unit.layout)
+
+    def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
+        """All microbatches of a unit have been copied."""
+        self._transport.send(m.Release(unit.k))
+        self._transport.send(m.Want(lane.number, 1))

@@ -1,0 +1,64 @@
+"""Telemetry put together as the configuration asks: where it tells, what it looks at, what else it asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from services.config.root import Config
+from services.trainer.speed.gpu_sampler import start_gpu_sampler
+from services.trainer.state import TrainState
+from services.trainer.telemetry.hyperparameters import hyperparameters
+from services.trainer.telemetry.sinks import Sink
+from services.trainer.telemetry.telemetry import Telemetry
+from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
+from services.trainer.telemetry.validation import ValidationBlock
+from workloads.base.evaluator import Evaluator
+
+
+def open_telemetry(
+    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str, *, rank: int = 0
+) -> Telemetry:
+    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets.
+
+    A ``rank`` that is not the first has its status file, and nothing else.
+    """
+    if rank:
+        device, max_steps = str(state.device), config.trainer.max_steps
+        return Telemetry(
+            run_dir, step=state.step, device=device, max_steps=max_steps, epochs=config.epochs, sinks=[], rank=rank
+        )
+    settings = hyperparameters(config_json)
+    block = _block(run_dir, config, state.device) if config.trainer.validation.events else None
+    sinks: list[Sink] = []
+    if config.trainer.wandb.mode != "off":
+        from services.trainer.telemetry.wandb_sink import WandbSink  # an optional extra
+
+        sinks.append(WandbSink(run_dir, config.trainer.wandb, run_folder(run_dir).name, settings))
+    sinks.append(TensorBoardSink(run_dir, state.step, settings))
+    sampler = start_gpu_sampler(state.device)
+    sources: list[Callable[[], dict[str, float]]] = [sampler.read] if sampler is not None else []
+    return Telemetry(
+        run_dir,
+        step=state.step,
+        device=str(state.device),
+        max_steps=config.trainer.max_steps,
+        epochs=config.epochs,
+        sinks=sinks,
+        evaluator=evaluator,
+        block=block,
+        evaluate_every=config.trainer.validation.every,
+        sources=sources,
+        closes=[sampler.close] if sampler is not None else [],
+    )
+
+
+def _block(run_dir: Path, config: Config, device: torch.device) -> ValidationBlock:
+    block = ValidationBlock(run_dir, config.trainer.validation, device)
+    if block.batch is None and config.trainer.validation.input:
+        from icestream.reading.validation import read_validation_events  # the decoder's code
+
+        block.fill(read_validation_events(config, run_dir))
+    return block

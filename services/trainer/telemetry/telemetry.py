@@ -1,0 +1,215 @@
+"""What the trainer tells: its status file, and at some steps all else. The only place where metrics reach the host."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from common.measurements import values
+from common.metrics import Rate, Shares, seconds_each
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
+from services.trainer.state import TrainState
+from services.trainer.stream.waits import BatchWaits
+from services.trainer.telemetry.sinks import Sink
+from services.trainer.telemetry.tensorboard_sink import TensorBoardSink
+from services.trainer.telemetry.validation import ValidationBlock
+from workloads.base.batch import Batch
+from workloads.base.evaluator import Evaluator
+
+_STATUS_S = 0.5
+_QUARANTINED_TOLD = 100
+_RATES = ("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction")
+_AT_LOG_STEPS = (
+    *("hop/", "stall/"),
+    *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
+)
+"""Beginnings of the names (common/measurements.py) that are told at every log step, besides the metrics."""
+_SCORE = "panel/score"
+_IN_STATUS = ("c_loss", "g_loss", "flow_loss", "m_loss", "w_gap", "w_gap_ma_500", "flow_loss_ma_500")
+
+
+class Telemetry:
+    """For one trainer process. A step at which nothing is due costs a look at the clock.
+
+    A rank that is not the first has a status file of its own, and tells nothing else.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        step: int,
+        device: str,
+        max_steps: int,
+        epochs: int,
+        rank: int = 0,
+        sinks: Sequence[Sink] | None = None,
+        evaluator: Evaluator | None = None,
+        block: ValidationBlock | None = None,
+        evaluate_every: int = 1,
+        sources: Sequence[Callable[[], dict[str, float]]] = (),
+        closes: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, asked at log steps.
+
+        ``closes``: called at the end.
+        """
+        self._run_dir = run_dir
+        self._name = f"trainer-{rank}" if rank else "trainer"
+        self._sinks = [TensorBoardSink(run_dir, step)] if sinks is None else sinks
+        self._evaluator = evaluator
+        self._block = block
+        self._evaluate_every = evaluate_every
+        self._sources = sources
+        self._closes = closes
+        self._base = TrainerStatus(pid=os.getpid(), device=device, max_steps=max_steps, epochs=epochs)
+        self._newest = self._base
+        self._metrics: dict[str, float] = {}
+        self._score: float | None = None
+        self._events, self._particles, self._steps = Rate(), Rate(), Rate()
+        self._waits = Shares()
+        self._checkpoint = ""
+        self._checkpoint_step = 0
+        self._written_s = 0.0
+
+    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
+        """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
+        self._metrics = to_host(metrics)
+        self.status("training", state, waits, force=True)
+        if not self._sinks:
+            return self._metrics
+        told = {f"train/{name}": value for name, value in self._metrics.items()}
+        if self._evaluator is not None:
+            told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}
+        fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)  # None: it runs somewhere else
+        told |= {name: value for name, value in values(fetcher, self._newest).items() if name.startswith(_AT_LOG_STEPS)}
+        for source in self._sources:
+            told |= source()
+        self.note(state.step, told)
+        return self._metrics
+
+    def note(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Tell numbers that are on the host, by their full names."""
+        for sink in self._sinks:
+            sink.scalars(scalars, step)
+
+    def evaluate(self, state: TrainState, batch: Batch) -> None:
+        """After each step: fill the validation block, and every so many steps look at the model with it."""
+        if self._block is None or self._evaluator is None:
+            return
+        self._block.add(batch)
+        if state.step % self._evaluate_every or self._block.batch is None:
+            return
+        started_s = time.monotonic()
+        found = self._evaluator.evaluate(self._block.batch)
+        if found is None:
+            return
+        self._score = found.scalars.get(_SCORE, self._score)
+        self.note(state.step, {**found.scalars, "trainer/panel_s": time.monotonic() - started_s})
+        for sink in self._sinks:
+            sink.histograms(found.histograms, state.step)
+            sink.images(found.images, state.step)
+
+    def newest_score(self) -> float | None:
+        """How good the weights are, lower is better; None if that was not measured since the last call."""
+        score, self._score = self._score, None
+        return score if score is not None and math.isfinite(score) else None
+
+    def checkpointed(self, path: Path, step: int) -> None:
+        """A checkpoint was written."""
+        self._checkpoint = str(path.relative_to(self._run_dir))
+        self._checkpoint_step = step
+        for sink in self._sinks:
+            sink.flush()
+
+    def rolled_back(self, step: int) -> None:
+        """Training goes on behind ``step`` again: what was told of later steps is void."""
+        for sink in self._sinks:
+            sink.go_back(step)
+        self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
+        self._metrics = {}
+        self._score = None
+
+    def health(self, label: str, reason: str, rollbacks: int) -> None:
+        """For the status file, from now on."""
+        self._base = self._base.model_copy(update={"health": label, "health_reason": reason, "rollbacks": rollbacks})
+
+    def status(
+        self,
+        name: Literal["starting", "training", "finished", "stopped"],
+        state: TrainState,
+        waits: BatchWaits,
+        *,
+        force: bool = False,
+    ) -> TrainerStatus:
+        """Replace the status file, at most twice a second unless forced."""
+        now_s = time.monotonic()
+        if not force and now_s - self._written_s < _STATUS_S:
+            return self._newest
+        self._written_s = now_s
+        counters = state.position.counters
+        batches = self._batches(now_s, waits)
+        batches_per_s = self._steps.update(now_s, state.step)
+        set_aside = state.position.set_aside
+        self._newest = self._base.model_copy(
+            update={
+                "state": name,
+                "step": state.step,
+                "epoch": state.position.epoch,
+                "seconds": state.seconds,
+                "counters": counters,
+                "events_per_s": self._events.update(now_s, counters.events_trained),
+                "particles_per_s": self._particles.update(now_s, counters.particles_trained),
+                "batches_per_s": batches_per_s,
+                "s_per_batch": seconds_each(batches_per_s),
+                "wait_fraction": batches.wait_get_share,
+                "batches": batches,
+                "losses": {
+                    # JSON has no word for others, and the file could not be read.
+                    loss: self._metrics[loss]
+                    for loss in _IN_STATUS
+                    if math.isfinite(self._metrics.get(loss, math.nan))
+                },
+                "checkpoint": self._checkpoint,
+                "checkpoint_step": self._checkpoint_step,
+                "quarantined": list(set_aside[-_QUARANTINED_TOLD:]),
+                "num_quarantined": len(set_aside),
+            }
+        )
+        write_status(self._run_dir, self._name, self._newest)
+        return self._newest
+
+    def waiting(self, state: TrainState, waits: BatchWaits) -> None:
+        """Keep the status file new while no step is made, or nobody would see the waiting."""
+        self.status(self._newest.state, state, waits)
+
+    def _batches(self, now_s: float, waits: BatchWaits) -> Hop:
+        shares = self._waits.update(now_s, {"put": waits.put_s, "get": waits.get_s})
+        return Hop(
+            wait_put_s=waits.put_s,
+            wait_get_s=waits.get_s,
+            wait_put_share=min(shares["put"], 1.0),  # a step's time counts at its end
+            wait_get_share=min(shares["get"], 1.0),
+        )
+
+    def close(self) -> None:
+        """Flush and close."""
+        for sink in self._sinks:
+            sink.close()
+        for close in self._closes:
+            close()
+
+
+def to_host(metrics: dict[str, Tensor]) -> dict[str, float]:
+    """0-dim tensors as numbers, in one transfer: each on its own would wait for the device again."""
+    if not metrics:
+        return {}
+    together = torch.stack([value.detach().float() for value in metrics.values()])
+    return dict(zip(metrics, together.tolist(), strict=True))

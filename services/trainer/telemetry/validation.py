@@ -1,0 +1,149 @@
+"""The validation block: events that stay the same over a run and its restarts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.errors import BadInputError
+from common.ragged import UnitArrays
+from services.config.trainer import ValidationConfig
+from services.trainer.checkpoints.checkpoint import why_unreadable
+from services.trainer.stream.copier import copy_to_host
+from workloads.base.batch import Batch, Microbatch
+
+logger = logging.getLogger(__name__)
+
+VALIDATION_FILE = "validation.pt"
+_FORMAT = 1
+
+
+class ValidationBlock:
+    """Filled from the run's first batches, unless it was found in the run directory or is read from files."""
+
+    def __init__(self, run_dir: Path, config: ValidationConfig, device: torch.device) -> None:
+        """Raises BadInputError if the block in the run directory is damaged."""
+        self._path = run_dir / VALIDATION_FILE
+        self._events = config.events
+        self._made_for = {"events": config.events, "input": list(config.input)}
+        self._device = device
+        self._parts: list[Microbatch] = []
+        self._epoch: int | None = None
+        self.batch: Batch | None = None
+        """On the training device; None while it is being filled."""
+        if self._path.exists():
+            parts = self._load()
+            self.batch = Batch(tuple(self._on_device(part) for part in parts)) if parts else None
+
+    def add(self, batch: Batch) -> None:
+        """Take what is missing from a batch of the run: until there is enough, or the first epoch is over."""
+        if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
+            return
+        for part in batch.microbatches:
+            if self._epoch is None:
+                self._epoch = part.epoch
+            missing = self._events - self._num_events
+            if missing == 0 or part.epoch != self._epoch:
+                break
+            if part.num_events:
+                self._parts.append(_first_events(part, missing))
+        if self._num_events and (self._num_events == self._events or batch.microbatches[-1].epoch != self._epoch):
+            self._complete()
+
+    def fill(self, arrays: UnitArrays) -> None:
+        """Take events that were read from files, at least one."""
+        for index in range(len(arrays.microbatch_bounds) - 1):
+            self._parts.append(self._on_device(copy_to_host(arrays, 0, 0, index)))
+        self._complete()
+
+    @property
+    def _num_events(self) -> int:
+        return sum(part.num_events for part in self._parts)
+
+    def _complete(self) -> None:
+        self.batch = Batch(tuple(replace(part, lane=0) for part in self._parts))  # as it is after a restart
+        self._parts = []
+        self._save(self.batch)
+        logger.info("validation block: %d events, %d particles", self.batch.num_events, self.batch.num_particles)
+
+    def _save(self, block: Batch) -> None:
+        saved = [_as_saved(part) for part in block.microbatches]
+        part = self._path.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+
+    def _load(self) -> list[Microbatch]:
+        """Nothing if other settings are asked for now."""
+        try:
+            state = torch.load(self._path, map_location="cpu", weights_only=True)
+            if state["format"] != _FORMAT:
+                raise ValueError(f"format {state['format']}, expected {_FORMAT}")
+            made_for = state["made_for"]
+            parts = [_of_saved(saved) for saved in state["parts"]]
+        except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
+            reason = why_unreadable(error)
+            raise BadInputError(f"{self._path}: can't be read ({reason}); delete it to begin another block") from None
+        if made_for == self._made_for:
+            return parts
+        logger.warning("the validation block was made with %s: another begins with %s", made_for, self._made_for)
+        return []
+
+    def _on_device(self, part: Microbatch) -> Microbatch:
+        return replace(
+            part,
+            offsets_E1=part.offsets_E1.to(self._device),
+            event_columns=_to(part.event_columns, self._device),
+            particle_columns=_to(part.particle_columns, self._device),
+        )
+
+
+def _first_events(part: Microbatch, most: int) -> Microbatch:
+    """The first ``most`` events of a microbatch, in memory of their own where it has more."""
+    if part.num_events <= most:
+        return part
+    views = part.part(0, most)
+    return replace(
+        views,
+        event_columns={name: column.clone() for name, column in views.event_columns.items()},
+        particle_columns={name: column.clone() for name, column in views.particle_columns.items()},
+    )
+
+
+def _as_saved(part: Microbatch) -> dict[str, Any]:
+    host = torch.device("cpu")
+    return {
+        "offsets": part.offsets_E1.to(host),
+        "event_columns": _to(part.event_columns, host),
+        "particle_columns": _to(part.particle_columns, host),
+    }
+
+
+def _of_saved(saved: Mapping[str, Any]) -> Microbatch:
+    """On the host."""
+    offsets_E1 = saved["offsets"]
+    return Microbatch(
+        epoch=0,
+        unit=0,
+        index=0,
+        offsets_E1=offsets_E1,
+        host_offsets_E1=offsets_E1.numpy(),
+        event_columns=dict(saved["event_columns"]),
+        particle_columns=dict(saved["particle_columns"]),
+        num_events=len(offsets_E1) - 1,
+        num_particles=int(offsets_E1[-1]),
+    )
+
+
+def _to(columns: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: column.to(device) for name, column in columns.items()}

@@ -1,0 +1,116 @@
+"""Weights & Biases, the optional extra `icestream[wandb]`: the same names as on TensorBoard.
+
+Its key is found by wandb itself (WANDB_API_KEY, or `wandb login`): icestream neither reads nor stores it.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadInputError
+from common.redact import without_secrets
+from services.config.trainer import WandbConfig
+from services.trainer.telemetry.sinks import Histogram, Image, Setting
+
+logger = logging.getLogger(__name__)
+
+WANDB_FOLDER = "wandb"
+_ID_FILE = "icestream-run-id"
+
+
+class WandbSink:
+    """See Sink. One run at wandb over all restarts of a run directory; its x axis is ``step``.
+
+    wandb's own step can only grow. So each record holds the training step as a number, and after a restart the steps
+    behind the checkpoint are there twice.
+    """
+
+    def __init__(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> None:
+        """Raises BadInputError if the extra is not installed, or wandb refuses."""
+        try:
+            import wandb  # an optional extra
+        except ImportError:
+            raise BadInputError(
+                f"trainer.wandb.mode = {config.mode!r} needs the extra: pip install 'icestream[wandb]', or set "
+                "trainer.wandb.mode = off"
+            ) from None
+        self._wandb: Any = wandb
+        self._run = self._start(run_dir, config, name, settings)
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log({**values, "step": step})
+
+    def histograms(self, values: Mapping[str, Histogram], step: int) -> None:
+        made = {name: self._wandb.Histogram(np_histogram=(one.counts, one.edges)) for name, one in values.items()}
+        self._run.log({**made, "step": step})
+
+    def images(self, values: Mapping[str, Image], step: int) -> None:
+        self._run.log({**{name: self._wandb.Image(one) for name, one in values.items()}, "step": step})
+
+    def go_back(self, step: int) -> None:
+        del step  # see the class
+
+    def flush(self) -> None:
+        """A process of wandb's own writes what it is given."""
+
+    def close(self) -> None:
+        self._run.finish()
+        self._wandb.teardown()  # finish() returns before wandb's process has written the last of it
+
+    def _start(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> Any:
+        # What wandb would tell of the machine, the command line and the code: none of its business.
+        quiet = self._wandb.Settings(
+            console="off",
+            disable_code=True,
+            disable_git=True,
+            disable_job_creation=True,
+            save_code=False,
+            silent=True,
+            x_disable_machine_info=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
+        arguments: dict[str, Any] = {
+            "project": config.project,
+            "entity": config.entity or None,
+            "tags": list(config.tags),
+            "name": name,
+            "id": _run_id(run_dir),
+            "resume": "allow",
+            "dir": str(run_dir),
+            "config": dict(settings),
+            "settings": quiet,
+        }
+        errors = self._wandb.errors
+        try:
+            return self._wandb.init(mode=config.mode, **arguments)
+        except (errors.UsageError, errors.AuthenticationError) as error:
+            raise BadInputError(
+                f"trainer.wandb: {_one_line(error)}; log in with `wandb login`, or set trainer.wandb.mode = offline"
+            ) from None
+        except errors.CommError as error:
+            logger.warning(
+                "wandb can't be reached (%s): this start is recorded offline; `wandb sync %s` sends it later",
+                _one_line(error),
+                run_dir / WANDB_FOLDER / "offline-run-*",
+            )
+            return self._wandb.init(mode="offline", **arguments)
+
+
+def _run_id(run_dir: Path) -> str:
+    path = run_dir / WANDB_FOLDER / _ID_FILE
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()
+
+
+def _one_line(error: Exception) -> str:
+    return without_secrets(" ".join(str(error).split()))[:300]

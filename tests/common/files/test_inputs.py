@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import errno
+import functools
+import glob
+import http.server
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from common.errors import BadInputError, TransientError
+from common.files import local_listing
+from common.files.inputs import NOT_UTF8, expand, local_path, named_inputs
+from common.files.local_listing import files_matching
+from common.files.remotes import Remotes
+from common.input_errors import OF_THE_PATH
+from common.plan import SourceFile
+from services.config.root import Config
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """b.parquet of 2 bytes, a.parquet of 1, sub/c.parquet of 3, and things that are no input."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "odd").mkdir()
+    for name, size in [("b.parquet", 2), ("a.parquet", 1), ("sub/c.parquet", 3), ("notes.txt", 9), ("a.part", 1)]:
+        (tmp_path / name).write_bytes(b"x" * size)
+    return tmp_path
+
+
+def listed(inputs: list[str]) -> list[SourceFile]:
+    with Remotes(Config()) as remotes:
+        return expand(inputs, remotes)
+
+
+def names(files: list[SourceFile], folder: Path) -> list[tuple[str, int]]:
+    return [(os.path.relpath(file.url, folder), file.size_bytes) for file in files]
+
+
+def test_a_file_is_itself_whatever_its_name(folder: Path) -> None:
+    assert names(listed([str(folder / "notes.txt")]), folder) == [("notes.txt", 9)]
+
+
+def test_a_folder_is_all_its_parquet_files_sorted(folder: Path) -> None:
+    assert names(listed([str(folder)]), folder) == [("a.parquet", 1), ("b.parquet", 2), ("sub/c.parquet", 3)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.parquet", ["a.parquet", "b.parquet"]),
+        ("**/*.parquet", ["a.parquet", "b.parquet", "sub/c.parquet"]),
+        ("[ab].parquet", ["a.parquet", "b.parquet"]),
+        ("?.parquet", ["a.parquet", "b.parquet"]),
+    ],
+)
+def test_a_glob_is_the_files_that_match(folder: Path, pattern: str, expected: list[str]) -> None:
+    assert [name for name, _ in names(listed([str(folder / pattern)]), folder)] == expected
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tmp_path: Path) -> None:
+    (tmp_path / "a[1].parquet").touch()
+    (tmp_path / "a1.parquet").touch()
+    assert names(listed([str(tmp_path / "a[1].parquet")]), tmp_path) == [("a[1].parquet", 0)]
+
+
+def test_a_file_url_is_a_local_file(folder: Path) -> None:
+    (file,) = listed([f"file://{folder}/a.parquet"])
+    assert local_path(file.url) == folder / "a.parquet"
+
+
+def test_a_relative_path_is_made_absolute(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    assert listed(["a.parquet"]) == [SourceFile(str(folder / "a.parquet"), 1)]
+
+
+def test_every_file_comes_once_in_the_order_of_the_inputs(folder: Path) -> None:
+    found = listed([str(folder / "sub"), str(folder / "b.parquet"), str(folder), f"file://{folder}/b.parquet"])
+    assert [name for name, _ in names(found, folder)] == ["sub/c.parquet", "b.parquet", "a.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nowhere.parquet", "no such file or directory"),
+        ("nowhere-*.parquet", "no file matches this glob"),
+        ("sub/empty", "the directory holds no"),
+    ],
+)
+def test_an_input_that_is_not_there_is_named(folder: Path, text: str, told: str) -> None:
+    (folder / "sub/empty").mkdir()
+    with pytest.raises(BadInputError, match=told) as error:
+        listed([str(folder / "a.parquet"), str(folder / text)])
+    assert str(folder / text) in str(error.value)
+
+
+def test_no_input_at_all_is_told() -> None:
+    with pytest.raises(BadInputError, match="no input: name files"):
+        listed([])
+
+
+def test_an_unknown_scheme_is_told() -> None:
+    with pytest.raises(BadInputError, match=r"sdfkj://x/y\.parquet: .*sdfkj"):
+        listed(["sdfkj://x/y.parquet"])
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet"])
+def test_what_is_named_like_data_and_is_none_is_listed_so_that_it_will_be_named(folder: Path, pattern: str) -> None:
+    (folder / "link.parquet").symlink_to("nowhere")
+    (folder / "loop.parquet").symlink_to("loop.parquet")
+    os.mkfifo(folder / "pipe.parquet")
+    (folder / "empty.parquet").mkdir()
+    (folder / "full.parquet").mkdir()
+    (folder / "full.parquet/part.parquet").write_bytes(b"xx")
+    found = dict(names(listed([str(folder / pattern)]), folder))
+    odd = dict.fromkeys(("link.parquet", "loop.parquet", "pipe.parquet", "empty.parquet"), 0)
+    assert odd.items() <= found.items()
+    assert found["full.parquet/part.parquet"] == 2
+    assert "full.parquet" not in found
+    assert {"a.parquet", "b.parquet"} <= found.keys()
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "bad*"])
+def test_a_name_that_is_not_utf8_is_listed_as_it_can_be_written(folder: Path, pattern: str) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/bad\xff.parquet")).write_bytes(b"x")
+    found = listed([str(folder / pattern)])
+    assert SourceFile(f"{folder}/bad\\udcff.parquet", 1, NOT_UTF8) in found
+    assert all(file.url.encode() for file in found)
+
+
+PATTERNS = (
+    *("*", "*.parquet", "**", "**/*.parquet", "*/*", "su?/*.parquet", "**/sub/**", "[!a]*", "sub/c.parquet"),
+    *("sub/[c].parquet", "*/../*.parquet", ".*", "**/.h*", "sub/**/*", "deep/**/c*", "nowhere/*", "*/nowhere"),
+)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_glob_matches_what_python_s_glob_matches(folder: Path, pattern: str) -> None:
+    (folder / "deep/x/y").mkdir(parents=True)
+    (folder / "deep/x/y/c.parquet").touch()
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden/h.parquet").touch()
+    (folder / "linked").symlink_to("deep")
+    expected = {Path(name) for name in glob.glob(f"{folder}/{pattern}", recursive=True) if not Path(name).is_dir()}  # noqa: PTH207
+    assert set(files_matching(folder / pattern)) == expected
+
+
+def test_a_circle_of_links_ends(folder: Path) -> None:
+    (folder / "sub/up").symlink_to("..")
+    assert [path.name for path in files_matching(folder / "**/c.parquet")].count("c.parquet") >= 1
+
+
+ERRNOS = [number for number in errno.errorcode if number not in (errno.ENOENT, *OF_THE_PATH)]
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet", "sub/c.parquet", "*/c.parquet"])
+@pytest.mark.parametrize("touched", ["scandir", "stat"])
+def test_no_error_of_the_machine_makes_a_listing_shorter(
+    folder: Path, pattern: str, touched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = listed([str(folder / pattern)])
+    real = getattr(os, touched)
+    fails_at, calls, number = -1, 0, 0
+
+    def failing(path: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        if str(path).startswith(str(folder)):
+            calls += 1
+            if calls == fails_at:
+                raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, touched, failing)
+    listed([str(folder / pattern)])
+    num_calls = calls
+    for fails_at in range(1, num_calls + 1):
+        for number in ERRNOS if fails_at == 1 else ERRNOS[::20]:
+            calls = 0
+            with pytest.raises(TransientError, match=re.escape(os.strerror(number))) as told:
+                listed([str(folder / pattern)])
+            assert str(folder) in str(told.value)
+    fails_at = -1
+    assert listed([str(folder / pattern)]) == expected
+
+
+def test_files_of_which_none_can_be_read_are_told_before_the_run_begins(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(BadInputError, match=r"none of its 3 files can be read; the first is .*/a\.parquet"):
+        listed([str(folder)])
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, str(1 << 63), "1e5", "-1"])
+def test_a_size_that_no_file_has_is_refused(folder: Path, size: str) -> None:
+    (folder / "list").write_text(f"https://host/f.parquet\t{size}\n")
+    with pytest.raises(BadInputError, match="expected an input, or URL, size"):
+        listed([f"@{folder}/list"])
+
+
+@pytest.mark.parametrize("rest", ["", "\t7", "\t7\tadler32=0123abcd"])
+@pytest.mark.parametrize("scheme", ["", "file://", "https://host", "pelican://host"])
+def test_a_path_with_a_zero_byte_is_refused(folder: Path, scheme: str, rest: str) -> None:
+    (folder / "list").write_text(f"{scheme}/data/\0.parquet{rest}\n")
+    with pytest.raises(BadInputError, match="zero byte"):
+        listed([f"@{folder}/list"])
+    with pytest.raises(BadInputError, match="zero byte"):
+        listed([f"@{folder}/\0list"])
+    assert list(named_inputs([f"@{folder}/\0list"])) == []
+
+
+@pytest.mark.parametrize("prefix", ["", "@", "file://"])
+def test_the_home_of_a_user_that_does_not_exist_is_refused(prefix: str) -> None:
+    with pytest.raises(BadInputError, match=r"~nosuchuser/x: .*home"):
+        listed([f"{prefix}~nosuchuser/x"])
+    assert list(named_inputs(["@~nosuchuser/x"])) == []
+
+
+def test_no_error_of_the_machine_at_an_entry_makes_a_listing_shorter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems don't tell an entry's kind: it is asked for then, which may fail."""
+
+    class Entry:
+        path = str(folder / "a.parquet")
+
+        def is_dir(self, *, follow_symlinks: bool) -> bool:
+            raise OSError(number, os.strerror(number), self.path)
+
+    monkeypatch.setattr(local_listing, "_entries", lambda folder: [Entry()])
+    for number in ERRNOS:
+        with pytest.raises(TransientError, match=re.escape(os.strerror(number))):
+            listed([str(folder)])
+    number = errno.ENOENT
+    assert names(listed([str(folder)]), folder) == [("a.parquet", 1)], "whatever it was, staging names it"
+
+
+def test_files_whose_machine_fails_are_not_told_as_files_that_none_may_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.stat
+
+    def failing(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.suffix == ".parquet":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", failing)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(TransientError, match="Input/output error"):
+        listed([str(folder)])
+
+
+# ------------------------------------------------------------------ remote
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    fs = fsspec.filesystem("memory")
+    for name, size in [("/in/b.parquet", 2), ("/in/a.parquet", 1), ("/in/sub/c.parquet", 3), ("/in/readme", 4)]:
+        fs.pipe_file(name, b"x" * size)
+    yield "memory://in"
+    fs.rm("/in", recursive=True)
+
+
+def test_a_remote_folder_glob_and_file_are_listed_with_sizes(memory: str) -> None:
+    a, b, c = (SourceFile(f"memory:///in/{name}.parquet", size) for name, size in [("a", 1), ("b", 2), ("sub/c", 3)])
+    assert listed([memory]) == [a, b, c]
+    assert listed([f"{memory}/*.parquet"]) == [a, b]
+    assert listed([f"{memory}/**/*.parquet"]) in ([a, b, c], [c])
+    assert listed([f"{memory}/b.parquet", memory]) == [b, a, c]
+
+
+@pytest.mark.parametrize("name", ["nowhere.parquet", "nowhere-*.parquet", "sub/x?"])
+def test_a_remote_input_that_is_not_there_is_named(memory: str, name: str) -> None:
+    with pytest.raises(BadInputError, match=r"no such file|no file matches"):
+        listed([f"{memory}/{name}"])
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        if "broken" in self.path:
+            self.send_error(500)
+        else:
+            super().do_HEAD()
+
+    def do_GET(self) -> None:
+        if "broken" in self.path:
+            self.send_error(500)
+        else:
+            super().do_GET()
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
+        thread = threading.Thread(target=made.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{made.server_port}"
+        made.shutdown()
+        thread.join()
+
+
+def test_a_file_behind_http_has_its_size_and_url(server: str) -> None:
+    assert listed([f"{server}/b.parquet"]) == [SourceFile(f"{server}/b.parquet", 2)]
+
+
+def test_a_query_is_part_of_the_url(server: str) -> None:
+    assert listed([f"{server}/b.parquet?set=1"]) == [SourceFile(f"{server}/b.parquet?set=1", 2)]
+
+
+def test_a_missing_file_behind_http_is_named(server: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{server}/nowhere\.parquet"):
+        listed([f"{server}/nowhere.parquet"])
+
+
+def test_a_server_that_fails_is_told_in_one_line(server: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{server}/broken\.parquet"):
+        listed([f"{server}/broken.parquet"])
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(BadInputError, match=r"http://127\.0\.0\.1:9/x\.parquet: can't be listed"):
+        listed(["http://127.0.0.1:9/x.parquet"])
+
+
+def test_a_list_file_names_inputs_or_files_with_size_and_checksum(folder: Path) -> None:
+    lines = [
+        "# a comment",
+        "",
+        str(folder / "*.parquet"),
+        "pelican://h/x y.parquet\t7\tadler32=0123abcd",
+        "pelican://h/z\t0",
+    ]
+    (folder / "list.txt").write_text("\n".join(lines))
+    assert listed([f"@{folder}/list.txt"])[-2:] == [
+        SourceFile("pelican://h/x y.parquet", 7, "adler32=0123abcd"),
+        SourceFile("pelican://h/z", 0),
+    ]
+    assert names(listed([f"@{folder}/list.txt"])[:2], folder) == [("a.parquet", 1), ("b.parquet", 2)]
+
+
+@pytest.mark.parametrize("line", ["x\tmany", "x\t5\tcrc64=00", "x\t5\tmd5=00\tmore", "@other", "x\t-5"])
+def test_a_line_of_a_list_that_is_none_is_named(folder: Path, line: str) -> None:
+    (folder / "list.txt").write_text(f"{folder}/a.parquet\n{line}\n")
+    with pytest.raises(BadInputError, match=r"list\.txt, line 2: "):
+        listed([f"@{folder}/list.txt"])

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from muon_files import Event, make_event, make_events, make_table, write_events
+
+from common.files.parquet import reader as parquet
+from common.files.parquet.reader import ParquetReader
+from common.files.reader import Beat
+from common.files.rows import BadRowsError, RaggedRows
+from common.input_errors import MachineError
+from common.messages import Part
+from common.schema import MUONS
+
+
+@pytest.fixture
+def reader() -> Iterator[ParquetReader]:
+    made = ParquetReader(MUONS)
+    yield made
+    made.close()
+
+
+def part_of(path: Path, rows: int, *, row_group: int = 0, first_row: int = 0) -> Part:
+    return Part(0, str(path), row_group, first_row, rows, 1 << 20, 0)
+
+
+def read(reader: ParquetReader, *parts: Part, beat: Beat = lambda: None) -> RaggedRows:
+    """The rows in one piece."""
+    pieces = reader.read(parts, beat)
+    nulls = [np.zeros(len(one.counts), np.bool_) if one.is_null is None else one.is_null for one in pieces]
+    return RaggedRows(
+        counts=np.concatenate([one.counts for one in pieces]),
+        event_columns={n: np.concatenate([one.event_columns[n] for one in pieces]) for n in pieces[0].event_columns},
+        particle_columns={
+            n: np.concatenate([one.particle_columns[n] for one in pieces]) for n in pieces[0].particle_columns
+        },
+        large=pieces[0].large,
+        large_events=pieces[0].large_events,
+        particles_dropped=sum(one.particles_dropped for one in pieces),
+        is_null=np.concatenate(nulls),
+    )
+
+
+def assert_rows(rows: RaggedRows, events: list[Event]) -> None:
+    """What the reader gave is what a loop over the events gives."""
+    assert rows.counts.tolist() == [len(event.muons) for event in events]
+    primary = np.array([event.primary for event in events], "<f4").reshape(-1, 4)
+    assert np.array_equal(rows.event_columns["primary"], primary)
+    ids = np.array([(event.major, event.minor) for event in events], "<u8").reshape(-1, 2)
+    assert np.array_equal(rows.event_columns["primary_id"], ids)
+    muons = np.array([muon for event in events for muon in event.muons], "<f4").reshape(-1, 3)
+    assert np.array_equal(rows.particle_columns["muons"], muons)
+    assert {name: array.dtype.str for name, array in rows.event_columns.items()} == {
+        "primary": "<f4",
+        "primary_id": "<u8",
+    }
+
+
+@pytest.mark.parametrize("list_of", [pa.list_, pa.large_list])
+@pytest.mark.parametrize("number", [pa.float32(), pa.float64()])
+def test_rows_are_what_a_loop_over_them_gives(
+    tmp_path: Path, reader: ParquetReader, list_of: object, number: pa.DataType
+) -> None:
+    events = make_events([3, 0, 1, 7, 0, 0, 2])
+    pq.write_table(make_table(events, list_of=list_of, number=number), tmp_path / "f.parquet")  # type: ignore[arg-type]
+    assert_rows(read(reader, part_of(tmp_path / "f.parquet", 7)), events)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.data())
+def test_any_part_of_a_row_group_is_those_rows(
+    tmp_path_factory: pytest.TempPathFactory, counts: list[int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("f") / "f.parquet"
+    events = make_events(counts)
+    write_events(path, events, row_group_rows=15)
+    row_group = data.draw(st.integers(0, (len(events) - 1) // 15))
+    group = events[row_group * 15 : (row_group + 1) * 15]
+    first = data.draw(st.integers(0, len(group) - 1))
+    rows = data.draw(st.integers(1, len(group) - first))
+    reader = ParquetReader(MUONS)
+    for batch_rows in (1 << 15, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parquet, "_BATCH_ROWS", batch_rows)
+            found = read(reader, part_of(path, rows, row_group=row_group, first_row=first))
+        assert_rows(found, group[first : first + rows])
+    reader.close()
+
+
+def test_the_beat_comes_with_every_record_batch(
+    tmp_path: Path, reader: ParquetReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 4)
+    beats: list[int] = []
+    path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
+    read(reader, part_of(path, 20), beat=lambda: beats.append(1))
+    assert len(beats) == 5
+
+
+def test_the_beat_comes_on_the_way_to_a_span_far_behind_in_its_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: ParquetReader
+) -> None:
+    monkeypatch.setattr(parquet, "_BATCH_ROWS", 2)
+    path = write_events(tmp_path / "f.parquet", make_events([1] * 20))
+    beats: list[int] = []
+    read(reader, part_of(path, 2, first_row=18), beat=lambda: beats.append(1))
+    assert len(beats) >= 10
+
+
+@pytest.mark.parametrize("energy_gev", [0.0, -0.0, -1.0, -1e30])
+def test_particles_without_energy_are_dropped_and_counted(
+    tmp_path: Path, reader: ParquetReader, energy_gev: float
+) -> None:
+    filler = (energy_gev, 0.0, 0.0)
+    events = [
+        replace(make_event(0, 0), muons=(filler,)),
+        make_event(1, 2),
+        replace(make_event(2, 0), muons=(filler, (5.0, 1.0, 2.0), filler)),
+    ]
+    rows = read(reader, part_of(write_events(tmp_path / "f.parquet", events), 3))
+    assert rows.particles_dropped == 3
+    assert_rows(rows, [make_event(0, 0), make_event(1, 2), replace(make_event(2, 0), muons=((5.0, 1.0, 2.0),))])
+
+
+GOOD = [make_event(number, 2) for number in range(12)]
+BROKEN_ROW = 9
+
+
+def broken(**fields: object) -> list[Event]:
+    """GOOD, but one event is another; the ninth row of a part that begins at row 4 is row 9 of the row group."""
+    events = list(GOOD)
+    events[BROKEN_ROW] = replace(events[BROKEN_ROW], **fields)  # type: ignore[arg-type]
+    return events
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "told"),
+    [
+        ({"muons": ((1.0, 2.0, 3.0), (NAN, 0.0, 0.0))}, "muons", "energy_gev is nan"),
+        ({"muons": ((1.0, INF, 3.0),)}, "muons", "x_m is inf"),
+        ({"muons": ((1.0, 2.0, NAN),)}, "muons", "y_m is nan"),
+        ({"muons": ((1.0, 2.0, 1e300),)}, "muons", "y_m is inf"),
+        ({"muons": ((1.0, 2.0),)}, "muons", "a list has 2 numbers; expected 3"),
+        ({"muons": ((1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0))}, "muons", "a list has 4 numbers; expected 3"),
+        ({"muons": ((1.0, None, 3.0),)}, "muons", "a number is null"),
+        ({"muons": (None,)}, "muons", "a particle is null"),
+        ({"muons": None}, "muons", "the value is null"),
+        ({"primary": None}, "primary", "the value is null"),
+        ({"primary": (1.0, 0.5, None, 3.0)}, "primary", "a number is null"),
+        ({"primary": (1.0, 0.5, 4.0)}, "primary", "a list has 3 numbers; expected 4"),
+        ({"primary": (NAN, 0.5, 4.0, 1500.0)}, "primary", "energy_gev is nan"),
+        ({"primary": (0.0, 0.5, 4.0, 1500.0)}, "primary", "energy_gev is 0"),
+        ({"primary": (5.0, -0.5, 4.0, 1500.0)}, "primary", "zenith_rad is -0.5"),
+        ({"major": None}, "primary_major_id", "the value is null"),
+        ({"minor": None}, "primary_minor_id", "the value is null"),
+    ],
+)
+@pytest.mark.parametrize("first_row", [0, 4])
+def test_bad_rows_are_named_with_file_row_group_column_and_row(
+    tmp_path: Path, reader: ParquetReader, fields: dict[str, object], column: str, told: str, first_row: int
+) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(make_table(broken(**fields), number=pa.float64()), path)
+    with pytest.raises(BadRowsError) as error:
+        read(reader, part_of(path, 12 - first_row, first_row=first_row))
+    assert str(error.value).startswith(f"{path}: row group 0, column '{column}', row {BROKEN_ROW}: {told}")
+
+
+def test_rows_outside_the_part_are_not_looked_at(tmp_path: Path, reader: ParquetReader) -> None:
+    path = write_events(tmp_path / "f.parquet", broken(muons=((NAN, 0.0, 0.0),)))
+    assert_rows(read(reader, part_of(path, BROKEN_ROW)), GOOD[:BROKEN_ROW])
+
+
+def test_a_staged_file_is_told_by_its_remote_name(tmp_path: Path, reader: ParquetReader) -> None:
+    path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
+    with pytest.raises(BadRowsError, match=r"^pelican://osg/f\.parquet: row group 3 can't be read: "):
+        read(reader, replace(part_of(path, 1, row_group=3), remote="pelican://osg/f.parquet"))
+
+
+def test_a_file_that_this_machine_cannot_open_says_nothing_of_the_file(tmp_path: Path, reader: ParquetReader) -> None:
+    with pytest.raises(MachineError, match="No such file"):
+        read(reader, part_of(tmp_path / "not mounted here", 1))
+
+
+def test_rows_of_a_file_that_was_planned_and_is_gone_are_quarantined(reader: ParquetReader) -> None:
+    part = replace(part_of(Path("x"), 5), path="", remote="/data/f.parquet")
+    with pytest.raises(
+        BadRowsError, match=r"^/data/f\.parquet: row group 0: the file was there when the plan was made"
+    ):
+        read(reader, part)
+
+
+def test_a_file_that_was_evicted_is_closed_before_the_next_is_opened(tmp_path: Path, reader: ParquetReader) -> None:
+    first, second = (write_events(tmp_path / f"{name}.parquet", make_events([1])) for name in "ab")
+    read(reader, part_of(first, 1))
+    first.unlink()
+    read(reader, part_of(second, 1))
+    maps = Path("/proc/self/maps").read_text() + "".join(
+        str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
+    )
+    assert str(first) not in maps
+    assert str(second) in maps
+
+
+def test_a_row_group_that_is_not_there_or_shorter_is_told(tmp_path: Path, reader: ParquetReader) -> None:
+    path = write_events(tmp_path / "f.parquet", make_events([1, 1]))
+    with pytest.raises(BadRowsError, match="row group 3 can't be read"):
+        read(reader, part_of(path, 1, row_group=3))
+    with pytest.raises(BadRowsError, match="has 2 of the 5 rows that its footer promised"):
+        read(reader, part_of(path, 5))
+
+
+def test_a_page_that_is_damaged_is_told(tmp_path: Path, reader: ParquetReader) -> None:
+    path = tmp_path / "f.parquet"
+    pq.write_table(make_table(make_events([3] * 500)), path, compression="zstd", use_dictionary=False)
+    raw = bytearray(path.read_bytes())
+    raw[100 : len(raw) // 2] = bytes(len(raw) // 2 - 100)
+    path.write_bytes(raw)
+    with pytest.raises(BadRowsError, match="row group 0 can't be read"):
+        read(reader, part_of(path, 500))
+
+
+def test_only_so_many_files_stay_open(tmp_path: Path, reader: ParquetReader) -> None:
+    paths = [write_events(tmp_path / f"{i}.parquet", make_events([1])) for i in range(20)]
+    for path in [*paths, *paths]:
+        assert_rows(read(reader, part_of(path, 1)), make_events([1]))
+        assert len(reader._files) <= parquet._OPEN_FILES

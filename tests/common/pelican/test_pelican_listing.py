@@ -1,0 +1,260 @@
+"""Listings and globs: one request a directory, hostile names refused, nothing hangs, every failure with guidance."""
+
+from __future__ import annotations
+
+import glob
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from federation.client import client_options
+from federation.federation import Federation
+
+from common.errors import BadInputError
+from common.pelican.config import PelicanConfig
+from common.pelican.errors import DeniedError, NotFoundError, UnavailableError
+from common.pelican.glob_walk import GlobWalk
+from common.pelican.listing import Progress
+from common.pelican.threads import PelicanThread
+from common.pelican.webdav import MalformedListing, parse_listing
+
+QUICK = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=0.5, list_tries=2)
+SUFFIXES = (".parquet",)
+
+R0 = [("r0/a.parquet", 1), ("r0/b.parquet", 2)]
+
+
+@pytest.fixture
+def thread(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[PelicanThread]:
+    for name, value in federation.certs.client_env().items():
+        monkeypatch.setenv(name, value)
+    made = PelicanThread(QUICK)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tree(federation: Federation, request: pytest.FixtureRequest) -> str:
+    """A tree with three ranges of files of different sizes; the path of its root."""
+    root = f"/public/tree{abs(hash(request.node.name))}"
+    for name, size in (("r0/a.parquet", 1), ("r0/b.parquet", 2), ("r0/notes.txt", 3), ("r1/c.parquet", 4)):
+        federation.put(f"{root}/{name}", b"x" * size)
+    federation.put(f"{root}/r1/deep/er/d.parquet", b"x" * 5)
+    federation.put(f"{root}/r1/.hidden/e.parquet", b"x")
+    federation.make_directory(f"{root}/empty")
+    federation.log.clear()
+    return root
+
+
+def names(federation: Federation, thread: PelicanThread, root: str, pattern: str) -> list[tuple[str, int]]:
+    url = federation.url(root)
+    return [(name.removeprefix(f"{url}/"), size) for name, size in thread.expand(f"{url}/{pattern}", SUFFIXES)]
+
+
+def num_listings(federation: Federation) -> int:
+    return sum(entry["method"] == "PROPFIND" and entry["server"] == "origin" for entry in federation.log)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected", "listings"),
+    [
+        ("r0/*.parquet", [("r0/a.parquet", 1), ("r0/b.parquet", 2)], 1),
+        ("r?/*.parquet", [("r0/a.parquet", 1), ("r0/b.parquet", 2), ("r1/c.parquet", 4)], 3),
+        (
+            "**/*.parquet",
+            [("r0/a.parquet", 1), ("r0/b.parquet", 2), ("r1/c.parquet", 4), ("r1/deep/er/d.parquet", 5)],
+            6,
+        ),
+        ("r[1-9]/**/d.parquet", [("r1/deep/er/d.parquet", 5)], 4),
+        ("r0/a.parquet", [("r0/a.parquet", 1)], 1),
+        ("r1", [("r1/c.parquet", 4), ("r1/deep/er/d.parquet", 5)], 3),
+    ],
+)
+def test_a_glob_costs_one_listing_a_directory_and_none_a_file(
+    federation: Federation,
+    thread: PelicanThread,
+    tree: str,
+    pattern: str,
+    expected: list[tuple[str, int]],
+    listings: int,
+) -> None:
+    assert names(federation, thread, tree, pattern) == expected
+    assert num_listings(federation) == listings
+    assert not [entry for entry in federation.log if entry["method"] in ("HEAD", "GET") and "cache" in entry["server"]]
+
+
+def test_our_listing_is_the_one_of_pelicanfs(federation: Federation, thread: PelicanThread, tree: str) -> None:
+    filesystem = fsspec.filesystem(
+        "pelican",
+        federation_discovery_url=federation.discovery,
+        skip_instance_cache=True,
+        **client_options(federation.certs.ca_pem),
+    )
+    theirs = [(info["name"], info["size"]) for info in filesystem.ls(f"{tree}/r0", detail=True)]
+    ours = thread.expand(federation.url(f"{tree}/r0/*"), SUFFIXES)
+    assert [(name.removeprefix(federation.url("")), size) for name, size in ours] == sorted(theirs)
+
+
+@pytest.mark.parametrize("pattern", ["nowhere/*.parquet", "r0/*.h5", "empty/*.parquet", "r0/z.parquet", "empty"])
+def test_nothing_there_is_not_found(federation: Federation, thread: PelicanThread, tree: str, pattern: str) -> None:
+    with pytest.raises(NotFoundError, match=r"no such file or directory|no file"):
+        names(federation, thread, tree, pattern)
+
+
+def test_progress_is_told(federation: Federation, thread: PelicanThread, tree: str) -> None:
+    told: list[Progress] = []
+    thread.expand(federation.url(f"{tree}/r?/*.parquet"), SUFFIXES, told.append)
+    assert told == [Progress(1, 0), Progress(3, 3)]
+
+
+@pytest.mark.parametrize("kind", ["hang", "disconnect", "status"])
+def test_a_listing_that_fails_once_is_tried_again(
+    federation: Federation, thread: PelicanThread, tree: str, kind: str
+) -> None:
+    federation.origin.fault(kind, 500 if kind == "status" else 0, methods=("PROPFIND",), times=1)
+    assert len(names(federation, thread, tree, "r0/*.parquet")) == 2
+
+
+def test_a_listing_that_hangs_for_ever_ends_with_its_time_limit(
+    federation: Federation, thread: PelicanThread, tree: str
+) -> None:
+    federation.origin.fault("hang", methods=("PROPFIND",))
+    with pytest.raises(UnavailableError, match=r"the listing can't be reached within 0\.5 s: https"):
+        names(federation, thread, tree, "r0/*.parquet")
+    assert num_listings(federation) == 2
+
+
+def test_a_part_of_a_tree_that_can_not_be_listed_is_an_error_and_no_shorter_list(
+    federation: Federation, thread: PelicanThread, tree: str
+) -> None:
+    federation.origin.fault("status", 404, match="deep", methods=("PROPFIND",))
+    with pytest.raises(UnavailableError, match="it was there a moment ago"):
+        names(federation, thread, tree, "**/*.parquet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "error", "text"),
+    [
+        ("status", 404, BadInputError, "is no Pelican federation: .* answered 404; is the host right"),
+        ("status", 500, UnavailableError, "discovery answered 500"),
+        ("html", 0, BadInputError, "names no director"),
+        ("no-director", 0, BadInputError, "names no director"),
+    ],
+)
+def test_a_wrong_discovery_is_told(
+    federation: Federation, thread: PelicanThread, tree: str, kind: str, value: float, error: type, text: str
+) -> None:
+    federation.director.fault(kind, value, match="pelican-configuration")
+    with pytest.raises(error, match=text):
+        names(federation, thread, tree, "r0/*.parquet")
+
+
+def test_a_host_that_is_not_there_is_told(thread: PelicanThread) -> None:
+    with pytest.raises(UnavailableError, match=r"the federation localhost:9 can't be reached"):
+        thread.expand("pelican://localhost:9/x/*.parquet", SUFFIXES)
+
+
+def test_a_namespace_that_nobody_has_is_told_with_the_directors_words(
+    federation: Federation, thread: PelicanThread
+) -> None:
+    with pytest.raises(NotFoundError, match="knows no such object or namespace"):
+        thread.expand(federation.url("/nobody/has/*.parquet"), SUFFIXES)
+
+
+def test_a_listing_that_needs_a_token_says_so(federation: Federation, thread: PelicanThread) -> None:
+    federation.put("/private/x/a.parquet", b"1")
+    with pytest.raises(DeniedError, match=r"refuses the listing \(40[13]\); no token was sent"):
+        thread.expand(federation.url("/private/x/*.parquet"), SUFFIXES)
+
+
+def test_hostile_names_in_a_listing_are_left_out_and_told(
+    federation: Federation, thread: PelicanThread, tree: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation.origin.fault("names", methods=("PROPFIND",))
+    found = [name for name, _ in names(federation, thread, tree, "r0/*")]
+    assert {"r0/a.parquet", "r0/with space.parquet", "r0/a,b.parquet", "r0/ü-µ-∇.parquet"} <= set(found)
+    assert not any(".." in name or "passwd" in name or "\0" in name for name in found)
+    assert "impossible names" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["a b.parquet", "a,b;c.parquet", "ü-∇.parquet", "a&b=c.parquet"])
+def test_names_of_every_kind_are_listed_as_they_are(
+    federation: Federation, thread: PelicanThread, tree: str, name: str
+) -> None:
+    federation.put(f"{tree}/odd/{name}", b"123")
+    assert names(federation, thread, tree, "odd/*") == [(f"odd/{name}", 3)]
+
+
+# ------------------------------------------------------------------ the pure parts
+
+
+def multistatus(*hrefs: str) -> bytes:
+    responses = "".join(f"<D:response><D:href>{href}</D:href></D:response>" for href in hrefs)
+    return f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{responses}</D:multistatus>'.encode()
+
+
+@pytest.mark.parametrize(
+    ("hrefs", "raw_names", "expected"),
+    [
+        (["/d/a%20b", "/d/c"], False, ["a b", "c"]),
+        (["/d/a%41", "/d/c d"], False, ["a%41", "c d"]),
+        (["/d/a%41"], True, ["a%41"]),
+        (["https://host/d/a", "/prefix/d/b"], False, ["a", "b"]),
+    ],
+)
+def test_escaped_and_raw_names_are_told_apart(hrefs: list[str], raw_names: bool, expected: list[str]) -> None:
+    listing = parse_listing(multistatus("/d/", *hrefs), "/d", raw_names=raw_names)
+    assert [entry.name for entry in listing.entries] == expected
+    assert listing.itself is not None
+    assert listing.itself.is_dir
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html></html>", b"<a", b'<!DOCTYPE x [<!ENTITY a "b">]>' + multistatus("/d/a"), b"\xff\xfe"],
+)
+def test_what_is_no_listing_is_refused(body: bytes) -> None:
+    with pytest.raises(MalformedListing):
+        parse_listing(body, "/d", raw_names=False)
+
+
+@pytest.mark.parametrize("href", ["/d/../x", "/d/..", "/d/a/b", "/elsewhere", "/d/" + "x" * 300, "/d/a\x7fb"])
+def test_a_name_that_is_none_is_refused(href: str) -> None:
+    listing = parse_listing(multistatus(href), "/d", raw_names=True)
+    assert listing.entries == ()
+    assert len(listing.refused) == 1
+
+
+def test_a_glob_walk_finds_what_python_finds(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    parts = ["a", "b", "ab", ".h", "a1", "x.parquet", "y.h5"]
+    for _ in range(80):
+        folder = tmp_path.joinpath(*(rng.choice(parts[:5]) for _ in range(rng.randint(0, 3))))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / rng.choice(parts[5:])).touch()
+    segments = ["a", "*", "**", "a*", "?", "[ab]*", "*.parquet", "[!a]*", ".h", "y.h5", ".*"]
+    for _ in range(300):
+        pattern = "/".join(rng.choice(segments) for _ in range(rng.randint(1, 4))).replace("**/**", "**")
+        if "*" not in pattern and "?" not in pattern and "[" not in pattern:
+            continue
+        expected = {
+            name
+            for name in glob.glob(f"{tmp_path}/{pattern}", recursive=True)  # noqa: PTH207
+            if Path(name).is_file()
+        }
+        assert set(walked(GlobWalk(f"{tmp_path}/{pattern}"))) == expected, pattern
+
+
+def walked(walk: GlobWalk) -> Iterator[str]:
+    level: list[tuple[Path, Any]] = [(Path(walk.root), walk.start)]
+    while level:
+        path, places = level.pop()
+        for entry in path.iterdir() if path.is_dir() else ():
+            if entry.is_dir():
+                if following := walk.into(places, entry.name):
+                    level.append((entry, following))
+            elif walk.takes(places, entry.name):
+                yield str(entry)

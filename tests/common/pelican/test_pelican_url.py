@@ -1,0 +1,118 @@
+"""Pelican addresses: read, written, and compared with what directors write."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pytest
+
+from common.errors import BadInputError
+from common.pelican.url import PelicanUrl, escaped, is_pelican, server_of
+
+NAMES = [
+    "a.parquet",
+    "with space",
+    "100%",
+    "a%41b",
+    "a,b;c",
+    "ü-µ-∇",
+    "a=b&c+d@e:$",
+    "#hash",
+    "q?x=1",
+    "[1]*",
+    "~x",
+    '"<>"',
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "federation", "path"),
+    [
+        ("pelican://osg-htc.org/icecube/a.parquet", "osg-htc.org", "/icecube/a.parquet"),
+        ("pelican://localhost:8443/x", "localhost:8443", "/x"),
+        ("pelican://host/dir/", "host", "/dir"),
+        ("pelican://host", "host", "/"),
+        ("pelican://host/", "host", "/"),
+        ("osdf:///icecube/a.parquet", "osg-htc.org", "/icecube/a.parquet"),
+        ("osdf://icecube/a.parquet", "osg-htc.org", "/icecube/a.parquet"),
+    ],
+)
+def test_addresses_are_read(text: str, federation: str, path: str) -> None:
+    assert PelicanUrl.parse(text) == PelicanUrl(federation, path)
+    assert is_pelican(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["pelican://", "pelican:///x", "https://host/x", "/local/x", "host/x", "pelican:/host/x"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match="expected pelican://HOST/path"):
+        PelicanUrl.parse(text)
+
+
+def test_a_password_in_an_address_is_refused() -> None:
+    with pytest.raises(BadInputError):
+        PelicanUrl.parse("pelican://user:secret@host/x")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_literal_in_addresses(name: str) -> None:
+    url = PelicanUrl.parse(f"pelican://host/d/{name}")
+    assert url.path == f"/d/{name}"
+    assert PelicanUrl.parse(str(url)) == url
+    assert str(PelicanUrl("host", "/elsewhere").at(url.path)) == str(url)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_escaped_paths_hold_nothing_that_ends_a_path_and_come_back_unescaped(name: str) -> None:
+    text = escaped(f"/d/{name}")
+    assert unquote(text) == f"/d/{name}"
+    assert text.isascii()
+    assert not set(text) & set(' ?#"<>')
+    assert escaped("/a~b/c") == "/a~b/c"
+
+
+def go_escaped(path: str) -> str:
+    """As Go's url.URL.EscapedPath: it leaves more as it is than we do."""
+    kept = "-_.~$&+,/:;=@"
+    return "".join(
+        char
+        if char.isascii() and (char.isalnum() or char in kept)
+        else "".join(f"%{byte:02X}" for byte in char.encode())
+        for char in path
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("write", [escaped, go_escaped])
+def test_the_server_is_what_stands_before_the_path_however_it_is_escaped(name: str, write: object) -> None:
+    path = f"/ns/{name}"
+    assert callable(write)
+    assert server_of(f"https://cache:8443{write(path)}", path) == "https://cache:8443"
+    assert server_of(f"https://cache:8443{write(path)}?authz=x&directread", path) == "https://cache:8443"
+
+
+def test_a_prefix_of_the_server_belongs_to_it_and_stays_escaped() -> None:
+    path = "/ns/a b.parquet"
+    assert server_of("https://cache/api/v1%20beta/ns/a%20b.parquet", path) == "https://cache/api/v1%20beta"
+    assert server_of("https://cache/a,b/ns/a%20b.parquet", path) == "https://cache/a%2Cb"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://cache/ns/other.parquet",
+        "https://cache/ns/a.parquet/more",
+        "https://cache",
+        "cache/ns/a.parquet",
+        "",
+        "https://cache/?path=/ns/a.parquet",
+    ],
+)
+def test_the_address_of_something_else_has_no_server(url: str) -> None:
+    assert server_of(url, "/ns/a.parquet") is None
+
+
+@pytest.mark.parametrize("url", ["https://x/y", "/a", "pelican:/host", "osdf:/x"])
+def test_other_schemes_are_not_pelican(url: str) -> None:
+    assert not is_pelican(url)

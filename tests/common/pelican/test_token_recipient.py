@@ -1,0 +1,247 @@
+"""A token goes to the namespace that it was made for, and to no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from federation.federation import Federation
+from federation.issuer import Issuer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from token_places import own_places, token_file
+
+from common.pelican.config import PelicanConfig
+from common.pelican.errors import DeniedError, UnavailableError
+from common.pelican.threads import PelicanThread
+from common.pelican.tokens.claims import Claims
+from common.pelican.tokens.config import TokenConfig
+from common.pelican.tokens.recipient import Consent, Recipient, why_not
+from common.pelican.tokens.scopes import Need, Scope, needs
+from common.pelican.tokens.source import FoundTokens
+from common.pelican.upload import upload
+
+SHORT = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=2, list_tries=1)
+ANY = "https://wlcg.cern.ch/jwt/v1/any"
+ISSUERS = ["https://i.org", "https://i.org/x", "https://other.org", ""]
+FEDERATIONS = ["fed.org", "evil.org", "Fed.org", ""]
+AUDIENCES = [ANY, "ANY", "https://cache.org:8443", "cache.org", "https://cache.org", "evil.org:8443", "fed.org", "x"]
+SCOPES = ["storage.read:/d", "storage.read:/", "storage.read:/ns/d", "storage.read:/e", "storage.modify:/d"]
+
+
+def scope(text: str) -> Scope:
+    permission, _, path = text.partition(":")
+    return Scope(permission, path)
+
+
+CLAIMS = st.builds(
+    Claims,
+    issuer=st.sampled_from(ISSUERS),
+    scopes=st.none() | st.frozensets(st.sampled_from(SCOPES).map(scope), max_size=3),
+    audience=st.lists(st.sampled_from(AUDIENCES), max_size=2).map(tuple),
+)
+RECIPIENTS = st.builds(
+    Recipient,
+    federation=st.sampled_from(["fed.org", "evil.org"]),
+    server=st.sampled_from(["https://cache.org:8443", "https://evil.org:8443/p"]),
+    path=st.sampled_from(["/ns/d/a.parquet", "/ns/d"]),
+    issuers=st.lists(st.sampled_from(ISSUERS[:3]), max_size=2).map(tuple),
+    base_path=st.sampled_from(["", "/ns"]),
+    writes=st.booleans(),
+)
+CONSENTS = st.builds(Consent, federation=st.sampled_from(FEDERATIONS), may_write=st.booleans())
+
+
+@settings(max_examples=600, deadline=None)
+@given(CLAIMS, RECIPIENTS, CONSENTS)
+def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
+    claims: Claims, to: Recipient, consent: Consent
+) -> None:
+    named = consent.federation.lower()
+    host = to.server.removeprefix("https://").partition("/")[0]
+    bare = host.partition(":")[0]
+    takes = {ANY, "ANY", host, bare, f"https://{host}", f"https://{bare}", to.federation}
+    allows = {("storage.modify", "/d"), ("storage.modify", "/")} if to.writes else {("storage.read", "/")}
+    allows |= {("storage.read", "/d"), ("storage.read", "/ns/d")} if not to.writes else set()
+    if to.base_path != "/ns":
+        allows -= {("storage.read", "/d"), ("storage.modify", "/d")}
+    scopes = claims.scopes
+    fits = (
+        named in ("", to.federation)
+        and (bool(named) or scopes is not None)
+        and (scopes is None or (claims.issuer in to.issuers if to.issuers else bool(named)))
+        and (scopes is None or not claims.audience or bool(set(claims.audience) & takes))
+        and (scopes is None or any((one.permission, one.path) in allows for one in scopes))
+        and (consent.may_write or not any(one.permission == "storage.modify" for one in scopes or ()))
+    )
+    assert (why_not(claims, to, consent) == "") is fits, why_not(claims, to, consent)
+
+
+@given(st.text(max_size=30), st.sampled_from(["", "https://", ":", "/", "https:///", "http://[::1", "https://x:99999"]))
+@settings(max_examples=200, deadline=None)
+def test_no_odd_audience_is_taken_for_everybody(tail: str, head: str) -> None:
+    claims = Claims("https://i.org", frozenset([Scope("storage.read", "/")]), (head + tail,))
+    to = Recipient("fed.org", "https://cache.org", "/d", ("https://i.org",))
+    if head + tail not in AUDIENCES and not (head + tail).lower().strip("/").endswith(("cache.org", "fed.org")):
+        assert why_not(claims, to, Consent()) != ""
+
+
+# ------------------------------------------------------------------ with a federation
+
+LIGHT = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
+
+
+class Run:
+    """What a run in this federation has of tokens."""
+
+    def __init__(self, federation: Federation, environment: dict[str, str]) -> None:
+        self.federation = federation
+        self.environment = environment
+        self.threads: list[PelicanThread] = []
+        federation.put("/private/r/a.parquet", b"12345")
+        federation.log.clear()
+
+    def thread(self, *, writes: bool = False, **config: object) -> PelicanThread:
+        inputs = [self.federation.url("/private/r/*.parquet")]
+        need = needs(inputs, storage_prefix="/private")[0]
+        need = Need(need.federation, need.scopes, writes)
+        settings = TokenConfig.model_validate({"storage_prefix": "/private", **config})
+        make = lambda host: FoundTokens(need, settings, environment=self.environment)  # noqa: E731
+        self.threads.append(PelicanThread(SHORT, make))
+        return self.threads[-1]
+
+    def listed(self, **config: object) -> list[str]:
+        url = self.federation.url("/private/r/*.parquet")
+        return [name.rpartition("/")[2] for name, _ in self.thread(**config).expand(url, (".parquet",))]
+
+    @property
+    def sent(self) -> set[str]:
+        """Authorization headers that any server saw."""
+        return {entry["auth"] for entry in self.federation.log if entry["auth"]}
+
+
+@pytest.fixture
+def run(federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    for name, value in federation.certs.client_env().items():
+        monkeypatch.setenv(name, value)
+    made = Run(federation, own_places(monkeypatch, tmp_path))
+    yield made
+    for thread in made.threads:
+        thread.close()
+
+
+@LIGHT
+def test_a_token_of_another_issuer_never_leaves_the_process_and_the_message_says_why(run: Run, tmp_path: Path) -> None:
+    token = Issuer("https://elsewhere.example").mint("storage.read:/ storage.modify:/secret")
+    run.environment["BEARER_TOKEN"] = token
+    url = run.federation.url("/private/r/a.parquet")
+    with pytest.raises(UnavailableError) as caught:
+        run.listed()
+    with pytest.raises(UnavailableError):
+        run.thread().download(url, tmp_path / "a", 5)
+    assert run.sent == set()
+    assert "BEARER_TOKEN (environment)" in str(caught.value)
+    run.environment["BEARER_TOKEN"] = Issuer("https://elsewhere.example").mint("storage.read:/")
+    with pytest.raises(
+        UnavailableError, match=r"of https://elsewhere\.example, .* takes those of https://localhost:\d+/issuer.*`icest"
+    ):
+        run.listed()
+    assert run.sent == set()
+
+
+@LIGHT
+def test_the_namespaces_own_token_is_sent_as_before(run: Run, tmp_path: Path) -> None:
+    token = run.federation.issuer.mint("storage.read:/r")
+    run.environment["BEARER_TOKEN"] = token
+    assert run.listed() == ["a.parquet"]
+    run.thread().download(run.federation.url("/private/r/a.parquet"), tmp_path / "a", 5)
+    assert run.sent == {f"Bearer {token}"}
+    assert not any(entry["auth"] for entry in run.federation.log if entry["server"] in ("director", "discovery"))
+
+
+@LIGHT
+def test_a_token_that_may_also_write_is_sent_only_if_the_user_names_its_file_or_the_run_writes(
+    run: Run, tmp_path: Path
+) -> None:
+    token = run.federation.issuer.mint("storage.read:/r storage.modify:/r")
+    run.environment["BEARER_TOKEN"] = token
+    with pytest.raises(UnavailableError, match=r"also allows storage\.modify:/r.*--token-file"):
+        run.listed()
+    assert run.sent == set()
+    assert run.listed(writes=True) == ["a.parquet"]
+    run.federation.log.clear()
+    assert run.listed(file=token_file(tmp_path / "token", token)) == ["a.parquet"]
+    assert run.sent == {f"Bearer {token}"}
+
+
+@LIGHT
+def test_a_narrower_token_in_a_later_place_goes_before_one_that_may_write(run: Run, tmp_path: Path) -> None:
+    reads = run.federation.issuer.mint("storage.read:/r")
+    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/ storage.create:/")
+    run.environment["BEARER_TOKEN_FILE"] = str(token_file(tmp_path / "token", reads))
+    assert run.listed() == ["a.parquet"]
+    assert run.sent == {f"Bearer {reads}"}
+
+
+@LIGHT
+@pytest.mark.parametrize("federation_name", ["", "osg-htc.org"])
+def test_an_opaque_token_goes_nowhere_but_to_the_federation_that_the_user_names(run: Run, federation_name: str) -> None:
+    run.environment["BEARER_TOKEN"] = "s3cret-opaque"
+    with pytest.raises(
+        UnavailableError, match=r"token\.federation=localhost|for the federation osg-htc\.org"
+    ) as caught:
+        run.listed(federation=federation_name)
+    assert "s3cret" not in str(caught.value)
+    assert run.sent == set()
+    with pytest.raises(DeniedError):  # its servers know the token not, but they see it
+        run.listed(federation=run.federation.discovery_host)
+    assert run.sent == {"Bearer s3cret-opaque"}
+
+
+@LIGHT
+def test_a_token_whose_scopes_are_elsewhere_stays_here(run: Run) -> None:
+    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/elsewhere openid")
+    with pytest.raises(UnavailableError, match=r"doesn't allow storage\.read:/r .*token\.storage_prefix"):
+        run.listed()
+    assert run.sent == set()
+
+
+@LIGHT
+def test_a_token_for_one_server_goes_to_no_other(run: Run, tmp_path: Path) -> None:
+    cache = run.federation.caches[1]
+    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/", audience=cache.url)
+    report = run.thread().download(run.federation.url("/private/r/a.parquet"), tmp_path / "a", 5)
+    assert [attempt.what for attempt in report.attempts] == ["403", "ok"]
+    assert {entry["server"] for entry in run.federation.log if entry["auth"]} == {cache.name}
+
+
+@LIGHT
+def test_a_write_needs_a_token_that_may_write_and_gets_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    url = run.federation.url("/private/r")
+    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/r")
+    with pytest.raises(UnavailableError, match=r"doesn't allow storage\.(create|modify):/r"):
+        run.thread(writes=True).run(lambda federation: upload(federation, "/private/r/b", tmp_path / "file"), url)
+    assert run.sent == set()
+    run.environment["BEARER_TOKEN"] = run.federation.issuer.mint("storage.read:/r storage.modify:/r")
+    run.thread(writes=True).run(lambda federation: upload(federation, "/private/r/b", tmp_path / "file"), url)
+    assert (run.federation.root / "private/r/b").read_bytes() == b"x"
+
+
+def test_two_namespaces_of_a_federation_get_each_their_own_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    environment = own_places(monkeypatch, tmp_path)
+    first, second = Issuer("https://one.org"), Issuer("https://two.org")
+    environment["BEARER_TOKEN"] = first.mint("storage.read:/")
+    environment["BEARER_TOKEN_FILE"] = str(token_file(tmp_path / "token", second.mint("storage.read:/")))
+    source = FoundTokens(Need("fed.org", (Scope("storage.read", "/"),)), TokenConfig(), environment=environment)
+    to = [Recipient("fed.org", "https://cache.org", "/d", (issuer.url,)) for issuer in (first, second)]
+
+    async def ask() -> list[str | None]:
+        return list(await asyncio.gather(*(source.current(to[number % 2]) for number in range(6))))
+
+    expected = [environment["BEARER_TOKEN"], (tmp_path / "token").read_text()]
+    assert asyncio.run(ask()) == expected * 3

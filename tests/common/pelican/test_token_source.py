@@ -1,0 +1,418 @@
+"""The token that is valid now: watched, renewed, refused, expired."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from federation.issuer import Issuer
+from token_places import SCOPE, Clock, a_source, minted, own_places, token_file
+
+from common.pelican.tokens.errors import BadTokenError, IssuerError, IssuerUnavailable, TokenExpired
+from common.pelican.tokens.source import REFUSED_RETRY_S, RETRY_S, Renew
+from common.pelican.tokens.store import Client, StoredToken, load_token, locked, save, token_folder, token_path
+
+NAME = f"bt_u{os.geteuid()}"
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    return own_places(monkeypatch, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer("https://issuer.example")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def keep(environment: dict[str, str], token: str, refresh_token: str = "r0") -> Path:
+    stored = StoredToken(
+        access_token=token,
+        refresh_token=refresh_token,
+        scope=SCOPE,
+        federation="osg-htc.org",
+        token_endpoint="https://issuer.example/token",
+        client=Client(issuer="https://issuer.example", client_id="me"),
+    )
+    path = token_path(token_folder(environment), stored)
+    save(path, stored)
+    return path
+
+
+def renewing(mint: Callable[[], str], answers: list[Exception | None], asked: list[str]) -> Renew:
+    """An issuer that rotates refresh tokens, and fails as it is told to."""
+
+    async def renew(stored: StoredToken) -> StoredToken:
+        asked.append(stored.refresh_token)
+        answer = answers.pop(0) if answers else None
+        if answer is not None:
+            raise answer
+        return stored.model_copy(update={"access_token": mint(), "refresh_token": f"r{len(asked)}"})
+
+    return renew
+
+
+def test_without_a_token_one_goes_without_and_is_told_where_none_was(environment: dict[str, str], clock: Clock) -> None:
+    source = a_source(environment, clock)
+
+    async def look() -> None:
+        assert await source.current() is None
+        assert not await source.refused(None)
+
+    asyncio.run(look())
+    assert f"shared/{NAME} hold none" in source.describe()
+    assert f"needed: {SCOPE}" in source.describe()
+
+
+def test_a_token_that_comes_later_is_taken_up(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    source = a_source(environment, clock)
+
+    async def look() -> None:
+        assert await source.current() is None
+        token = minted(issuer)
+        token_file(tmp_path / "shared" / NAME, token)
+        assert await source.refused(None)
+        assert await source.current() == token
+
+    asyncio.run(look())
+
+
+def test_a_file_that_changes_is_read_again_while_the_old_token_still_lasts(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    first, second = minted(issuer), minted(issuer, ttl_s=6000)
+    path = token_file(tmp_path / "token", first)
+    source = a_source(environment, clock, file=path)
+
+    async def look() -> None:
+        assert await source.current() == first
+        token_file(path, second)
+        assert await source.current() == second
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("broken", ["", "half a tok", "{", None])
+def test_a_file_that_is_away_or_half_written_costs_nothing_while_its_token_lasts(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path, broken: str | None
+) -> None:
+    first, second = minted(issuer), minted(issuer, ttl_s=6000)
+    path = token_file(tmp_path / "token", first)
+    source = a_source(environment, clock, file=path)
+
+    async def look() -> None:
+        assert await source.current() == first
+        if broken is None:
+            path.unlink()
+        else:
+            token_file(path, broken)
+        assert await source.current() == first
+        clock.now_s += 601
+        with pytest.raises(TokenExpired, match=str(path)):
+            await source.current()
+        token_file(path, second)
+        assert await source.current() == second
+
+    asyncio.run(look())
+
+
+def test_an_expired_token_pauses_with_guidance_and_a_new_one_goes_on_at_once(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    first, second = minted(issuer), minted(issuer, ttl_s=6000)
+    path = token_file(tmp_path / "token", first)
+    source = a_source(environment, clock, file=path)
+
+    async def look() -> None:
+        assert await source.current() == first
+        clock.now_s += 600 + 250
+        for _ in range(3):  # as often as it is retried
+            with pytest.raises(TokenExpired) as caught:
+                await source.current()
+        text = str(caught.value)
+        assert f"the token of {path} expired 4 min 10 s ago" in text
+        assert SCOPE in text
+        assert "put a new token into this file" in text
+        assert first not in text
+        token_file(path, second)
+        assert await source.current() == second
+
+    asyncio.run(look())
+
+
+def test_before_the_start_an_expired_token_is_an_error(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    expired = minted(issuer, ttl_s=-100)
+    source = a_source(environment | {"BEARER_TOKEN": expired}, clock)
+    with pytest.raises(
+        BadTokenError, match=r"BEARER_TOKEN \(environment\) expired 1 min 40 s ago.*--token-file"
+    ) as caught:
+        asyncio.run(source.check())
+    assert expired not in str(caught.value)
+    good = a_source(environment | {"BEARER_TOKEN": minted(issuer)}, clock)
+    assert asyncio.run(good.check()) == (
+        f"BEARER_TOKEN (environment): {SCOPE}; for any server, by https://issuer.example; expires in 10 min"
+    )
+    other = a_source(environment | {"BEARER_TOKEN": minted(issuer, "storage.read:/other")}, clock)
+    assert asyncio.run(other.check()).endswith(f"needed: {SCOPE}")
+
+
+def test_a_broken_place_that_was_named_stops_at_the_start_and_another_is_passed_over(
+    environment: dict[str, str], clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = token_file(tmp_path / "shared" / NAME, "two words")
+    source = a_source(environment, clock, file=broken)
+
+    async def look() -> None:
+        for _ in range(2):
+            with pytest.raises(BadTokenError, match="no token"):
+                await source.current()
+
+    asyncio.run(look())
+    by_chance = a_source(environment, clock)
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(by_chance.current()) is None
+    assert "this is no token" in by_chance.describe()
+    assert "this is no token" in caplog.text
+
+
+def test_an_expired_token_of_an_earlier_place_gives_way_to_a_valid_one(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    good = minted(issuer)
+    token_file(tmp_path / "shared" / NAME, good)
+    source = a_source(environment | {"BEARER_TOKEN": minted(issuer, ttl_s=-5)}, clock)
+    assert asyncio.run(source.current()) == good
+
+
+def test_a_refused_token_gives_way_to_each_other_one_once(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path
+) -> None:
+    first, second = minted(issuer), minted(issuer)
+    path = token_file(tmp_path / "shared" / NAME, second)
+    source = a_source(environment | {"BEARER_TOKEN": first}, clock)
+
+    async def look() -> None:
+        assert await source.current() == first
+        assert await source.refused(first)
+        assert await source.current() == second
+        assert await source.refused(first)  # another transfer comes late with the old one
+        assert not await source.refused(second)
+        assert not await source.refused(first)
+        assert not await source.refused(second)
+        assert await source.current() in (first, second)
+        third = minted(issuer)
+        token_file(path, third)
+        assert await source.refused(first)
+        assert await source.current() == third
+
+    asyncio.run(look())
+
+
+def test_a_stored_token_is_renewed_before_its_end_and_kept(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    first = minted(issuer, ttl_s=600)
+    path = keep(environment, first)
+    source = a_source(
+        environment, clock, renew=renewing(lambda: minted(issuer, ttl_s=600, now_s=clock.now_s), [], asked)
+    )
+
+    async def look() -> None:
+        assert await source.current() == first
+        clock.now_s += 539
+        assert await source.current() == first
+        clock.now_s += 2
+        second = await source.current()
+        assert second != first
+        assert load_token(path).access_token == second
+        assert load_token(path).refresh_token == "r1"
+        clock.now_s += 539
+        assert await source.current() == second
+        clock.now_s += 2
+        assert await source.current() != second
+
+    with caplog.at_level(logging.DEBUG):
+        asyncio.run(look())
+    assert asked == ["r0", "r1"]
+    assert "token renewed" in caplog.text
+    assert first not in caplog.text
+
+
+def test_many_transfers_at_once_renew_once(environment: dict[str, str], clock: Clock, issuer: Issuer) -> None:
+    asked: list[str] = []
+    keep(environment, minted(issuer, ttl_s=-5))
+    source = a_source(environment, clock, renew=renewing(lambda: minted(issuer), [], asked))
+
+    async def look() -> set[str | None]:
+        return set(await asyncio.gather(*(source.current() for _ in range(20))))
+
+    assert len(asyncio.run(look())) == 1
+    assert asked == ["r0"]
+
+
+def test_what_another_process_renewed_is_taken_over(environment: dict[str, str], clock: Clock, issuer: Issuer) -> None:
+    path = keep(environment, minted(issuer, ttl_s=-5))
+    source = a_source(environment, clock)  # that asks no issuer
+    newer = minted(issuer, ttl_s=6000)
+
+    async def other_process() -> None:
+        await asyncio.sleep(0)
+        keep(environment, newer, "r1")
+
+    async def look() -> None:
+        with locked(path) as is_ours:
+            assert is_ours
+            waiting = asyncio.create_task(source.current())
+            await other_process()
+        assert await asyncio.wait_for(waiting, 20) == newer
+
+    asyncio.run(look())
+
+
+def test_an_issuer_that_is_away_costs_nothing_while_the_token_lasts_and_is_asked_rarely(
+    environment: dict[str, str], clock: Clock, issuer: Issuer
+) -> None:
+    asked: list[str] = []
+    first = minted(issuer, ttl_s=600)
+    keep(environment, first)
+    away = [IssuerUnavailable("issuer at x: HTTP 503") for _ in range(3)]
+    source = a_source(environment, clock, renew=renewing(lambda: minted(issuer, now_s=clock.now_s), list(away), asked))
+
+    async def look() -> None:
+        clock.now_s += 550
+        for _ in range(5):
+            assert await source.current() == first
+        assert len(asked) == 1
+        clock.now_s += RETRY_S
+        assert await source.current() == first
+        assert len(asked) == 2
+        clock.now_s += 60
+        with pytest.raises(TokenExpired, match=r"icestream token.*HTTP 503"):
+            await source.current()
+        with pytest.raises(TokenExpired):
+            await source.current()
+        assert len(asked) == 3
+        clock.now_s += RETRY_S
+        assert await source.current() != first
+
+    asyncio.run(look())
+
+
+def test_a_worthless_refresh_token_is_tried_once_and_a_new_one_goes_on(
+    environment: dict[str, str], clock: Clock, issuer: Issuer
+) -> None:
+    asked: list[str] = []
+    keep(environment, minted(issuer, ttl_s=-5))
+    source = a_source(environment, clock, renew=renewing(str, [IssuerError("invalid_grant")] * 9, asked))
+
+    async def look() -> None:
+        for _ in range(4):
+            with pytest.raises(TokenExpired, match="run `icestream token` again"):
+                await source.current()
+            clock.now_s += 100
+        assert asked == ["r0"]
+        newer = minted(issuer, ttl_s=6000)
+        keep(environment, newer, "r5")
+        assert await source.current() == newer
+
+    asyncio.run(look())
+
+
+def test_a_renewed_token_that_cant_be_stored_is_used_and_renewed_again(
+    environment: dict[str, str],
+    clock: Clock,
+    issuer: Issuer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked: list[str] = []
+    keep(environment, minted(issuer, ttl_s=-5))
+    source = a_source(environment, clock, renew=renewing(lambda: minted(issuer, now_s=clock.now_s), [], asked))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def look() -> None:
+        monkeypatch.setattr("common.pelican.tokens.source.save", full)
+        second = await source.current()
+        assert "No space left" in caplog.text
+        assert await source.current() == second
+        clock.now_s += 595
+        assert await source.current() != second
+
+    asyncio.run(look())
+    assert asked == ["r0", "r1"]
+
+
+def test_a_stored_token_that_servers_refuse_is_renewed_but_not_again_and_again(
+    environment: dict[str, str], clock: Clock, issuer: Issuer
+) -> None:
+    asked: list[str] = []
+    first = minted(issuer, ttl_s=100_000)
+    keep(environment, first)
+    source = a_source(
+        environment, clock, renew=renewing(lambda: minted(issuer, ttl_s=100_000, now_s=clock.now_s), [], asked)
+    )
+
+    async def look() -> None:
+        assert await source.current() == first
+        assert await source.refused(first)
+        second = await source.current()
+        assert second != first
+        for _ in range(5):
+            assert not await source.refused(second)
+        assert len(asked) == 1
+        clock.now_s += REFUSED_RETRY_S
+        assert await source.refused(second)
+        assert len(asked) == 2
+
+    asyncio.run(look())
+
+
+def test_a_new_token_is_logged_without_itself(
+    environment: dict[str, str], clock: Clock, issuer: Issuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = minted(issuer), minted(issuer, ttl_s=6000)
+    path = token_file(tmp_path / "token", first)
+    source = a_source(environment, clock, file=path)
+
+    async def look() -> None:
+        await source.current()
+        token_file(path, second)
+        await source.current()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(look())
+    assert f"new token from {path}" in caplog.text
+    assert second not in caplog.text
+    assert all(token not in repr(vars(source)) for token in (first, second))
+
+
+def test_an_opaque_token_is_used_until_it_is_refused(environment: dict[str, str], clock: Clock, tmp_path: Path) -> None:
+    path = token_file(tmp_path / "token", "opaque-1")
+    source = a_source(environment, clock, file=path, federation="osg-htc.org")
+
+    async def look() -> None:
+        clock.now_s += 1e9
+        assert await source.current() == "opaque-1"
+        assert not await source.refused("opaque-1")
+        token_file(path, "opaque-2")
+        assert await source.refused("opaque-1")
+        assert await source.current() == "opaque-2"
+
+    asyncio.run(look())
+    assert source.not_covered() == ""

@@ -1,0 +1,109 @@
+"""The summary's sums, its file, and its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.status import Counters, TrainerStatus
+from common.summary import Summary, build_summary, summary_lines, write_summary
+
+COUNTERS = Counters(
+    events_read=1000,
+    events_trained=900,
+    events_outlier=40,
+    events_empty=50,
+    events_quarantined=10,
+    particles_trained=18_000,
+    particles_dropped=50,
+)
+STATUS = TrainerStatus(
+    state="finished",
+    step=7,
+    epoch=1,
+    epochs=2,
+    seconds=20.0,
+    counters=COUNTERS,
+    checkpoint="checkpoints/7.pt",
+    quarantined=["a.parquet: row group 3: truncated"],
+)
+
+
+def finished(status: TrainerStatus | None) -> Summary:
+    return build_summary(status, exit_status="finished", exit_code=0, seconds=5.0, restarts={"decoder": 2})
+
+
+def test_a_summary_whose_sums_add_up_keeps_the_exit_status() -> None:
+    summary = finished(STATUS)
+    assert summary.adds_up
+    assert (summary.exit_status, summary.exit_code, summary.error) == ("finished", 0, None)
+
+
+def test_rates_are_over_the_seconds_of_all_sessions() -> None:
+    summary = finished(STATUS)
+    assert (summary.events_per_s, summary.particles_per_s) == (45.0, 900.0)
+    assert (summary.seconds, summary.seconds_total) == (5.0, 20.0)
+
+
+def test_what_the_pipeline_reached_of_the_replay_ceiling_is_one_number() -> None:
+    measured = STATUS.model_copy(update={"session_events_per_s": 900.0, "replay_events_per_s": 1000.0})
+    summary = finished(measured)
+    assert summary.replay_fraction == 0.9
+    assert any(line.split() == ["pipeline", "÷", "ceiling", "0.90"] for line in summary_lines(summary))
+
+    unmeasured = finished(STATUS)
+    assert unmeasured.replay_fraction == 0.0
+    assert not any("ceiling" in line for line in summary_lines(unmeasured))
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(0, 1), (130, 1), (1, 1), (2, 2)])
+def test_sums_that_do_not_add_up_fail_the_run_loudly(exit_code: int, expected: int) -> None:
+    broken = STATUS.model_copy(update={"counters": COUNTERS.model_copy(update={"events_trained": 899})})
+    summary = build_summary(
+        broken, exit_status="interrupted", exit_code=exit_code, seconds=5.0, error="fetcher: no such file"
+    )
+    assert (summary.adds_up, summary.exit_status, summary.exit_code) == (False, "failed", expected)
+    assert summary.error is not None
+    assert summary.error.startswith("fetcher: no such file; events do not add up: 1000 read, but 899 trained")
+    assert "  SUM IS WRONG: 1,000 read ≠ 999 accounted for" in summary_lines(summary)
+
+
+def test_a_run_that_never_trained_has_a_summary_of_zeros() -> None:
+    summary = build_summary(None, exit_status="failed", exit_code=2, seconds=0.5, error="fetcher: no input")
+    assert summary.adds_up
+    assert (summary.events_read, summary.events_per_s, summary.steps, summary.epochs) == (0, 0.0, 0, 0)
+    assert summary.restarts == {"fetcher": 0, "decoder": 0, "trainer": 0}
+
+
+@pytest.mark.parametrize(("epoch", "epochs", "begun"), [(0, 2, 1), (1, 2, 2), (2, 2, 2), (6, 0, 7)])
+def test_epochs_begun_are_at_most_those_asked_for(epoch: int, epochs: int, begun: int) -> None:
+    assert finished(STATUS.model_copy(update={"epoch": epoch, "epochs": epochs})).epochs == begun
+
+
+def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
+    write_summary(tmp_path, finished(STATUS))
+    stored = json.loads((tmp_path / "summary.json").read_text())
+    assert stored["events_read"] == (
+        stored["events_trained"] + stored["events_outlier"] + stored["events_empty"] + stored["events_quarantined"]
+    )
+    assert list(stored) == [
+        *("exit_status", "exit_code"),
+        *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined", "adds_up"),
+        *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
+        *("events_per_s", "particles_per_s"),
+        *("session_events_per_s", "replay_events_per_s", "replay_fraction"),
+        *("restarts", "checkpoint", "quarantined", "num_quarantined", "error"),
+    ]
+    assert stored["restarts"] == {"fetcher": 0, "decoder": 2, "trainer": 0}
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+
+
+def test_the_table_shows_every_fate_and_every_quarantined_line() -> None:
+    text = "\n".join(summary_lines(finished(STATUS)))
+    for number in ("1,000", "900", "40", "50", "10"):
+        assert f" {number}" in text
+    assert "= the sum of these four" in text
+    assert "quarantined: a.parquet: row group 3: truncated" in text
+    assert "restarts: decoder 2" in text

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from outlier_files import names, rows_of, write_unit
+
+from common.errors import BadInputError
+from icestream.commands.outliers.command import outliers
+
+
+def run(*arguments: object) -> Result:
+    command = ["compact", *(str(argument) for argument in arguments)]
+    return CliRunner().invoke(outliers, command, catch_exceptions=False)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    for k in range(5):
+        write_unit(tmp_path / "outliers", k, [9, 8])
+    return tmp_path
+
+
+@pytest.mark.parametrize("inner", ["", "outliers"])
+def test_the_run_directory_or_its_folder_may_be_named(run_dir: Path, inner: str) -> None:
+    text = run(run_dir / inner).stdout
+    assert "5 unit files and 0 shards" in text
+    assert "merged into 1 shards" in text
+    assert "10 events; 5 files removed" in text
+    assert len(names(run_dir / "outliers")) == 1
+    assert "nothing to merge" in run(run_dir / inner).stdout
+
+
+def test_a_dry_run_says_so(run_dir: Path) -> None:
+    text = run(run_dir, "--dry-run", "--shard-mib", 3).stdout
+    assert "would merge 5 unit files" in text
+    assert "shards of 3 MiB" in text
+    assert len(names(run_dir / "outliers")) == 5
+
+
+def test_unit_files_stay_if_asked(run_dir: Path) -> None:
+    assert "0 files removed" in run(run_dir, "--keep").stdout
+    assert len(names(run_dir / "outliers")) == 6
+    assert "nothing to merge" in run(run_dir, "--keep").stdout
+    assert "would remove 5 files" in run(run_dir, "--dry-run").stdout
+    assert "5 files removed" in run(run_dir).stdout
+    assert len(rows_of(run_dir / "outliers")) == 10
+
+
+def test_a_small_shard_size_gives_several(run_dir: Path) -> None:
+    assert "merged into 5 shards" in run(run_dir, "--shard-mib", 0.0001).stdout
+
+
+def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no such directory"):
+        run(tmp_path / "nowhere")

@@ -1,0 +1,300 @@
+"""`icestream run`, with stand-ins instead of the services."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from common.errors import BadInputError
+from common.file_lock import RUN_PARTS, RunLock, RunPart
+from common.redact import without_secrets
+from icestream.commands import run as command
+from icestream.commands.run import OWN_CONTENTS, run
+from services.supervisor import supervisor
+
+TRAINER = """
+import json, os, sys
+from pathlib import Path
+status = Path(sys.argv[1]) / "status"
+status.mkdir(exist_ok=True)
+counters = dict(events_read=10, events_trained=int(sys.argv[2]), events_empty=1, particles_trained=90)
+report = dict(state="finished", pid=os.getpid(), step=3, epochs=1, seconds=2.0, counters=counters)
+(status / "trainer.json").write_text(json.dumps(report))
+"""
+REFUSAL = "import sys; print('Error: the plan has changed', sys.argv[1:]); sys.exit(2)"
+WAIT = "import signal; signal.pause()"
+
+
+@pytest.fixture(autouse=True)
+def _open_umask() -> Iterator[None]:
+    """As where each user has a group of his own. A run sets its own."""
+    umask = os.umask(0o002)
+    yield
+    os.umask(umask)
+
+
+@pytest.fixture(autouse=True)
+def services(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Commands of the stand-ins, by service: a trainer that trains 9 events of 10, and others that wait."""
+    commands = {"trainer": [TRAINER, "RUN_DIR", "9"], "fetcher": [WAIT], "decoder": [WAIT]}
+
+    def service_command(name: str, run_dir: Path) -> list[str]:
+        arguments = [str(run_dir) if part == "RUN_DIR" else part for part in commands[name.partition("-")[0]]]
+        return [sys.executable, "-I", "-S", "-c", *arguments]
+
+    monkeypatch.setattr(supervisor, "service_command", service_command)
+    for name in [name for name in os.environ if name.startswith("ICESTREAM_")]:
+        monkeypatch.delenv(name)
+    return commands
+
+
+def icestream_run(run_dir: Path, *arguments: str) -> Result:
+    quick = ["--set", "local.stop_timeout_s=0.01"]
+    result = CliRunner().invoke(run, ["--run-dir", str(run_dir), *quick, *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_run_tells_where_everything_is_and_ends_with_a_summary(tmp_path: Path) -> None:
+    result = icestream_run(tmp_path, "-i", "/data/demo", "-i", "/data/more", "--decoders", "1")
+    assert result.exit_code == 0
+    assert f"run directory  {tmp_path} (new)" in result.output
+    assert "inputs         /data/demo, /data/more" in result.output
+    assert f"tensorboard --logdir {tmp_path / 'tensorboard'}" in result.output
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 10, True)
+
+
+def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[str, list[str]]) -> None:
+    services["trainer"][2] = "8"
+    result = icestream_run(tmp_path, "-i", "demo")
+    assert result.exit_code == 1
+    assert "Error: events do not add up" in result.output
+
+
+def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: dict[str, list[str]]) -> None:
+    services["trainer"] = [REFUSAL]
+    result = icestream_run(tmp_path, "-i", "demo", "--new-plan")
+    assert result.exit_code == 2
+    assert "Error: trainer: the plan has changed ['--new-plan']" in result.output
+    assert json.loads((tmp_path / "summary.json").read_text())["exit_code"] == 2
+
+
+def test_a_run_that_is_refused_leaves_the_stored_configuration_as_it_was(
+    tmp_path: Path, services: dict[str, list[str]]
+) -> None:
+    icestream_run(tmp_path, "-i", "demo", "--seed", "3")
+    stored = (tmp_path / "config.json").read_text()
+    services["trainer"] = [REFUSAL]
+    assert icestream_run(tmp_path, "--seed", "4").exit_code == 2
+    assert (tmp_path / "config.json").read_text() == stored
+
+
+def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
+    flags = "--decoders 1 --device cpu --epochs 3 --max-steps 7 --seed 5 --strict --set stream.slots=4"
+    icestream_run(tmp_path, "-i", "/data/demo", *flags.split())
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "3.pt").touch()
+    result = icestream_run(tmp_path)
+    assert "(resumes from its newest checkpoint)" in result.output
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert (stored["input"], stored["epochs"], stored["seed"]) == (["/data/demo"], 3, 5)
+    assert (stored["local"]["decoders"], stored["stream"]["slots"]) == (1, 4)
+    assert (stored["trainer"]["device"], stored["trainer"]["max_steps"]) == ("cpu", 7)
+    assert stored["fetcher"]["strict"] is True
+
+
+def test_decoders_may_be_auto(tmp_path: Path) -> None:
+    result = icestream_run(tmp_path, "-i", "/data/demo", "--decoders", "auto")
+    assert "fetcher, decoders as needed, trainer" in result.output
+    assert json.loads((tmp_path / "config.json").read_text())["local"]["decoders"] == "auto"
+    assert result.exit_code == 0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", "1025", "9" * 5000])
+def test_a_number_of_decoders_that_is_none_is_refused_with_what_was_expected(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadInputError, match=r"local.decoders = '.*': expected a number from 1 to 1024, or auto"):
+        icestream_run(tmp_path, "-i", "/data/demo", "--decoders", text)
+
+
+def test_a_run_without_input_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"no input given.*-i/--input"):
+        icestream_run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match="choose another --run-dir"):
+        icestream_run(tmp_path / "file" / "run", "-i", "demo")
+    with pytest.raises(BadInputError, match="choose another --run-dir"):
+        icestream_run(Path("/proc/nope"), "-i", "demo")
+
+
+def fill(run_dir: Path) -> None:
+    run_dir.mkdir(exist_ok=True)
+    for name in OWN_CONTENTS:
+        (run_dir / name.replace("*", "-wal")).touch()
+    (run_dir / "ledger.sqlite").touch()
+    (run_dir / "config.json").write_text("{}")
+    (run_dir / "notes.txt").touch()
+
+
+def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path / "run")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "precious").touch()
+    (tmp_path / "run" / "cache").unlink()
+    (tmp_path / "run" / "cache").symlink_to(tmp_path / "data")
+    assert icestream_run(tmp_path / "run", "--fresh", "--yes", "-i", "demo").exit_code == 0
+    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert left == ["config.json", "locks", "logs", "notes.txt", "status", "summary.json"]
+    assert (tmp_path / "data" / "precious").exists()
+
+
+def test_fresh_deletes_the_former_models_report_which_export_would_take_for_the_new_ones(tmp_path: Path) -> None:
+    report = tmp_path / "evaluation" / "report.json"
+    report.parent.mkdir()
+    report.touch()
+    assert icestream_run(tmp_path, "--fresh", "--yes", "-i", "demo").exit_code == 0
+    assert not report.exists()
+
+
+def test_fresh_without_a_terminal_needs_yes(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with pytest.raises(BadInputError, match="no terminal to ask on: add --yes"):
+        icestream_run(tmp_path, "--fresh", "-i", "demo")
+    assert (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [(True, True), (False, False)])
+def test_fresh_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, deleted: bool) -> None:
+    fill(tmp_path)
+    monkeypatch.setattr("icestream.commands.run._can_ask", lambda: True)
+    monkeypatch.setattr("click.confirm", lambda question: answer)
+    if answer:
+        assert icestream_run(tmp_path, "--fresh", "-i", "demo").exit_code == 0
+    else:
+        with pytest.raises(BadInputError, match="nothing was deleted"):
+            icestream_run(tmp_path, "--fresh", "-i", "demo")
+    assert (tmp_path / "checkpoints").exists() is not deleted
+
+
+def test_fresh_has_nothing_to_ask_in_a_new_directory(tmp_path: Path) -> None:
+    assert icestream_run(tmp_path / "run", "--fresh", "-i", "demo").exit_code == 0
+
+
+def test_fresh_without_an_input_deletes_nothing(tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "config.json").write_text('{"input": ["demo"]}')
+    with pytest.raises(BadInputError, match="--fresh forgets"):
+        icestream_run(tmp_path, "--fresh", "--yes")
+    assert (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/best.pt"])
+def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, place: str) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / "checkpoints").mkdir(parents=True)
+    (run_dir / "checkpoints" / "best.pt").touch()
+    (tmp_path / "link").symlink_to(run_dir)
+    with pytest.raises(BadInputError, match=r"--fresh would delete .*, which the run is to start from"):
+        icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path / "link" / place))
+    assert (run_dir / "checkpoints" / "best.pt").exists()
+    assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
+
+
+def test_all_files_of_a_run_are_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
+    assert icestream_run(tmp_path / "runs" / "one", "-i", "demo").exit_code == 0
+    made = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
+    assert {path.name for path in made} > {
+        "one",
+        "config.json",
+        "summary.json",
+        "status",
+        "trainer.json",
+        "trainer.log",
+    }
+    assert [path for path in made if path.stat().st_mode & 0o077] == []
+
+
+def test_a_run_directory_that_every_user_may_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(BadInputError, match=r"every user of this machine may write there.*chmod go-w"):
+        icestream_run(tmp_path, "-i", "demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_directory_that_its_group_may_write_to_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o775)
+    result = icestream_run(tmp_path, "-i", "demo")
+    assert f"Warning: {tmp_path}: its group may write there" in result.output
+    assert result.exit_code == 0
+
+
+def test_a_run_directory_of_somebody_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(tmp_path, 12345, -1) if os.getuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 12345)
+    assert f"Warning: {tmp_path}: belongs to user" in icestream_run(tmp_path, "-i", "demo").output
+
+
+@pytest.mark.parametrize("part", RUN_PARTS)
+def test_fresh_deletes_nothing_under_a_run_or_a_service_that_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: RunPart
+) -> None:
+    monkeypatch.setattr(command, "_ENDING_S", 0.0)
+    fill(tmp_path)
+    in_use = pytest.raises(BadInputError, match=r"the run is in use by .* \(by hand, process")
+    with RunLock(tmp_path, part, "by hand"), in_use:
+        icestream_run(tmp_path, "--fresh", "--yes", "-i", "demo")
+    assert (tmp_path / "checkpoints").exists()
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with RunLock(tmp_path, "run", "icestream run"), pytest.raises(BadInputError, match="the run is in use by"):
+        icestream_run(tmp_path, "-i", "demo")
+    assert icestream_run(tmp_path, "-i", "demo").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("data/run?.parquet", "data/run?.parquet"),
+        ("pelican://osg-htc.org/data/run?.parquet", "pelican://osg-htc.org/data/run?.parquet"),
+        ("https://me:secret@host/a.parquet", "https://…@host/a.parquet"),
+        ("https://host/a.parquet?authz=Bearer/secret", "https://host/a.parquet?…"),
+    ],
+)
+def test_an_input_is_shown_without_its_secrets(given: str, shown: str) -> None:
+    assert without_secrets(given) == shown
+
+
+def stored_lanes(run_dir: Path) -> int:
+    lanes: int = json.loads((run_dir / "config.json").read_text())["stream"]["lanes"]
+    return lanes
+
+
+def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Path) -> None:
+    # Once one trainer has ended the others get so long, and a busy machine may start them one after the other.
+    patient = ("--set", "local.stop_timeout_s=60")
+    result = icestream_run(tmp_path / "a", "-i", "demo", "--trainers", "2", *patient)
+    assert stored_lanes(tmp_path / "a") == 2
+    assert "2 trainers" in result.output
+    icestream_run(tmp_path / "b", "-i", "demo", "--trainers", "2", "--set", "stream.lanes=4", *patient)
+    assert stored_lanes(tmp_path / "b") == 4
+    icestream_run(tmp_path / "b", "--trainers", "4", *patient)
+    assert stored_lanes(tmp_path / "b") == 4
+
+
+def test_lanes_that_trainers_can_not_share_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"local\.trainers = 2, but stream\.lanes = 3"):
+        icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=3")
+    assert icestream_run(tmp_path, "-i", "demo").exit_code == 0
+    with pytest.raises(BadInputError, match=r"stream\.lanes = 1"):  # stored: another number is another plan
+        icestream_run(tmp_path, "--trainers", "2")

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInputError
+from services.config.root import CONFIG_FILE, Config, known_keys, load_config, store_config
+
+NOTHING: dict[str, str] = {}
+
+
+def toml_file(folder: Path, text: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    toml = toml_file(tmp_path, "[stream]\nslots = 3\n")
+
+    def slots(**sources: object) -> int:
+        return load_config(tmp_path, **{"environment": NOTHING, **sources}).stream.slots  # type: ignore[arg-type]
+
+    assert slots() == Config().stream.slots == 8
+    store_config(tmp_path, Config.model_validate({"stream": {"slots": 2, "block_files": 5}}))
+    assert slots() == 2
+    assert slots(toml=toml) == 3
+    environment = {"ICESTREAM_STREAM__SLOTS": "4"}
+    assert slots(toml=toml, environment=environment) == 4
+    assert slots(toml=toml, environment=environment, assignments=["stream.slots=5"]) == 5
+    flags = {"stream.slots": 6, "stream.block_files": None}
+    assert slots(toml=toml, environment=environment, assignments=["stream.slots=5"], flags=flags) == 6
+    resolved = load_config(tmp_path, toml=toml, environment=environment, flags=flags)
+    assert resolved.stream.block_files == 5, "a flag that was not given changes nothing"
+
+
+def test_the_last_of_two_assignments_wins(tmp_path: Path) -> None:
+    config = load_config(tmp_path, assignments=["stream.slots=5", "slots=7"], environment=NOTHING)
+    assert config.stream.slots == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("false", False)],
+)
+def test_values_are_written_as_in_toml(tmp_path: Path, text: str, value: object) -> None:
+    assert load_config(tmp_path, assignments=[f"stream.shuffle={text}"], environment=NOTHING).stream.shuffle is value
+
+
+def test_a_value_that_is_no_toml_is_text(tmp_path: Path) -> None:
+    config = load_config(tmp_path, assignments=["cache_dir=/data/a b", "input=['x', 'y']"], environment=NOTHING)
+    assert config.fetcher.cache_dir == Path("/data/a b")
+    assert config.input == ("x", "y")
+
+
+@pytest.mark.parametrize("typo", ["stream.batch_event", "batch_event", "strem.batch_events"])
+def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path, typo: str) -> None:
+    expected = rf"{typo}'; did you mean 'stream\.batch_events'"
+    with pytest.raises(BadInputError, match=f"--set: unknown configuration key '{expected}"):
+        load_config(tmp_path, assignments=[f"{typo}=1"], environment=NOTHING)
+    name = "ICESTREAM_" + typo.upper().replace(".", "__")
+    with pytest.raises(BadInputError, match=f"environment variable {name}: unknown configuration key '{expected}"):
+        load_config(tmp_path, environment={name: "1"})
+    if typo.count("."):
+        branch, leaf = typo.split(".")
+        with pytest.raises(BadInputError, match="did you mean 'stream"):
+            load_config(tmp_path, toml=toml_file(tmp_path, f"[{branch}]\n{leaf} = 1\n"), environment=NOTHING)
+
+
+def test_a_key_like_no_other_is_told_where_all_keys_are(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="`icestream config` lists all keys"):
+        load_config(tmp_path, assignments=["qqqq=1"], environment=NOTHING)
+
+
+def test_the_last_part_of_a_key_is_enough_where_it_is_unique(tmp_path: Path) -> None:
+    config = load_config(tmp_path, assignments=["batch_events=17"], environment={"ICESTREAM_BLOCK_FILES": "3"})
+    assert (config.stream.batch_events, config.stream.block_files) == (17, 3)
+
+
+def test_an_ambiguous_last_part_is_refused_naming_all(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"'threads' could be any of decoder\.threads, trainer\.threads"):
+        load_config(tmp_path, assignments=["threads=2"], environment=NOTHING)
+
+
+def test_an_assignment_without_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="expected key=value"):
+        load_config(tmp_path, assignments=["stream.slots"], environment=NOTHING)
+
+
+def test_other_environment_variables_are_none_of_ours(tmp_path: Path) -> None:
+    assert load_config(tmp_path, environment={"ICE": "1", "_ICESTREAM_PARENT": "1"}) == Config()
+
+
+def test_a_check_between_fields_names_both_and_their_values(tmp_path: Path) -> None:
+    pattern = r"stream\.max_particles_per_event = 9 .*stream\.max_particles = 5"
+    with pytest.raises(BadInputError, match=pattern):
+        load_config(tmp_path, assignments=["max_particles_per_event=9", "max_particles=5"], environment=NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key"),
+    [
+        ("max_bad_files=1.5", "fetcher.max_bad_files = 1.5"),
+        ("max_bad_files=-1", "fetcher.max_bad_files = -1"),
+        ("max_bad_files=inf", "fetcher.max_bad_files"),
+        ("disk_budget_gib=inf", "fetcher.disk_budget_gib = inf"),
+        ("stream.slots=0", "stream.slots = 0"),
+        ("stream.slots=two", "stream.slots = 'two'"),
+        ("trainer.device=tpu", "trainer.device = 'tpu'"),
+        ("seed=-1", "seed = -1"),
+    ],
+)
+def test_a_value_that_can_not_be_is_told_with_its_key(tmp_path: Path, assignment: str, key: str) -> None:
+    with pytest.raises(BadInputError) as told:
+        load_config(tmp_path, assignments=[assignment], environment=NOTHING)
+    assert key in str(told.value)
+
+
+def test_a_value_in_place_of_a_branch_is_told(tmp_path: Path) -> None:
+    toml = toml_file(tmp_path, "stream = 3\n")
+    with pytest.raises(BadInputError, match="stream = 3"):
+        load_config(tmp_path, toml=toml, environment=NOTHING)
+    with pytest.raises(BadInputError, match="stream = 3: expected a table"):
+        load_config(tmp_path, toml=toml, assignments=["stream.slots=1"], environment=NOTHING)
+
+
+def test_every_known_key_can_be_assigned_its_default(tmp_path: Path) -> None:
+    keys = list(known_keys())
+    assert {"seed", "stream.slots", "fetcher.strict", "trainer.max_steps", "local.decoders"} <= set(keys)
+    for key in keys:
+        value: object = Config()
+        for name in key.split("."):
+            value = getattr(value, name)
+        assert load_config(tmp_path, flags={key: value}, environment=NOTHING) == Config()
+
+
+def test_a_stored_configuration_is_read_back_the_same(tmp_path: Path) -> None:
+    config = load_config(
+        tmp_path,
+        assignments=["seed=5", "cache_dir=/data", "max_bad_files=0.25", "input=['a', 'b*']", "max_bad_files=0.25"],
+        environment=NOTHING,
+    )
+    store_config(tmp_path, config)
+    assert load_config(tmp_path, environment=NOTHING) == config
+    assert [path.name for path in tmp_path.iterdir()] == [CONFIG_FILE]
+    assert stat.S_IMODE((tmp_path / CONFIG_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", "\x00"])
+def test_a_stored_configuration_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / CONFIG_FILE).write_text(text)
+    with pytest.raises(BadInputError, match=CONFIG_FILE):
+        load_config(tmp_path, environment=NOTHING)
+
+
+def test_a_toml_file_that_is_missing_or_broken_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"nowhere\.toml: no such configuration file"):
+        load_config(tmp_path, toml=tmp_path / "nowhere.toml", environment=NOTHING)
+    with pytest.raises(BadInputError, match=r"run\.toml: not TOML"):
+        load_config(tmp_path, toml=toml_file(tmp_path, "a = ="), environment=NOTHING)
+
+
+@pytest.mark.parametrize(("budget", "files", "allowed"), [(10, 3, 10), (0, 3, 0), (0.5, 9, 4), (1, 100, 1)])
+def test_the_failure_budget_is_a_count_or_a_fraction(budget: float, files: int, allowed: int) -> None:
+    config = Config.model_validate({"fetcher": {"max_bad_files": budget}})
+    assert config.fetcher.bad_files_allowed(files) == allowed
+    strict = Config.model_validate({"fetcher": {"max_bad_files": budget, "strict": True}})
+    assert strict.fetcher.bad_files_allowed(files) == 0
+
+
+def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_path: Path) -> None:
+    names = '["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]'
+    expected = {"primary": ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")}
+    by_flag = load_config(tmp_path, assignments=[f"source.fields.primary={names}"], environment=NOTHING)
+    toml = toml_file(tmp_path, f"[source.fields]\nprimary = {names}\n")
+    by_toml = load_config(tmp_path, toml=toml, environment=NOTHING)
+    assert by_flag.source.fields == by_toml.source.fields == expected
+    assert by_flag.stored_workload() != Config().stored_workload()

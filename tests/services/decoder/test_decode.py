@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from muon_files import Event, make_events, make_table, write_events
+from pyarrow import parquet as pq
+
+from common.config import StreamConfig
+from common.files.footers import read_footer
+from common.files.parquet.reader import ParquetReader
+from common.messages import Layout, Part, Tally, Unit
+from common.plan import SlotCapacity, StagedFile, plan_block
+from common.ragged import SlotMismatch, UnitArrays, content_digest, unit_arrays
+from common.schema import MUONS
+from common.streams import Stream, generator
+from services.decoder.decode import Decode
+
+SEED = 5
+SLOT_BYTES = 1 << 17
+
+unit_files = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=20), min_size=1, max_size=4)
+
+
+def stream_of(**fields: object) -> StreamConfig:
+    settings = {"batch_events": 4, "max_particles": 20, "max_particles_per_event": 8, "slot_mib": SLOT_BYTES / 2**20}
+    return StreamConfig.model_validate({**settings, **fields})
+
+
+@contextmanager
+def decoder(run_dir: Path, stream: StreamConfig) -> Iterator[Decode]:
+    reader = ParquetReader(MUONS)
+    yield Decode(MUONS, stream, SEED, run_dir, reader)
+    reader.close()
+
+
+def new_slot() -> np.ndarray:
+    raw = np.full(SLOT_BYTES + 4096, 0xEE, np.uint8)  # what a former unit left
+    start = -raw.ctypes.data % 4096
+    return raw[start : start + SLOT_BYTES]
+
+
+def unit_of(folder: Path, content: Sequence[Sequence[Event]], *, k: int = 3, epoch: int = 0) -> Unit:
+    """A unit of whole files, file i with index 10 + i."""
+    parts = []
+    for index, events in enumerate(content):
+        path = write_events(folder / f"{index}.parquet", events)
+        parts.append(Part(10 + index, str(path), 0, 0, len(events), 1 << 20, file_row=100 * index))
+    return Unit(k=k, epoch=epoch, block=0, block_first_unit=0, parts=tuple(parts))
+
+
+def reference(
+    content: Sequence[Sequence[Event]], stream: StreamConfig, unit: Unit
+) -> tuple[list[tuple[int, int, Event]], Tally]:
+    """The events (file, row, event) of a unit in order, one at a time."""
+    rows = [(10 + f, 100 * f + r, event) for f, events in enumerate(content) for r, event in enumerate(events)]
+    order = list(range(len(rows)))
+    if stream.shuffle:
+        order = generator(Stream.EVENTS, SEED, unit.epoch, unit.k).permutation(len(rows)).tolist()
+    kept, outliers, empty = [], 0, 0
+    for i in order:
+        num_muons = len(rows[i][2].muons)
+        if num_muons > stream.outlier_above:
+            outliers += 1
+        elif num_muons == 0 and stream.drop_empty:
+            empty += 1
+        else:
+            kept.append(rows[i])
+    return kept, Tally(rows_read=len(rows), outliers=outliers, empty=empty)
+
+
+def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]]) -> None:
+    """The arrays hold exactly these events, each with its own particles."""
+    assert len(arrays.offsets) == len(expected) + 1
+    for e, (file, row, event) in enumerate(expected):
+        assert arrays.event_columns["source_file"][e, 0] == file
+        assert arrays.event_columns["source_row"][e, 0] == row
+        assert arrays.event_columns["primary_id"][e].tolist() == [event.major, event.minor]
+        assert arrays.event_columns["primary"][e].tolist() == list(event.primary)
+        muons = arrays.particle_columns["muons"][arrays.offsets[e] : arrays.offsets[e + 1]]
+        assert muons.tolist() == [list(muon) for muon in event.muons]
+    assert arrays.offsets[0] == 0
+    assert arrays.offsets[-1] == len(arrays.particle_columns["muons"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(unit_files, st.booleans(), st.booleans(), st.integers(0, 3), st.integers(0, 50))
+def test_a_unit_holds_what_a_loop_over_its_rows_gives(
+    tmp_path_factory: pytest.TempPathFactory,
+    counts: list[list[int]],
+    shuffle: bool,
+    drop_empty: bool,
+    epoch: int,
+    k: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("unit")
+    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty)
+    content = [make_events(file, first=1000 * index) for index, file in enumerate(counts)]
+    unit = unit_of(folder, content, k=k, epoch=epoch)
+    slot = new_slot()
+    with decoder(folder, stream) as decode:
+        layout, tally = decode(unit, slot)
+    arrays = unit_arrays(slot, MUONS, layout)
+    expected, expected_tally = reference(content, stream, unit)
+    assert_holds(arrays, expected)
+    assert tally == expected_tally
+    assert tally.rows_read == layout.events + tally.outliers + tally.empty + tally.quarantined
+    bounds = arrays.microbatch_bounds.tolist()
+    assert bounds[0] == 0
+    assert bounds[-1] == layout.events
+    assert len(bounds) == layout.microbatches + 1
+    for first, last in itertools.pairwise(bounds):
+        assert arrays.offsets[last] - arrays.offsets[first] <= stream.max_particles
+
+
+def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path, [make_events([1, 0, 9, 3] * 10), make_events([2] * 30)])
+    slots = [new_slot(), new_slot()]
+    for slot in slots:
+        with decoder(tmp_path, stream_of()) as decode:
+            decode(unit, slot)
+    assert slots[0].tobytes() == slots[1].tobytes()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("damaged", range(3))
+def test_a_unit_of_which_a_part_is_damaged_between_two_decodings_has_another_content(
+    tmp_path: Path, shuffle: bool, damaged: int
+) -> None:
+    unit = unit_of(tmp_path, [make_events([1, 0, 9, 3]), make_events([2] * 3), make_events([1, 2])])
+    digests = []
+    for _ in range(3):
+        slot = new_slot()
+        with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
+            layout, _ = decode(unit, slot)
+        digests.append(content_digest(unit_arrays(slot, MUONS, layout)))
+        if len(digests) == 2:
+            (tmp_path / f"{damaged}.parquet").write_bytes(b"rotten")
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_the_order_of_the_events_depends_on_epoch_and_unit(tmp_path: Path) -> None:
+    content = [make_events([1] * 30)]
+    orders = []
+    with decoder(tmp_path, stream_of()) as decode:
+        for k, epoch in [(3, 0), (3, 1), (4, 0)]:
+            slot = new_slot()
+            layout, _ = decode(unit_of(tmp_path, content, k=k, epoch=epoch), slot)
+            orders.append(unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist())
+    assert all(sorted(order) == list(range(30)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_a_bad_part_is_quarantined_and_the_others_go_on(tmp_path: Path) -> None:
+    good = make_events([2, 1, 3])
+    bad = [Event(7, 7, (1000.0, 0.5, 4.0, 1500.0), ((float("nan"), 0.0, 0.0),))] * 4
+    unit = unit_of(tmp_path, [good, bad, good])
+    slot = new_slot()
+    stream = stream_of(shuffle=False)
+    with decoder(tmp_path, stream) as decode:
+        layout, tally = decode(unit, slot)
+    (told,) = tally.bad
+    assert (told.file, told.row_group, told.rows) == (11, 0, 4)
+    assert told.reason.startswith(f"{tmp_path}/1.parquet: row group 0, column 'muons', row 0: energy_gev is nan")
+    assert (tally.rows_read, tally.quarantined, layout.events) == (10, 4, 6)
+    expected = [(10, r, event) for r, event in enumerate(good)] + [(12, 200 + r, event) for r, event in enumerate(good)]
+    assert_holds(unit_arrays(slot, MUONS, layout), expected)
+
+
+def test_a_part_with_more_particles_than_its_footer_promised_is_quarantined_alone(tmp_path: Path) -> None:
+    """A damaged footer may say too few: that must not fail the whole unit for want of space."""
+    unit = unit_of(tmp_path, [make_events([2, 3]), make_events([5, 12, 1])])
+    for particles, num_bad in ((5 + 8 + 1, 0), (5 + 8, 1)):  # the event of 12 is an outlier: no more than 8 count
+        parts = (replace(unit.parts[0], particles=5), replace(unit.parts[1], particles=particles))
+        with decoder(tmp_path, stream_of()) as decode:
+            layout, tally = decode(replace(unit, parts=parts), new_slot())
+        assert len(tally.bad) == num_bad
+        assert layout.events == 4 - 2 * num_bad
+    assert tally.bad[0].reason.endswith("1.parquet: row group 0 has 14 particles; its footer promised at most 13")
+
+
+def test_a_unit_of_bad_parts_only_is_empty(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path, [make_events([1] * 3)])
+    (tmp_path / "0.parquet").write_bytes(b"rotten")
+    with decoder(tmp_path, stream_of()) as decode:
+        layout, tally = decode(unit, new_slot())
+    assert layout == Layout(0, 0, 0)
+    assert (tally.rows_read, tally.quarantined) == (3, 3)
+
+
+def test_a_unit_without_parts_is_empty(tmp_path: Path) -> None:
+    with decoder(tmp_path, stream_of()) as decode:
+        assert decode(Unit(0, 0, 0, 0, ()), new_slot()) == (Layout(0, 0, 0), Tally())
+
+
+def test_the_rows_of_a_span_are_counted_in_the_file(tmp_path: Path) -> None:
+    events = make_events([1, 2, 0, 3, 1])
+    path = write_events(tmp_path / "f.parquet", events)
+    part = Part(4, str(path), 0, first_row=2, rows=3, particles=9, file_row=100)
+    slot = new_slot()
+    with decoder(tmp_path, stream_of(shuffle=False)) as decode:
+        layout, _ = decode(Unit(0, 0, 0, 0, (part,)), slot)
+    expected = [(4, 102 + r, event) for r, event in enumerate(events[2:])]
+    assert_holds(unit_arrays(slot, MUONS, layout), expected)
+
+
+def test_fillers_are_counted(tmp_path: Path) -> None:
+    filler = Event(1, 1, (1000.0, 0.5, 4.0, 1500.0), ((0.0, 0.0, 0.0),))
+    with decoder(tmp_path, stream_of(drop_empty=True)) as decode:
+        layout, tally = decode(unit_of(tmp_path, [[filler, *make_events([2])]]), new_slot())
+    assert (layout.events, tally.empty, tally.particles_dropped) == (1, 1, 1)
+
+
+def test_a_unit_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    with decoder(tmp_path, stream_of()) as decode, pytest.raises(SlotMismatch, match="the slot has 4096"):
+        decode(unit_of(tmp_path, [make_events([5] * 200)]), new_slot()[:4096])
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_whatever_the_planner_cuts_from_a_file_fits_its_slot(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("plan")
+    stream = stream_of(slot_mib=8192 / 2**20, unit_events=40)
+    capacity = SlotCapacity(MUONS, stream)
+    rows = data.draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=150))
+    events = [
+        Event(i, 0, (1.0, 0.5, 4.0, 1.0), ((1.0, 0.0, 0.0),) * muons + ((0.0, 0.0, 0.0),) * fillers)
+        for i, (muons, fillers) in enumerate(rows)
+    ]
+    path = folder / "f.parquet"
+    pq.write_table(make_table(events, list_of=pa.large_list), path, row_group_size=100)
+    staged = StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))
+    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=SEED)
+    found = 0
+    with decoder(folder, stream) as decode:
+        for unit in units:
+            layout, tally = decode(unit, new_slot()[: stream.slot_bytes])
+            found += layout.events + tally.outliers
+    assert found == len(events)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from muon_files import make_events, write_events
+
+from common.config import StreamConfig
+from common.files.footers import read_footer
+from common.files.parquet.reader import ParquetReader
+from common.messages import Part, Source, Tally, Unit
+from common.plan import SlotCapacity
+from common.schema import MUONS
+from common.status import OUTLIER_FOLDER
+from services.decoder.decode import Decode
+
+STREAM = StreamConfig(max_particles=100, max_particles_per_event=5, slot_mib=0.25)
+EVENTS = make_events([2, 9, 0, 5, 7, 1])  # two outliers: rows 1 and 4
+
+
+def outlier_path(run_dir: Path, k: int) -> Path:
+    """Of unit k in the only plan there is; it may not exist."""
+    found = list((run_dir / OUTLIER_FOLDER).glob(f"unit-{k:010d}-*.parquet"))
+    assert len(found) <= 1
+    return found[0] if found else run_dir / "none"
+
+
+def decode(run_dir: Path, unit: Unit) -> Tally:
+    reader = ParquetReader(MUONS)
+    _, tally = Decode(MUONS, STREAM, 0, run_dir, reader)(unit, np.zeros(STREAM.slot_bytes, np.uint8))
+    reader.close()
+    return tally
+
+
+def unit_of(folder: Path, *, epoch: int = 0, remote: str = "", first_row: int = 0) -> Unit:
+    path = write_events(folder / "f.parquet", EVENTS)
+    part = Part(0, str(path), 0, first_row, len(EVENTS) - first_row, 1 << 10, file_row=50, remote=remote)
+    return Unit(k=7, epoch=epoch, block=0, block_first_unit=0, parts=(part,))
+
+
+def test_outliers_are_set_aside_whole_with_where_they_came_from(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path, remote="pelican://osg/f.parquet")
+    assert decode(tmp_path, unit).outliers == 2
+    rows = pq.read_table(outlier_path(tmp_path, 7)).to_pylist()
+    assert [row["source_file"] for row in rows] == ["pelican://osg/f.parquet"] * 2
+    assert [row["source_row"] for row in rows] == [51, 54]
+    assert [row["num_particles"] for row in rows] == [9, 7]
+    for row, event in zip(rows, [EVENTS[1], EVENTS[4]], strict=True):
+        assert row["muons"] == [list(muon) for muon in event.muons]
+        assert row["primary"] == list(event.primary)
+        assert (row["primary_major_id"], row["primary_minor_id"]) == (event.major, event.minor)
+
+
+def test_rows_are_counted_in_the_file_even_for_a_span(tmp_path: Path) -> None:
+    decode(tmp_path, unit_of(tmp_path, first_row=3))
+    assert pq.read_table(outlier_path(tmp_path, 7))["source_row"].to_pylist() == [54]
+
+
+def test_a_local_file_is_told_by_its_path(tmp_path: Path) -> None:
+    decode(tmp_path, unit_of(tmp_path))
+    assert pq.read_table(outlier_path(tmp_path, 7))["source_file"][0].as_py() == str(tmp_path / "f.parquet")
+
+
+def test_outliers_can_be_an_input_again(tmp_path: Path) -> None:
+    decode(tmp_path, unit_of(tmp_path))
+    stream = STREAM.model_copy(update={"max_particles_per_event": 50})
+    footer = read_footer(outlier_path(tmp_path, 7), MUONS, stream, SlotCapacity(MUONS, stream))
+    (group,) = footer.row_groups
+    assert (group.rows, group.particles) == (2, 16)
+    reader = ParquetReader(MUONS)
+    (rows,) = reader.read([Part(0, str(outlier_path(tmp_path, 7)), 0, 0, 2, 16, 0)])
+    reader.close()
+    assert rows.counts.tolist() == [9, 7]
+    assert rows.event_columns["primary_id"][:, 0].tolist() == [1, 4]
+
+
+def test_decoding_again_replaces_the_file(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path)
+    decode(tmp_path, unit)
+    path = outlier_path(tmp_path, 7)
+    first = path.read_bytes()
+    path.write_bytes(b"half a file")
+    decode(tmp_path, unit)
+    assert path.read_bytes() == first
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_later_epochs_count_outliers_and_write_none(tmp_path: Path) -> None:
+    assert decode(tmp_path, unit_of(tmp_path, epoch=1)).outliers == 2
+    assert not outlier_path(tmp_path, 7).exists()
+
+
+def test_a_unit_without_outliers_writes_no_file(tmp_path: Path) -> None:
+    assert decode(tmp_path, unit_of(tmp_path, first_row=5)).outliers == 0
+    assert not (tmp_path / "outliers").exists()
+
+
+def test_another_plan_or_other_inputs_leave_the_outliers_of_the_first_alone(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path)
+    reader = ParquetReader(MUONS)
+    slot = np.zeros(STREAM.slot_bytes, np.uint8)
+    for seed, digest in ((0, "a" * 32), (0, "b" * 32), (1, "b" * 32), (1, "b" * 32)):
+        Decode(MUONS, STREAM, seed, tmp_path, reader)(replace(unit, source=Source(1, digest)), slot)
+    reader.close()
+    paths = list((tmp_path / OUTLIER_FOLDER).iterdir())
+    assert len(paths) == 3, "decoding a unit of the same plan again replaces its file"
+    assert all(pq.read_metadata(path).num_rows == 2 for path in paths)
+
+
+def test_an_outlier_file_that_can_not_be_written_leaves_no_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(table: object, where: Path, **options: object) -> None:
+        where.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    unit = Unit(7, 0, 0, 0, (Part(0, str(write_events(tmp_path / "f.parquet", EVENTS)), 0, 0, 6, 1 << 10, 0),))
+    monkeypatch.setattr("services.decoder.outliers.pq.write_table", full)
+    with pytest.raises(OSError, match="No space left"):
+        decode(tmp_path, unit)
+    assert list((tmp_path / OUTLIER_FOLDER).iterdir()) == []

@@ -1,0 +1,267 @@
+"""Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
+
+A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units of each of its lanes as the
+feed does, fills its batch lane by lane, and now and then finds that a slot does not hold what was delivered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common import messages as m
+
+PLAN = "00" * 16
+EVENTS = 5
+FILLED = m.Layout(EVENTS, 9, 1)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is saved with the weights: a cursor for each lane, and the journal of skipped units."""
+
+    cursors: tuple[m.Cursor, ...]
+    skipped: frozenset[int] = frozenset()
+
+
+class Memory:
+    """The arena: which unit each slot holds, and whether it is whole. Whoever finds another one there raises.
+
+    The header that a lease left may be damaged: its reader sees that.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._held: list[tuple[int, bool]] = [(0, False)] * slots
+        self.damaged: set[int] = set()
+        """Leases."""
+
+    def begin(self, lease: m.Lease) -> None:
+        """A decoder begins to write."""
+        self._held[lease.slot] = (lease.lease, False)
+
+    def end(self, lease: m.Lease) -> None:
+        """It has written the last byte."""
+        assert self._held[lease.slot] == (lease.lease, False), f"unit {lease.unit.k} was written over while it was made"
+        self._held[lease.slot] = (lease.lease, True)
+
+    def read(self, unit: m.DeliveredUnit) -> None:
+        """A trainer reads."""
+        assert self._held[unit.slot] == (unit.lease, True), f"unit {unit.k} was written over while it was read"
+
+
+@dataclass
+class Decoder:
+    """Takes leases, one at a time, in order."""
+
+    name: str
+    credit: int
+    inbox: deque[m.Message] = field(default_factory=deque)
+    outbox: deque[m.Message] = field(default_factory=deque)
+    leases: deque[m.Lease] = field(default_factory=deque)
+    writing: m.Lease | None = None
+    hung: bool = False
+    stopped: bool = False
+    """Hung by SIGSTOP, which shows."""
+    undead: bool = False
+    """Killed, and not dead: in uninterruptible sleep."""
+    retired: bool = False
+
+    def act(self, rng: random.Random, memory: Memory, poison: set[int]) -> bool:
+        """One step; False if it died of a poison unit."""
+        lease = self.writing
+        if self.inbox:
+            match self.inbox.popleft():
+                case m.Lease() as given:
+                    self.leases.append(given)
+                case m.Retire():
+                    self.retired = True
+                case other:
+                    raise AssertionError(other)
+        elif lease is None and self.leases:
+            self.writing = lease = self.leases.popleft()
+            self.outbox.append(m.Decoding(lease.unit.k, lease.lease))
+            memory.begin(lease)
+        elif lease is not None:
+            if lease.unit.k in poison:
+                return False
+            memory.end(lease)
+            if rng.random() < 0.01:
+                memory.damaged.add(lease.lease)
+            self.writing = None
+            self.outbox.append(_outcome(lease, rng.random()))
+            if rng.random() < 0.05:
+                self.outbox.append(self.outbox[-1])  # a duplicate
+        elif rng.random() < 0.1:
+            self.outbox.append(m.Beat())
+        return True
+
+
+def _outcome(lease: m.Lease, chance: float) -> m.Message:
+    k, number = lease.unit.k, lease.lease
+    if chance < 0.03:
+        return m.Failed(k, number, "bad luck")
+    if chance < 0.04:
+        return m.Failed(k, number, "gone", gone=True)
+    if chance < 0.05:
+        return m.Failed(k, number, "EIO", machine=True)
+    if chance < 0.06:
+        return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS + 1))  # an event too many
+    return m.Done(k, number, FILLED, m.Tally(rows_read=EVENTS))
+
+
+class Trainer:
+    """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches of each lane make a step.
+
+    ``copy_chance``: that a unit's copies to the device are complete when it asks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        ranks: int,
+        checkpoint: Checkpoint,
+        microbatches: Sequence[int],
+        *,
+        batch: int,
+        units_in_advance: int,
+        copy_chance: float,
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.trained = list(checkpoint.cursors)
+        """Where the weights are; those of other ranks' lanes as far as it was told."""
+        self.skipped = set(checkpoint.skipped)
+        self.inbox: deque[m.Message] = deque()
+        self.outbox: deque[m.Message] = deque()
+        self.at_barrier = False
+        """Its batch is complete."""
+        self.used_up = False
+        """No data was left for its batch."""
+        self.finished = False
+        self._ranks = ranks
+        self._num_lanes = len(checkpoint.cursors)
+        self.lanes = range(rank, self._num_lanes, ranks)
+        self._microbatches = microbatches
+        self._batch = batch
+        self._units_in_advance = units_in_advance
+        self._copy_chance = copy_chance
+        self.attached = False
+        self.paused = 0
+        """Turns that it is suspended for."""
+
+    def connection_lost(self) -> None:
+        """The fetcher died. A batch that is complete will be trained all the same."""
+        self.attached = False
+        self.finished = False
+        self.inbox.clear()
+        self.outbox.clear()
+
+    def act(self, rng: random.Random, memory: Memory) -> None:
+        """One step, unless it waits for the others."""
+        if self.at_barrier or self.finished:
+            return
+        if not self.attached:
+            self._attach()
+        elif self.inbox and rng.random() < 0.6:
+            self._receive(memory)
+        elif self._copied and rng.random() < self._copy_chance:
+            self._release(rng, memory)
+        else:
+            self._fill(memory)
+
+    def step(self) -> None:
+        """The optimiser's: the batch is trained."""
+        for lane in self.lanes:
+            self.trained[lane] = self._taken[lane]
+        self.skipped |= self._skipping
+        self.at_barrier = False
+        self._begin_batch()
+
+    def commit(self, rng: random.Random) -> None:
+        """A checkpoint with what is trained is on disk."""
+        if self.attached:
+            self._send(rng, m.Committed(tuple(self.trained)))
+
+    def finish(self, rng: random.Random) -> None:
+        """It needs no more units."""
+        if not self.attached:  # the fetcher was lost since: only an attached trainer is listened to
+            self._attach()
+        self.finished = True
+        self._send(rng, m.Finished())
+
+    # ------------------------------------------------------------ as in the feed
+
+    def _attach(self) -> None:
+        self.attached = True
+        self._taken = list(self.trained)
+        self._skipping: set[int] = set()
+        self._arrived: dict[int, deque[m.DeliveredUnit]] = {lane: deque() for lane in self.lanes}
+        self._ended: set[int] = set()
+        self._copied: deque[m.DeliveredUnit] = deque()
+        """Units whose copies to the device may be under way."""
+        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, tuple(self.trained)))
+        self.outbox.extend(m.Want(lane, self._units_in_advance) for lane in self.lanes)
+        self._begin_batch()
+
+    def _begin_batch(self) -> None:
+        self._filling = 0  # index of the lane
+        self._share = 0  # microbatches of that lane
+        self.used_up = True
+
+    def _receive(self, memory: Memory) -> None:
+        match self.inbox.popleft():
+            case m.DeliveredUnit() as unit if unit.lease in memory.damaged:
+                self.outbox.append(m.Reject(unit.k, "another unit"))
+                self.attached = False
+                self.inbox.clear()
+            case m.DeliveredUnit() as unit:
+                self._arrived[unit.k % self._num_lanes].append(unit)
+            case m.End(lane):
+                self._ended.add(lane)
+            case other:
+                raise AssertionError(other)
+
+    def _release(self, rng: random.Random, memory: Memory) -> None:
+        unit = self._copied.popleft()
+        self._read(memory, unit)
+        self._send(rng, m.Release(unit.k))
+        self.outbox.append(m.Want(unit.k % self._num_lanes, 1))
+
+    def _fill(self, memory: Memory) -> None:
+        """Take one microbatch of the lane whose turn it is."""
+        lane = self.lanes[self._filling]
+        arrived = self._arrived[lane]
+        if self._share == self._batch or (not arrived and lane in self._ended):
+            self._filling += 1
+            self._share = 0
+            self.at_barrier = self._filling == len(self.lanes)
+        elif arrived:
+            unit, cursor = arrived[0], self._taken[lane]
+            assert unit.k == cursor.unit, "in order, none lost and none twice"
+            number = cursor.microbatch
+            microbatches = self._microbatches[unit.k] if unit.slot >= 0 else 0
+            if number < microbatches:
+                self._read(memory, unit)
+                number += 1
+                self._share += 1
+                self.used_up = False
+            if number < microbatches:
+                self._taken[lane] = m.Cursor(unit.block, unit.block_first_unit, unit.k, number)
+                return
+            if unit.slot < 0:
+                self._skipping.add(unit.k)
+            self._taken[lane] = m.Cursor(unit.block, unit.block_first_unit, unit.k + self._num_lanes, 0)
+            self._copied.append(arrived.popleft())
+
+    def _read(self, memory: Memory, unit: m.DeliveredUnit) -> None:
+        if unit.slot >= 0:
+            memory.read(unit)
+
+    def _send(self, rng: random.Random, message: m.Message) -> None:
+        """Send a message that may come twice without harm."""
+        self.outbox.append(message)
+        if rng.random() < 0.05:
+            self.outbox.append(message)

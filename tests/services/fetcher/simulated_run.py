@@ -1,0 +1,414 @@
+"""One run under a random schedule: the real dispatcher; peers, planner and arena as models (simulated_peers.py).
+
+Everything comes from the seed: sizes, who acts next, and what goes wrong. Deaths of decoders and trainers are seen
+late, and some of the dead's last messages are lost or come after that; messages come twice; decoders hang, are killed
+or can't be, wake up and write on; a kill is accepted and does not end them (D state); the fetcher dies; trainers go
+back to an older checkpoint, or find another unit in a slot; staged files go; strangers talk. One process, some or all
+are suspended, the fetcher's among them.
+
+After every event the dispatcher's invariants are checked, and that every lane is delivered in order, exactly once
+relative to the checkpoint that the trainer began with, from slots that nobody writes to. A decoder is fenced only if
+it said nothing for the time-out while the fetcher was awake, and a suspended one's unit is not blamed. A run that
+doesn't end is a deadlock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from functools import lru_cache
+
+from simulated_peers import EVENTS, FILLED, PLAN, Checkpoint, Decoder, Memory, Trainer
+
+from common import messages as m
+from common.config import StreamConfig
+from services.fetcher.dispatcher import (
+    Action,
+    Dispatcher,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Replan,
+    Restage,
+    Send,
+)
+from services.trainer.stream.lane import units_in_advance
+
+UNITS_PER_BLOCK = 3
+STALL_TIMEOUT_S = 20.0
+MAX_STEPS = 30_000
+TICK_S = 1.0
+"""The fetcher's service ticks at least this often, while it is awake."""
+FAULTS = (
+    *("kill", "hang", "hang", "stop", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish"),
+    *("pause trainer", "pause fetcher", "pause fetcher", "pause all"),
+)
+
+
+@lru_cache(None)
+def unit(k: int) -> m.Unit:
+    """Unit k of the simulated plan."""
+    part = m.Part(file=k, path="f", row_group=0, first_row=0, rows=EVENTS, particles=9, file_row=0, remote="r")
+    return m.Unit(k, epoch=0, block=k // UNITS_PER_BLOCK, block_first_unit=k - k % UNITS_PER_BLOCK, parts=(part,))
+
+
+@lru_cache(None)
+def stream(slots: int, lanes: int) -> StreamConfig:
+    """What decides how many units a trainer asks for."""
+    return StreamConfig(slots=slots, lanes=lanes)
+
+
+class SimulatedRun:
+    """See the module. Use run(), which raises AssertionError for a broken promise."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.lanes, self.ranks = rng.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4)))
+        self.lockstep = rng.random() < 0.6
+        self.slots = self.lanes + rng.choice((0, 0, 1, 2, 3, 5))
+        self.num_decoders = rng.choice((1, 1, 2, 3))
+        self.num_units = rng.randint(1, 12)
+        self.microbatches = [rng.choice((0, 1, 1, 2)) for _ in range(self.num_units)]
+        self.poison = {k for k in range(self.num_units) if rng.random() < 0.02}
+        self.batch = rng.choice((1, 1, 2, 3))
+        self.copy_chance = rng.choice((0.6, 0.6, 0.05))
+        self.prefetch_units = rng.choice((1, 2, 4))
+        self.plan_chance = rng.choice((0.1, 0.01))
+        self.blocks_ahead = rng.choice((1, 1, 9))
+        self.faults = rng.choice((0, 2, 4, 8))
+        self.decoders: dict[str, Decoder] = {}
+        self.trainers: dict[str, Trainer] = {}
+        self.dying: dict[str, deque[m.Message]] = {}
+        """Dead peers whose death the dispatcher has not seen, and what it may still hear of them."""
+        start = tuple(m.Cursor(unit=lane) for lane in range(self.lanes))
+        self.checkpoints = [Checkpoint(start)]
+        self.resumed: Checkpoint | None = None
+        """What the ranks of a lockstep group begin with, while it is not complete."""
+        self.now_s = 0.0
+        self.pauses = 0
+        self.asleep = 0
+        """Steps until the suspended fetcher goes on."""
+        self.restaging: list[int] = []
+        """Files on their way to the disk again."""
+        self.awake_s = 0.0
+        """Time that the fetcher was not suspended."""
+        self.heard_s: dict[str, float] = {}
+        """When, of that, it last heard of each decoder, or gave it its first lease."""
+        self.done = False
+        self._num_names = 0
+        self._start_fetcher()
+
+    def run(self) -> None:
+        """To the end of the plan."""
+        for _ in range(MAX_STEPS):
+            if self.done:
+                break
+            self._step()
+        assert self.done, f"deadlock: the run did not end: {self._picture()}"
+        final = self.checkpoints[-1]
+        ends = [next(k for k in range(lane, 10**9, self.lanes) if k >= self.num_units) for lane in range(self.lanes)]
+        assert [cursor.unit for cursor in final.cursors] == ends
+        assert all(cursor.microbatch == 0 for cursor in final.cursors)
+        assert self.poison <= final.skipped, "a poison unit is skipped and journaled"
+
+    @property
+    def _units_in_advance(self) -> int:
+        return units_in_advance(stream(self.slots, self.lanes), self.prefetch_units)
+
+    def _picture(self) -> str:
+        first = min(lane.deliver_k for lane in self.dispatcher.lanes)
+        state = {name: value for name, value in vars(self.dispatcher).items() if name not in ("_stimuli", "units")}
+        return "\n".join([str(state), *self.dispatcher.story(first)])
+
+    # ------------------------------------------------------------ events
+
+    def _step(self) -> None:
+        rng = self.rng
+        step_s = rng.random()
+        self.now_s += step_s
+        if self.asleep:
+            self.asleep -= 1
+            if rng.random() < 0.3:
+                self._let_one_act()  # its messages wait for the fetcher
+            return
+        self.awake_s += step_s
+        self._tick()
+        chance = rng.random()
+        if chance < 0.05:
+            if self.restaging:
+                self._act(self.dispatcher.restaged(self.restaging.pop(0)))
+        elif chance < 0.10 and self.faults > 0:
+            self.faults -= 1
+            self._fault()
+        elif chance < 0.1 + self.plan_chance and self.planned < self.num_units and self._is_staged():
+            self._plan_a_block()
+        elif chance < 0.3 and self.dying:
+            self._hear_of_the_dead()
+        elif chance < 0.4 and sum(not one.undead for one in self.decoders.values()) < self.num_decoders:
+            self._start_decoder()
+        elif chance < 0.5 and len(self.trainers) < self.ranks:
+            self._start_trainer()
+        else:
+            self._let_one_act()
+
+    def _tick(self) -> None:
+        self._act(self.dispatcher.tick(self.now_s))
+
+    def _let_one_act(self) -> None:
+        rng = self.rng
+        peers: list[Decoder | Trainer] = [*self.decoders.values(), *self.trainers.values()]
+        if not peers:
+            return
+        peer = peers[int(rng.random() * len(peers))]
+        if peer.outbox and not self.asleep and rng.random() < 0.7:
+            self._hear(peer.name, peer.outbox.popleft())
+        elif isinstance(peer, Trainer):
+            if peer.paused > 0:
+                peer.paused -= 1
+                return
+            peer.act(rng, self.memory)
+            if peer.at_barrier:
+                self._train(peer)
+            elif not peer.attached and peer.name in self.dispatcher.trainers:
+                self._reconnect(peer)  # it refused what a slot held: its former connection ends
+        elif peer.undead:
+            # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
+            needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
+            if sum(len(decoder.zombies) for decoder in self.dispatcher._decoders.values()) > self.slots - needed:
+                self._kill(peer.name)
+        elif not peer.hung:
+            if not peer.act(rng, self.memory, self.poison):
+                self._kill(peer.name)
+            elif peer.retired and not (peer.inbox or peer.leases or peer.writing):
+                self._leave(peer.name)
+        elif self.faults == 0 and rng.random() < 0.1:
+            peer.hung = peer.stopped = False  # one that can't be killed is woken, or killed, by somebody at some time
+
+    def _hear(self, name: str, message: m.Message) -> None:
+        self.heard_s[name] = self.awake_s
+        if isinstance(message, m.Attach):  # as the fetcher's service does: a dead one must not be in the way
+            for former in self.dispatcher.trainers:
+                if former not in self.trainers:
+                    self._act(self.dispatcher.lose(former))
+        self._act(self.dispatcher.handle(name, message, self.now_s))
+
+    def _hear_of_the_dead(self) -> None:
+        """One of its last messages, in order, or its death."""
+        name = next(iter(self.dying))
+        if self.dying[name]:
+            self._hear(name, self.dying[name].popleft())
+        else:
+            del self.dying[name]
+            self._act(self.dispatcher.lose(name))
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send(name, message):
+                    if isinstance(message, m.Lease):
+                        assert message.unit.block >= self.evicted_before, "the file of a lease is evicted"
+                        assert message.unit.k not in self.restaging, "the file of a lease is gone"
+                        if len(self.dispatcher._decoders[name].leases) == 1:
+                            self.heard_s[name] = self.awake_s
+                    peer = self.decoders.get(name) or self.trainers.get(name)
+                    if peer is not None:
+                        peer.inbox.append(message)
+                case Fence(name):
+                    self._fence(name)
+                case Restage(files):
+                    self.restaging += files
+                case Replan(cursor):
+                    self.planned = cursor.block_first_unit
+                    self.evicted_before = min(self.evicted_before, cursor.block)  # the files are staged again
+                case Evict(before_block):
+                    self.evicted_before = max(self.evicted_before, before_block)
+                case EndRun():
+                    attached = (self.trainers[name] for name in self.dispatcher.trainers if name in self.trainers)
+                    assert all(trainer.finished for trainer in attached), "a trainer still needs units"
+                    self.done = True
+                case Quarantine():
+                    pass
+        self.dispatcher.validate()
+
+    def _fence(self, name: str) -> None:
+        silent_s = self.awake_s - self.heard_s[name]
+        assert silent_s > STALL_TIMEOUT_S - (1 + self.pauses) * TICK_S, f"{name} is fenced after {silent_s} s"
+        decoder, chance = self.decoders.get(name), self.rng.random()
+        blamed = Counter(self.dispatcher._deaths)
+        if decoder is not None and decoder.stopped:
+            self.dispatcher.excuse(name)
+        if decoder is None:
+            pass  # dead, and nobody has heard of it yet: the kill finds no process
+        elif chance < 0.5:
+            self._kill(name)
+        elif chance < 0.75:
+            self._act(self.dispatcher.fence_failed(name))
+        else:
+            decoder.hung = decoder.undead = True  # the kill is accepted, and nothing follows
+        if decoder is not None and decoder.stopped:
+            assert blamed == self.dispatcher._deaths, "a suspended process is no unit's fault"
+
+    def _is_staged(self) -> bool:
+        """The next block is there: as many are staged ahead as StageAhead does."""
+        at = self.dispatcher.units.get(self.dispatcher.furthest_k)
+        return at is None or unit(self.planned).block <= at.block + self.blocks_ahead
+
+    def _plan_a_block(self) -> None:
+        first, self.planned = self.planned, min(self.planned + UNITS_PER_BLOCK, self.num_units)
+        self._act(self.dispatcher.add_units([unit(k) for k in range(first, self.planned)]))
+        if self.planned == self.num_units:
+            self._act(self.dispatcher.end_plan())
+
+    # ------------------------------------------------------------ who comes
+
+    def _start_fetcher(self) -> None:
+        self.dispatcher = Dispatcher(
+            slots=self.slots, lanes=self.lanes, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=STALL_TIMEOUT_S
+        )
+        self.memory = Memory(self.slots)
+        self.planned = self.num_units  # nothing is planned before a trainer has attached
+        self.evicted_before = 0
+
+    def _start_decoder(self) -> None:
+        decoder = Decoder(self._name("d"), self.rng.randint(1, 3))
+        decoder.outbox.append(m.Hello(decoder.credit))
+        self.decoders[decoder.name] = decoder
+
+    def _start_trainer(self) -> None:
+        """One of the ranks that are missing. In lockstep, all begin with the same checkpoint."""
+        present = {trainer.rank for trainer in self.trainers.values()}
+        rank = self.rng.choice([rank for rank in range(self.ranks) if rank not in present])
+        if self.resumed is None or not self.lockstep:
+            self.resumed = self.checkpoints[-1]
+            if self.rng.random() < 0.1:
+                self.resumed = self.rng.choice(self.checkpoints[-3:])  # somebody wants to go back
+        trainer = Trainer(
+            self._name("t"),
+            rank,
+            self.ranks,
+            self.resumed,
+            self.microbatches,
+            batch=self.batch,
+            units_in_advance=self._units_in_advance,
+            copy_chance=self.copy_chance,
+        )
+        self.trainers[trainer.name] = trainer
+        if len(self.trainers) == self.ranks:
+            self.resumed = None
+
+    def _reconnect(self, trainer: Trainer) -> None:
+        """It left in good order: what it said last is heard, and it comes by another name."""
+        del self.trainers[trainer.name]
+        self.dying[trainer.name] = trainer.outbox
+        trainer.outbox = deque()
+        trainer.name = self._name("t")
+        self.trainers[trainer.name] = trainer
+
+    def _name(self, kind: str) -> str:
+        self._num_names += 1
+        return f"{kind}{self._num_names}"
+
+    # ------------------------------------------------------------ training
+
+    def _train(self, trainer: Trainer) -> None:
+        """A step of one rank, or of all once all have their batches; perhaps a checkpoint; the end."""
+        group = list(self.trainers.values()) if self.lockstep else [trainer]
+        if self.lockstep and (len(group) < self.ranks or not all(one.at_barrier for one in group)):
+            return
+        used_up = all(one.used_up for one in group)
+        for one in group:
+            one.step()
+        cursors = list(self.checkpoints[-1].cursors)
+        for one in group:
+            for lane in one.lanes:
+                cursors[lane] = one.trained[lane]
+        if self.lockstep:
+            for one in group:
+                one.trained = list(cursors)
+        if used_up or self.rng.random() < 0.3:
+            # A rank alone saves its own lanes; the other ranks' stay as they were saved last.
+            skipped = frozenset().union(*(one.skipped for one in group), () if self.lockstep else self._skipped())
+            self.checkpoints.append(Checkpoint(tuple(cursors), skipped))
+            for one in group:
+                one.commit(self.rng)
+        if used_up:
+            for one in group:
+                one.finish(self.rng)
+
+    def _skipped(self) -> frozenset[int]:
+        return self.checkpoints[-1].skipped
+
+    # ------------------------------------------------------------ what goes wrong
+
+    def _fault(self) -> None:
+        rng = self.rng
+        names = list(self.decoders)
+        kind = rng.choice(FAULTS)
+        if kind == "trainer" and self.trainers:
+            name = rng.choice(list(self.trainers))
+            for one in list(self.trainers) if self.lockstep else [name]:  # the others can't go on without it
+                self._kill(one)
+        elif kind == "fetcher" and rng.random() < 0.5:
+            self._kill_fetcher()
+        elif kind == "rubbish":
+            self._rubbish()
+        elif kind in ("pause fetcher", "pause all"):
+            self.now_s += rng.uniform(1.0, 300.0)
+            self.pauses += 1
+            self.asleep = rng.randint(0, 60) if kind == "pause fetcher" else 0
+        elif kind == "pause trainer" and self.trainers:
+            rng.choice(list(self.trainers.values())).paused = rng.randint(1, 40)
+        elif kind == "retire":
+            self._act(self.dispatcher.retire())
+        elif names:
+            name = rng.choice(names)
+            if kind == "kill":
+                self._kill(name)
+            elif kind == "leave" and not self.decoders[name].hung and self.decoders[name].writing is None:
+                self._leave(name)
+            elif not self.decoders[name].undead:
+                self.decoders[name].hung = kind in ("hang", "stop")
+                self.decoders[name].stopped = kind == "stop"
+
+    def _leave(self, name: str) -> None:
+        """In good order: what it said last is heard."""
+        self.dying[name] = self.decoders.pop(name).outbox + deque([m.Bye()])
+
+    def _kill(self, name: str) -> None:
+        """Some of its last messages are lost with it."""
+        peer = self.decoders.pop(name, None) or self.trainers.pop(name)
+        self.dying[name] = deque(list(peer.outbox)[: self.rng.randint(0, len(peer.outbox))])
+
+    def _kill_fetcher(self) -> None:
+        """Its peers see its end and connect again; the arena is a new one."""
+        self._start_fetcher()
+        self.restaging.clear()
+        self.decoders.clear()
+        self.dying.clear()
+        for trainer in list(self.trainers.values()):
+            del self.trainers[trainer.name]
+            trainer.connection_lost()
+            trainer.name = self._name("t")
+            self.trainers[trainer.name] = trainer
+
+    def _rubbish(self) -> None:
+        """A message that nobody should have sent: from a stranger, or from a peer of another part, or out of date."""
+        rng = self.rng
+        k, lease = rng.randint(0, self.num_units), rng.randint(0, 9)
+        name = rng.choice(["nobody", *self.decoders, *self.trainers])
+        cursors = tuple(m.Cursor(unit=lane) for lane in range(self.lanes))
+        for_trainers = (m.Want(rng.randint(0, 5), 2), m.Release(k), m.Committed(cursors), m.Finished())
+        for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
+        if name in self.trainers:
+            messages = for_decoders
+        elif name in self.decoders:
+            messages = for_trainers
+        else:
+            messages = (*for_trainers, *for_decoders)
+        self._act(self.dispatcher.handle(name, rng.choice(messages), self.now_s))
+        if self.dispatcher.trainers:  # whoever else wants their lanes is told so, and changes nothing
+            (refused,) = self.dispatcher.handle("second", m.Attach(0, 1, PLAN, cursors), self.now_s)
+            assert isinstance(refused, Send)
+            assert isinstance(refused.message, m.Refuse)

@@ -1,0 +1,49 @@
+"""A fetcher that is started again while trainer and decoders still have the former one's arena in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInputError
+from common.status import FetcherStatus, read_status, write_status
+from services.config.root import Config
+from services.fetcher import service as module
+from services.fetcher.service import FetcherService
+
+CONFIG = Config.model_validate({"input": ["x.parquet"], "stream": {"slots": 2, "slot_mib": 1}})
+
+
+def leave_status(run_dir: Path) -> None:
+    write_status(run_dir, "fetcher", FetcherStatus(pid=1, state="streaming"))
+
+
+def test_a_fetcher_that_is_started_again_waits_for_the_memory_of_the_former_ones_arena(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_status(tmp_path)
+    problems = []
+
+    def available() -> int:
+        status = read_status(tmp_path, "fetcher", FetcherStatus)
+        assert status is not None
+        problems.append(status.problem)
+        return 0 if len(problems) < 3 else 1 << 40
+
+    monkeypatch.setattr("common.arena.available_memory_bytes", available)
+    FetcherService(tmp_path, CONFIG).close()
+    assert problems[0] == ""
+    assert all("too little memory for the arena; waiting" in problem for problem in problems[1:])
+
+
+@pytest.mark.parametrize("is_restart", [False, True])
+def test_memory_that_does_not_come_back_is_an_error_that_names_both_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_restart: bool
+) -> None:
+    monkeypatch.setattr(module, "_LET_GO_S", 0.0 if is_restart else 10**6)  # the first fetcher waits for nobody
+    if is_restart:
+        leave_status(tmp_path)
+    monkeypatch.setattr("common.arena.available_memory_bytes", lambda: 0)
+    with pytest.raises(BadInputError, match=r"stream\.slots = 2 × stream\.slot_mib = 1 .*lower one of them"):
+        FetcherService(tmp_path, CONFIG)

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import h5py
+import hostile_files
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hdf5_files import write_hdf5
+from muon_files import make_events, write_events
+
+from common.config import MIB, SourceConfig, StreamConfig
+from common.errors import TransientError
+from common.files.bad_file import BadFileError
+from common.files.footers import read_footer
+from common.input_errors import MachineError
+from common.messages import MAX_REASON_BYTES
+from common.plan import SlotCapacity
+from common.schema import MUONS
+from services.fetcher.staging import inspection as module
+from services.fetcher.staging.inspection import Inspection
+
+STREAM = StreamConfig()
+LIMIT = 96 * MIB
+"""On top of what the process has: small, so that the files may be small."""
+SIZE = 12_000_000
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def inspect() -> Iterator[Inspection]:
+    made = Inspection("muons", SourceConfig(), STREAM, memory_bytes=LIMIT)
+    yield made
+    made.close()
+
+
+def private_peak_bytes(inspection: Inspection) -> int:
+    """The peak of the resident memory of its processes."""
+    peaks = [0]
+    for process in inspection._all:
+        status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        peaks += [int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:")]
+    return max(peaks)
+
+
+def test_a_process_finds_what_this_one_would(tmp_path: Path, inspect: Inspection) -> None:
+    capacity = SlotCapacity(MUONS, STREAM)
+    large = [1] * 5 + [178_000] * 12
+    for path in (
+        write_events(tmp_path / "f.parquet", make_events([1, 2, 3] * 50), row_group_rows=40),
+        hostile_files._write(tmp_path / "g.parquet", hostile_files.muons_of(large)),
+        write_hdf5(tmp_path / "f.h5", make_events([1, 2, 3] * 50)),
+    ):
+        footer = inspect(path)
+        assert footer == read_footer(path, MUONS, STREAM, capacity)
+        assert footer.rows in (17, 150)
+
+
+BAD = "at most|needs more than 96 MiB|damaged: .*(pages|page of|row groups and columns)|filter returned failure"
+COSTS_LITTLE = {
+    "huge strings",
+    "many columns",
+    "gzip zeros",
+    "many links",
+    "dictionary",
+    "many row groups",
+    "many chunks",
+}
+"""Not refused as hostile at this size, or for another reason."""
+
+
+@pytest.mark.parametrize("trick", [*hostile_files.PARQUET, *hostile_files.HDF5])
+def test_a_file_that_asks_for_much_memory_is_named_or_costs_little(
+    tmp_path: Path, inspect: Inspection, trick: str
+) -> None:
+    path = tmp_path / "file"
+    make = {**hostile_files.PARQUET, **hostile_files.HDF5}[trick]
+    make(path, SIZE // 100 if trick.startswith("many ") else SIZE)
+    before = private_peak_bytes(inspect)
+    if trick in COSTS_LITTLE:
+        with contextlib.suppress(BadFileError):
+            inspect(path)
+    else:
+        with pytest.raises(BadFileError, match=BAD):
+            inspect(path)
+    assert private_peak_bytes(inspect) <= max(before, 100 * MIB) + LIMIT + 16 * MIB
+    good = write_events(tmp_path / "good.parquet", make_events([1, 2, 3]))
+    assert inspect(good).rows == 3, "the next file is none the worse"
+
+
+def test_a_file_that_crashes_the_process_three_times_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_that(tmp_path, monkeypatch, f"os.kill(os.getpid(), {int(signal.SIGSEGV)})")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(BadFileError, match=r"ends the process that inspects it \(SIGSEGV, 3 times\)"):
+        inspection(tmp_path / "f.parquet")
+    assert (tmp_path / "started").read_text() == "xxx"
+    inspection.close()
+
+
+def test_a_file_that_takes_too_long_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_that(tmp_path, monkeypatch, f"os.kill(os.getpid(), {int(signal.SIGXCPU)})")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(BadFileError, match="it needs too much CPU time to inspect"):
+        inspection(tmp_path / "f.parquet")
+    inspection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGBUS])
+def test_a_process_that_is_ended_from_outside_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    child_that(tmp_path, monkeypatch, f"os.kill(os.getpid(), {int(number)})")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(TransientError, match=number.name):
+        inspection(tmp_path / "f.parquet")
+    assert (tmp_path / "started").read_text() == "x"
+    child_that(tmp_path, monkeypatch, """print('{"footer": [[1, 2, []]]}', flush=True)""")
+    assert inspection(tmp_path / "f.parquet").rows == 1, "the next try has a new process"
+    inspection.close()
+
+
+def child_that(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    """In the place of the real process: one that does something when it is asked for a file."""
+    script = folder / "child.py"
+    script.write_text(
+        f"import os, sys, signal\nopen({str(folder / 'started')!r}, 'a').write('x')\n"
+        "sys.stdin.readline()\nprint('{\"ready\": true}', flush=True)\nsys.stdin.readline()\n" + does + "\n"
+    )
+    monkeypatch.setattr(module, "_COMMAND", [module.sys.executable, "-S", str(script)])
+
+
+def test_a_machine_that_can_start_no_process_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*args: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(TransientError, match="no process can be started to inspect it: Resource temporarily"):
+        inspection(tmp_path / "f.parquet")
+
+
+def test_what_the_kernel_says_of_a_file_is_passed_on(tmp_path: Path, inspect: Inspection) -> None:
+    with pytest.raises(MachineError) as told:
+        inspect(tmp_path / "nowhere.parquet")
+    assert told.value.number == 2
+    assert told.value.path == str(tmp_path / "nowhere.parquet")
+
+
+def told_of(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> str:
+    """Why a file is bad with which each process does the same."""
+    child_that(folder, monkeypatch, does)
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(BadFileError) as told:
+        inspection(folder / "f.parquet")
+    inspection.close()
+    assert (folder / "started").read_text() == "xxx"
+    return str(told.value)
+
+
+@pytest.mark.parametrize("then", ["", "signal.pause()"], ids=["and ends", "and stays"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}\n",
+        b"[1]\n",
+        b'{"footer": [[1, -1, []]]}\n',
+        b'{"footer": [[10, 10, [[0, 4, 4, 0]]]]}\n',
+        b'{"footer": [[1.5, 1, []]]}\n',
+        b'{"bad": 5}\n',
+        b'{"bad": "' + b"x" * 5000 + b'"}\n',
+        b'{"ready": true}\n',
+        b"\xff\n",
+    ],
+)
+def test_an_answer_that_cannot_be_ends_the_process_and_the_file_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes, then: str
+) -> None:
+    """A file may have taken the process over: it gets no further."""
+    told = told_of(tmp_path, monkeypatch, f"sys.stdout.buffer.write({answer!r})\nsys.stdout.flush()\n{then}")
+    assert "ends the process that inspects it" in told
+
+
+@pytest.mark.parametrize("answer", ["", "{}"])
+def test_a_process_that_ends_without_an_answer_ends_the_file_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    assert "(exit code 0, 3 times)" in told_of(tmp_path, monkeypatch, f"sys.stdout.write({answer!r})")
+
+
+@pytest.mark.parametrize("does", ["while True: os.write(1, b'x' * 65536)", "os.close(1)\nsignal.pause()"])
+def test_a_process_whose_answer_never_ends_or_never_comes_ends_the_file_after_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    monkeypatch.setattr(module, "_LAST_S", 0.2)
+    assert "ends the process that inspects it" in told_of(tmp_path, monkeypatch, does)
+
+
+def test_a_process_that_is_ended_from_outside_amid_its_answer_says_nothing_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child_that(tmp_path, monkeypatch, "os.write(1, b'{\"footer\"')\nos.kill(os.getpid(), signal.SIGKILL)")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    with pytest.raises(TransientError, match="SIGKILL"):
+        inspection(tmp_path / "f.parquet")
+    inspection.close()
+
+
+WORDY = {
+    "many columns": {f"observable_number_{i:04d}": [1.0] for i in range(300)},
+    "a long name": {"x" * 5000: [1.0]},
+    "a long name of wide characters": {"\N{SNOWMAN}" * 5000: [1.0]},
+    "a wide type": {
+        "primary_major_id": [1],
+        "primary_minor_id": [1],
+        "primary": [[1.0]],
+        "muons": [{f"f{i}_{'y' * 20}": 1.0 for i in range(200)}],
+    },
+}
+
+
+@pytest.mark.parametrize("fault", [*WORDY, "a wide type of HDF5"])
+def test_a_fault_that_takes_many_words_is_told_in_few(tmp_path: Path, inspect: Inspection, fault: str) -> None:
+    path = tmp_path / "file"
+    if fault in WORDY:
+        pq.write_table(pa.table(WORDY[fault]), path)
+    else:
+        with h5py.File(path, "w") as file:
+            file["counts"], file["muons"] = np.ones(3, np.int32), np.zeros((3, 5))
+            file["primaries"] = np.zeros(3, [(f"field{i}_{'z' * 20}", "f4") for i in range(200)])
+    with pytest.raises(BadFileError) as told:
+        inspect(path)
+    assert "ends the process" not in str(told.value)
+    assert len(str(told.value).encode()) <= MAX_REASON_BYTES
+
+
+def test_what_the_kernel_says_of_a_long_path_is_passed_on(tmp_path: Path, inspect: Inspection) -> None:
+    with pytest.raises(MachineError):
+        inspect(Path("/nowhere" + "/x" * 2010))
+
+
+def test_the_process_has_no_secret_and_ends_with_its_fetcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BEARER_TOKEN", "secret")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    inspection(write_events(tmp_path / "f.parquet", make_events([1])))
+    (process,) = inspection._all
+    assert b"secret" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
+    descriptors = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+    assert not [name for name in descriptors if not name.startswith(("pipe:", "/dev/null"))]
+    assert process._process.stdin is not None
+    process._process.stdin.close()
+    assert process._process.wait(PATIENCE_S) == 0
+    inspection.close()
+
+
+def test_a_fetcher_that_ends_waits_for_no_inspection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "busy")
+    child_that(tmp_path, monkeypatch, f"open({str(tmp_path / 'busy')!r}, 'w')\nsignal.pause()")
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+    told: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            inspection(tmp_path / "f.parquet")
+        except TransientError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    (tmp_path / "busy").open().close()  # waits until the process opens it, too
+    inspection.close()
+    thread.join(PATIENCE_S)
+    assert len(told) == 1

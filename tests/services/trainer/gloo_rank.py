@@ -1,0 +1,86 @@
+"""One of two real ranks over gloo, as a process: tries what ranks do with each other.
+
+python gloo_rank.py sums|task|leaves FOLDER          (with torchrun's environment)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from test_wgan_task import SMALL, toy_microbatch
+
+from services.trainer.ranks.rank_place import place_from
+from services.trainer.ranks.ranks import RankLost, Ranks
+from workloads.base.batch import Batch
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.task import WganTask
+
+CPU = torch.device("cpu")
+CONFIG = WganConfig(network=SMALL, penalty_weight=10.0, critic_steps=3)
+EVENTS = (24, 40)
+"""Of each lane in the first step."""
+
+
+def train(lanes: tuple[int, ...], ranks: Ranks) -> dict[str, object]:
+    """Steps of the lanes' microbatches; in the last one lane 1 has no data any more. Metrics, and weights."""
+    task = WganTask(CONFIG, CPU, 3, sum_over_ranks=ranks.sum_)
+    curve = []
+    for step in range(6):
+        of_lanes = {}
+        for lane, num_events in enumerate(EVENTS):
+            if not (step == 5 and lane == 1):
+                of_lanes[lane] = toy_microbatch(num_events, 10 * step + lane, None)
+        batch = Batch(tuple(replace(part, lane=lane) for lane, part in of_lanes.items() if lane in lanes))
+        events = sum(part.num_events for part in of_lanes.values())
+        particles = sum(part.num_particles for part in of_lanes.values())
+        curve.append({name: float(value) for name, value in task.step(batch.among(events, particles)).items()})
+    parameters = [parameter for network in task.networks.modules().values() for parameter in network.parameters()]
+    means = [task.networks.standardise.condition_mean_C, task.networks.standardise.feature_spread_F]
+    return {"curve": curve, "weights": torch.cat([one.detach().reshape(-1) for one in (*parameters, *means)]).tolist()}
+
+
+def sums(ranks: Ranks) -> dict[str, object]:
+    single, number = torch.full((2, 3), float(ranks.rank + 1)), torch.tensor(2.0)
+    double = torch.tensor([0.5], dtype=torch.float64)
+    ranks.sum_([single, double, number])
+    state = {"weights": torch.arange(3), "text": "é"} if ranks.is_first else None
+    received = ranks.broadcast_state(state)
+    assert received is not None
+    return {
+        "sums": [single.tolist(), double.tolist(), float(number)],
+        "short": ranks.gather(f"é{ranks.rank}"),
+        "long": [len(text) for text in ranks.gather("x" * 3000 * ranks.rank)],
+        "state": [received["weights"].tolist(), received["text"]],
+        "none": ranks.broadcast_state(None),
+        "bytes": len(ranks.broadcast(b"y" * 5 if ranks.is_first else None)),
+    }
+
+
+def main() -> None:
+    what, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    place = place_from(os.environ)
+    assert place is not None
+    ranks = Ranks.join(place, CPU, timeout_s=60, stopped=lambda: False)
+    if what == "leaves":
+        if ranks.rank == int(sys.argv[3]):
+            os._exit(3)
+        try:
+            while True:
+                ranks.gather("here")
+        except RankLost as lost:
+            sys.stdout.write(f"{lost}\n")
+            sys.stdout.flush()
+            os._exit(0)
+    told = sums(ranks) if what == "sums" else train((ranks.rank,), ranks)
+    (folder / f"{ranks.rank}.json").write_text(json.dumps(told))
+    ranks.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The ranks' agreement, with threads as ranks."""
+
+from __future__ import annotations
+
+import pytest
+from thread_ranks import ThreadRanks, together
+
+from common.messages import Cursor
+from services.trainer.ranks.agreement import Agreement, Share, Step
+from services.trainer.stream.position import StreamPosition
+
+START = StreamPosition.start(2)
+SHARE = Share(1, 10, 30)
+NONE = Share(0, 0, 0)
+
+
+def moved(lane: int, events: int) -> StreamPosition:
+    """One lane after ``events`` events, as its rank sees it."""
+    cursor = Cursor(unit=lane, microbatch=1)
+    lanes = list(START.lanes)
+    lanes[lane] = lanes[lane].model_copy(update={"cursor": cursor, "open_unit_events": events})
+    counters = START.counters.model_copy(update={"events_read": events, "events_trained": events})
+    return START.model_copy(update={"lanes": tuple(lanes), "counters": counters})
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_step_is_made_of_the_shares_of_all_and_leads_to_one_position() -> None:
+    def act(ranks: ThreadRanks) -> Step | None:
+        after = moved(ranks.rank, 10 * (ranks.rank + 1))
+        return Agreement(ranks, never).ready(START, START, after, Share(1, 10 * (ranks.rank + 1), 7), lambda: None)
+
+    one, other = together(2, act)
+    assert one == other is not None
+    assert (one.microbatches, one.events, one.particles) == (2, 30, 14)
+    assert one.position.counters.events_trained == 30
+    assert [lane.open_unit_events for lane in one.position.lanes] == [10, 20]
+
+
+def test_a_rank_without_data_goes_along_until_all_are_used_up() -> None:
+    def act(ranks: ThreadRanks) -> list[int]:
+        agreement, microbatches = Agreement(ranks, never), []
+        for own in (1, 1, 0) if ranks.rank == 0 else (1, 0, 0):
+            step = agreement.ready(START, START, START, SHARE if own else NONE, lambda: None)
+            assert step is not None
+            microbatches.append(step.microbatches)
+        return microbatches
+
+    assert together(2, act) == [[2, 1, 0], [2, 1, 0]]
+
+
+def test_who_is_ready_waits_for_who_is_not() -> None:
+    def act(ranks: ThreadRanks) -> int:
+        agreement, meanwhile = Agreement(ranks, never), []
+        if ranks.rank == 1:
+            for _ in range(3):
+                agreement.waiting()
+        assert agreement.ready(START, START, START, SHARE, lambda: meanwhile.append(1)) is not None
+        return len(meanwhile)
+
+    assert together(2, act) == [3, 0]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("waits", [True, False])
+def test_when_one_is_asked_to_stop_all_stop_before_the_same_step(asked: int, waits: bool) -> None:
+    def act(ranks: ThreadRanks) -> int:
+        steps = 0
+        agreement = Agreement(ranks, lambda: ranks.rank == asked and steps == 2)
+        while not agreement.stopped:
+            if waits and ranks.rank == asked and steps == 2:
+                agreement.leave()
+            elif agreement.ready(START, START, START, SHARE, lambda: None) is not None:
+                steps += 1
+        return steps
+
+    assert together(2, act) == [2, 2]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_checkpoint_that_one_needs_is_made_by_all_between_the_same_steps(asked: int) -> None:
+    def act(ranks: ThreadRanks) -> list[int]:
+        agreement, steps, commits = Agreement(ranks, never), 0, []
+        agreement.on_commit = lambda: commits.append(steps)
+        for _ in range(4):
+            if steps == 2 and ranks.rank == asked:
+                agreement.want_commit()
+            assert agreement.ready(START, START, START, SHARE, lambda: None) is not None
+            steps += 1
+        return commits
+
+    assert together(2, act) == [[2], [2]]
+
+
+def test_who_waits_for_data_makes_the_checkpoint_that_lets_its_data_come() -> None:
+    def act(ranks: ThreadRanks) -> int:
+        agreement, commits = Agreement(ranks, never), []
+        agreement.on_commit = lambda: commits.append(1)
+        if ranks.rank == 1:
+            agreement.want_commit()
+            while not commits:
+                agreement.waiting()
+        assert agreement.ready(START, START, START, SHARE, lambda: None) is not None
+        return len(commits)
+
+    assert together(2, act) == [1, 1]
+
+
+def test_the_others_are_told_that_the_first_ones_checkpoint_is_on_disk() -> None:
+    def act(ranks: ThreadRanks) -> list[tuple[Cursor, ...]]:
+        agreement, told = Agreement(ranks, never), []
+        agreement.on_committed = told.append
+        if ranks.is_first:
+            agreement.committed(START.cursors)
+        for _ in range(2):
+            agreement.ready(START, START, START, SHARE, lambda: None)
+        return told
+
+    assert together(2, act) == [[], [START.cursors]]
+
+
+def test_alone_nothing_is_exchanged() -> None:
+    commits: list[int] = []
+    stop: list[int] = []
+    agreement = Agreement.alone(lambda: bool(stop))
+    agreement.on_commit = lambda: commits.append(1)
+    after = moved(1, 4)
+    assert agreement.ready(START, START, after, SHARE, lambda: None) == Step(1, 10, 30, after)
+    agreement.want_commit()
+    assert commits == [1]
+    assert not agreement.stopped
+    stop.append(1)
+    assert agreement.stopped

@@ -1,0 +1,118 @@
+"""audit.jsonl: a function of the stream alone, continued exactly at the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.messages import Layout
+from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
+from common.schema import MUONS
+from services.trainer.ranks.ranks import Ranks
+from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
+
+LAYOUT = Layout(events=4, particles=6, microbatches=2)
+
+
+@pytest.fixture
+def arrays() -> UnitArrays:
+    slot = np.zeros(slot_bytes_needed(MUONS, LAYOUT), np.uint8)
+    arrays = unit_arrays(slot, MUONS, LAYOUT)
+    arrays.offsets[:] = [0, 1, 3, 3, 6]
+    arrays.microbatch_bounds[:] = [0, 2, 4]
+    arrays.particle_columns["muons"][:] = np.arange(18).reshape(6, 3)
+    return arrays
+
+
+def test_a_line_says_where_the_microbatch_is_from_and_what_it_holds(arrays: UnitArrays) -> None:
+    line = json.loads(audit_line(arrays, 3, 1, 5, 1))
+    digest = line.pop("digest")
+    assert line == {"lane": 3, "epoch": 1, "unit": 5, "microbatch": 1, "events": 2, "particles": 3}
+    assert len(digest) == 32
+
+
+@pytest.mark.parametrize("column", ["muons", "primary", "primary_id", "source_row", "offsets"])
+def test_the_digest_changes_with_every_byte_of_the_microbatch_and_no_other(arrays: UnitArrays, column: str) -> None:
+    before = [audit_line(arrays, 0, 0, 0, index) for index in range(2)]
+    columns = arrays.particle_columns | arrays.event_columns | {"offsets": arrays.offsets}
+    columns[column][-1 if column != "offsets" else 3] += 1
+    after = [audit_line(arrays, 0, 0, 0, index) for index in range(2)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_a_resumed_run_continues_the_file_where_its_checkpoint_was(tmp_path: Path) -> None:
+    audit = Audit.open(tmp_path, (), Ranks.alone())
+    audit.write(["one", "two"])
+    committed = audit.commit()
+    audit.write(["trained, but lost with the process"])
+    audit.close()
+    audit = Audit.open(tmp_path, committed, Ranks.alone())
+    audit.write(["three"])
+    audit.commit()
+    audit.close()
+    assert (tmp_path / AUDIT_FILE).read_text() == "one\ntwo\nthree\n"
+    assert (tmp_path / AUDIT_FILE).stat().st_mode & 0o077 == 0
+
+
+class Rank(Ranks):
+    """One of two, without the other."""
+
+    def gather(self, text: str) -> list[str]:
+        return [text, "7"] if self.is_first else ["9", text]
+
+
+def test_each_rank_continues_its_own_file_and_tells_the_size_of_all(tmp_path: Path) -> None:
+    other = Audit.open(tmp_path, (), Rank(1, 2))
+    other.write(["of lane 1"])
+    assert other.commit() == (9, 10)
+    other.close()
+    assert (tmp_path / "audit-rank1.jsonl").read_text() == "of lane 1\n"
+    assert not (tmp_path / AUDIT_FILE).exists()
+
+
+def test_with_fewer_ranks_than_before_the_first_cuts_the_files_of_those_that_left(tmp_path: Path) -> None:
+    (tmp_path / "audit-rank1.jsonl").write_text("kept\nlost\n")
+    Audit.open(tmp_path, (0, 5), Ranks.alone()).close()
+    assert (tmp_path / "audit-rank1.jsonl").read_text() == "kept\n"
+
+
+class Agreeing(Ranks):
+    """One of several, which are told to it."""
+
+    texts: Sequence[str] = ()
+
+    def gather(self, text: str) -> list[str]:
+        return list(self.texts) or [text] * self.size
+
+
+def audit_session(run_dir: Path, sizes_bytes: tuple[int, ...], num_ranks: int, line: str) -> tuple[int, ...]:
+    """Each of ``num_ranks`` trainers writes a line, and one behind the checkpoint; the sizes that this one holds."""
+    ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
+    audits = [Audit.open(run_dir, sizes_bytes, rank) for rank in ranks]
+    for audit in audits:
+        audit.write([line])
+        audit.commit()
+    for rank in ranks:
+        rank.texts = [str((run_dir / audit_file(number)).stat().st_size) for number in range(num_ranks)]
+    (committed,) = {audit.commit() for audit in audits}
+    for audit in audits:
+        audit.write(["behind the checkpoint"])
+        audit.close()
+    return committed
+
+
+@pytest.mark.parametrize("numbers", [(2, 1, 2), (3, 1, 2, 3), (2, 2), (1, 2, 1, 1, 2), (4, 2, 1, 4)])
+def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(tmp_path: Path, numbers: tuple[int, ...]) -> None:
+    sizes_bytes: tuple[int, ...] = ()
+    expected: dict[int, list[str]] = {}
+    for session, num_ranks in enumerate(numbers):
+        sizes_bytes = audit_session(tmp_path, sizes_bytes, num_ranks, f"session {session}")
+        for rank in range(num_ranks):
+            expected.setdefault(rank, []).append(f"session {session}")
+    Audit.open(tmp_path, sizes_bytes, Ranks.alone()).close()
+    assert {rank: (tmp_path / audit_file(rank)).read_text().splitlines() for rank in expected} == expected

@@ -1,0 +1,287 @@
+"""Where the weights are in the stream, and what became of every event before."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import messages as m
+from common.ragged import SlotMismatch
+from services.trainer.stream.position import Growth, StreamPosition
+
+
+def unit(
+    k: int = 4, *, events: int = 7, slot: int = 0, tally: m.Tally | None = None, **changes: object
+) -> m.DeliveredUnit:
+    tally = tally or m.Tally(rows_read=events)
+    fields = {
+        "k": k,
+        "epoch": 1,
+        "block": 2,
+        "block_first_unit": 3,
+        "slot": slot,
+        "lease": 9,
+        "layout": m.Layout(events, 20, 2),
+        "tally": tally,
+        "block_quarantined": (),
+    }
+    return m.DeliveredUnit(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_events() -> None:
+    position = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    assert position.cursors[0] == m.Cursor(2, 3, 4, 1)
+    assert position.epoch == 1
+    assert (position.counters.events_read, position.counters.events_trained) == (4, 4)
+    assert (position.counters.particles_trained, position.counters.microbatches) == (11, 1)
+
+
+def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
+    tally = m.Tally(rows_read=20, outliers=2, empty=3, quarantined=8, particles_dropped=5)
+    first = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    second = first.after_microbatch(unit(), 1, 3, 9)
+    done = second.after_unit(unit(tally=tally))
+    assert first.counters.adds_up()
+    assert second.counters.adds_up()
+    assert done.counters.adds_up()
+    assert done.counters.events_read == 20
+    assert (done.counters.events_outlier, done.counters.events_empty, done.counters.events_quarantined) == (2, 3, 8)
+    assert done.counters.particles_dropped == 5
+    assert done.cursors[0] == m.Cursor(2, 3, 5, 0)
+
+
+def test_a_unit_whose_tally_does_not_add_up_is_refused() -> None:
+    with pytest.raises(SlotMismatch, match="doesn't add up"):
+        StreamPosition().after_unit(unit(tally=m.Tally(rows_read=8)))
+
+
+def test_a_skipped_unit_is_journaled_with_its_reason() -> None:
+    bad = m.Quarantined(0, 1, 7, "it killed three decoders")
+    tally = m.Tally(rows_read=7, quarantined=7, bad=(bad,))
+    skipped = unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0))
+    position = StreamPosition().after_unit(skipped)
+    assert position.skipped_units == (4,)
+    assert position.cursors[0].unit > 4, "so it is never asked for again, and no Attach has to name it"
+    assert position.quarantined == (bad,)
+    assert position.counters.events_quarantined == 7
+
+
+def test_files_that_gave_no_units_are_counted_once_with_the_first_that_is_seen_of_their_block() -> None:
+    bad = m.Quarantined(5, -1, 30, "a column is missing")
+    first = unit(block_quarantined=(bad,))
+    started = StreamPosition().after_microbatch(first, 0, 4, 11)
+    done = started.after_microbatch(first, 1, 3, 9).after_unit(first)
+    for position in (started, done):
+        assert position.counters.events_quarantined == 30
+        assert position.quarantined == (bad,)
+        assert position.counters.adds_up()
+    assert done.counters.events_read == 37
+    empty = unit(block_quarantined=(bad,), layout=m.Layout(0, 0, 0), tally=m.Tally())
+    assert StreamPosition().after_unit(empty).counters.events_quarantined == 30
+
+
+def test_a_position_survives_its_way_through_a_checkpoint() -> None:
+    bad = m.Quarantined(5, -1, 30, "a column is missing")
+    position = StreamPosition().after_microbatch(unit(), 0, 7, 20).after_unit(unit(slot=-1, block_quarantined=(bad,)))
+    assert StreamPosition.model_validate_json(position.model_dump_json()) == position
+
+
+def test_a_unit_that_is_skipped_after_a_part_of_it_was_trained_counts_each_event_once() -> None:
+    started = StreamPosition().after_microbatch(unit(), 0, 4, 11)
+    tally = m.Tally(rows_read=7, quarantined=7)
+    position = started.after_unit(unit(slot=-1, tally=tally, layout=m.Layout(0, 0, 0)))
+    counters = position.counters
+    assert (counters.events_read, counters.events_trained, counters.events_quarantined) == (7, 4, 3)
+    assert position.lanes[0].open_unit_events == 0
+
+
+def test_what_is_bad_in_every_epoch_stands_in_the_journal_once() -> None:
+    bad = m.Quarantined(5, 2, 7, "row group 2: nan")
+    tally = m.Tally(rows_read=7, quarantined=7, bad=(bad,))
+    once = StreamPosition().after_unit(unit(tally=tally, layout=m.Layout(0, 0, 0)))
+    twice = once.after_unit(unit(9, tally=tally, layout=m.Layout(0, 0, 0)))
+    assert twice.quarantined == (bad,)
+    assert twice.counters.events_quarantined == 14
+
+
+# ------------------------------------------------------------------ a unit that comes back
+
+OLD, NEW = "0d" * 16, "1e" * 16
+
+
+def open_position(unit: m.DeliveredUnit, events: int = 4) -> StreamPosition:
+    """One microbatch of ``unit`` was trained, and a checkpoint written and read."""
+    position = StreamPosition.start(1).after_unit(empty_unit(0)).after_microbatch(unit, 0, events, 11)
+    return StreamPosition.model_validate_json(position.model_dump_json())
+
+
+def empty_unit(k: int) -> m.DeliveredUnit:
+    return unit(k, tally=m.Tally(), layout=m.Layout(0, 0, 0))
+
+
+@st.composite
+def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
+    """What a decoder makes of a unit of ``rows`` rows."""
+    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
+    events, outliers, empty, quarantined = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
+    return m.Layout(events, 3 * events, min(events, 5)), m.Tally(rows, outliers, empty, quarantined)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), rows=st.integers(1, 40), skipped=st.booleans())
+def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_as(
+    data: st.DataObject, rows: int, skipped: bool
+) -> None:
+    (layout, tally), (new_layout, new_tally) = data.draw(tallies(rows)), data.draw(tallies(rows))
+    begun = unit(1, layout=layout, tally=tally, content=OLD)
+    trained = data.draw(st.integers(0, layout.events))
+    position = open_position(begun, trained)
+    if skipped:
+        back = unit(1, slot=-1, layout=m.Layout(0, 0, 0), tally=m.Tally(rows_read=rows, quarantined=rows))
+    else:
+        back = unit(1, layout=new_layout, tally=new_tally, content=NEW)
+        assert position.is_changed(back)
+    counters = position.after_unit(back).counters
+    assert counters.adds_up()
+    assert counters.events_read == rows
+    assert counters.events_trained == trained, "nothing of the new content counts as trained"
+    assert min(counters.events_outlier, counters.events_empty, counters.events_quarantined) >= 0
+    aside = new_tally.outliers + new_tally.empty
+    if not skipped and trained + aside <= rows:
+        assert counters.events_outlier == new_tally.outliers, "as many as stand in the outliers' file"
+        assert counters.events_quarantined == rows - trained - aside
+
+
+def test_a_unit_that_comes_back_as_it_was_goes_on() -> None:
+    begun = unit(1, content=OLD)
+    position = open_position(begun)
+    assert position.lanes[0].content == OLD
+    assert not position.is_changed(begun)
+    assert not position.is_unchecked(begun)
+    done = position.after_microbatch(begun, 1, 3, 9).after_unit(begun)
+    assert done.lanes[0].content == ""
+    assert (done.counters.events_trained, done.counters.events_quarantined) == (7, 0)
+    assert done.changed_units == ()
+
+
+def test_a_unit_that_comes_back_different_is_told_with_its_number_and_its_sums() -> None:
+    bad = m.Quarantined(5, 0, 3, "row group 0: damaged")
+    back = unit(1, events=4, tally=m.Tally(rows_read=7, quarantined=3, bad=(bad,)), content=NEW)
+    done = open_position(unit(1, content=OLD)).after_unit(back)
+    (line,) = done.changed_units
+    assert line.startswith("unit 1 came back with other events than those it was begun with: 4 of them were trained, 3")
+    assert done.set_aside == ("row group 0: damaged", line)
+    assert done.cursors == (m.Cursor(2, 3, 2, 0),)
+    assert done.skipped_units == (), "the unit is behind the cursor: nobody skips it again"
+
+
+def test_a_unit_of_which_nothing_was_trained_may_come_back_different() -> None:
+    assert not StreamPosition.start(1).is_changed(unit(0, content=NEW))
+    behind = open_position(unit(1, content=OLD)).after_microbatch(unit(1, content=OLD), 1, 3, 9)
+    assert not behind.after_unit(unit(1, content=OLD)).is_changed(unit(2, content=NEW))
+
+
+def test_a_checkpoint_that_does_not_know_the_content_is_read_and_its_unit_goes_on_unchecked() -> None:
+    position = open_position(unit(1, content=OLD))
+    former = json.loads(position.model_dump_json())
+    del former["changed_units"], former["bad_files"]
+    for lane in former["lanes"]:
+        del lane["content"]
+    read = StreamPosition.model_validate_json(json.dumps(former))
+    assert read.is_unchecked(unit(1, content=NEW))
+    assert not read.is_changed(unit(1, content=NEW))
+    assert read.after_microbatch(unit(1, content=NEW), 1, 3, 9).lanes[0].content == NEW
+
+
+# ------------------------------------------------------------------ several ranks
+
+LANE_UNITS = {0: unit(4), 1: unit(5, events=9)}
+
+
+def at_start() -> StreamPosition:
+    """Of two lanes, before units 4 and 5."""
+    start = StreamPosition.start(2)
+    cursors = [m.Cursor(2, 3, 4, 0), m.Cursor(2, 3, 5, 0)]
+    lanes = [lane.model_copy(update={"cursor": cursor}) for lane, cursor in zip(start.lanes, cursors, strict=True)]
+    return start.model_copy(update={"lanes": tuple(lanes)})
+
+
+def test_the_shares_of_two_ranks_lead_where_one_trainer_with_both_lanes_gets() -> None:
+    start = at_start()
+    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    first = start.after_microbatch(LANE_UNITS[0], 0, 4, 11)
+    second = start.after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    assert start.merged([first.since(start), second.since(start)]) == alone
+
+
+def test_merging_goes_on_step_by_step_though_a_rank_knows_its_own_lanes_only() -> None:
+    start = at_start()
+    alone = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[1], 0, 9, 20)
+    alone = alone.after_unit(LANE_UNITS[1]).after_microbatch(LANE_UNITS[0], 1, 3, 9)
+    first, second = start, start
+    together = start
+    for after_first, after_second in (
+        (start.after_microbatch(LANE_UNITS[0], 0, 4, 11), start.after_microbatch(LANE_UNITS[1], 0, 9, 20)),
+        (
+            start.after_microbatch(LANE_UNITS[0], 0, 4, 11).after_microbatch(LANE_UNITS[0], 1, 3, 9),
+            start.after_microbatch(LANE_UNITS[1], 0, 9, 20).after_unit(LANE_UNITS[1]),
+        ),
+    ):
+        together = together.merged([after_first.since(first), after_second.since(second)])
+        first, second = after_first, after_second
+    assert together == alone
+    assert together.counters.adds_up()
+
+
+def test_what_is_quarantined_is_written_down_in_one_order_whichever_rank_met_it() -> None:
+    bad = [m.Quarantined(file, 0, 1, f"file {file}") for file in (3, 1)]
+    start = at_start()
+    growths = []
+    for number, reason in enumerate(bad):
+        tally = m.Tally(rows_read=LANE_UNITS[number].tally.rows_read + 1, quarantined=1, bad=(reason,))
+        done = unit(4 + number, events=LANE_UNITS[number].layout.events, tally=tally)
+        growths.append(start.after_unit(done).since(start))
+    for shares in (growths, growths[::-1]):
+        merged = start.merged(shares)
+        assert [one.file for one in merged.quarantined] == [1, 3]
+        assert merged.counters.events_quarantined == 2
+
+
+def test_units_that_changed_and_bad_files_are_the_same_whichever_rank_met_them() -> None:
+    start = at_start()
+    for number in (0, 1):
+        start = start.after_microbatch(unit(4 + number, content=OLD), 0, 4, 11)
+    growths = [
+        start.after_unit(unit(4 + number, content=NEW, bad_files=(7, 2 + number))).since(start) for number in (0, 1)
+    ]
+    begun = start.merged(growths)
+    assert [line.split()[1] for line in begun.changed_units] == ["4", "5"]
+    assert begun == start.merged(growths[::-1])
+    assert begun.counters.adds_up()
+
+
+def test_the_source_is_that_of_the_rank_that_is_furthest() -> None:
+    start = at_start()
+    near, far = m.Source(1, "aa"), m.Source(2, "bb")
+    growths = [
+        start.after_microbatch(unit(4 + number, source=source), 0, 4, 11).since(start)
+        for number, source in enumerate((near, far))
+    ]
+    assert start.merged(growths).source == start.merged(growths[::-1]).source == far
+    assert start.merged(growths).merged([growths[0].model_copy(update={"source": near})]).source == far
+
+
+def test_a_lane_that_two_ranks_moved_is_an_error() -> None:
+    start = at_start()
+    growth = start.after_microbatch(LANE_UNITS[0], 0, 4, 11).since(start)
+    with pytest.raises(ValueError, match="moved by two ranks"):
+        start.merged([growth, growth])
+
+
+def test_a_growth_survives_its_journey() -> None:
+    start = at_start()
+    growth = start.after_microbatch(LANE_UNITS[1], 0, 4, 11).since(start)
+    assert Growth.model_validate_json(growth.model_dump_json(exclude_defaults=True)) == growth

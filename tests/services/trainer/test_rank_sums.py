@@ -1,0 +1,146 @@
+"""Ranks over gloo, as real processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gloo_rank import train
+
+from common.errors import BadInputError
+from common.transport import StopRequested
+from services.trainer.ranks.rank_place import RankPlace
+from services.trainer.ranks.ranks import RankLost, Ranks
+
+PATIENCE_S = 120.0
+CPU = torch.device("cpu")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def two_ranks(*arguments: str, file: Path | None = None) -> list[subprocess.CompletedProcess[str]]:
+    """gloo_rank.py as both ranks, to their ends. They meet in a file, or at a port."""
+    here = Path(__file__).resolve().parent
+    meeting = {"_ICESTREAM_RANKS_FILE": str(file)} if file else {"MASTER_PORT": str(free_port())}
+    paths = os.pathsep.join(
+        str(path) for path in (here.parents[2], here.parents[1], here.parents[1] / "workloads/muons/models", here)
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(here / "gloo_rank.py"), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ
+            | meeting
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [
+        subprocess.CompletedProcess([], process.returncode, output)
+        for process, output in zip(processes, outputs, strict=True)
+    ]
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, in_file: bool) -> None:
+    done = two_ranks("sums", str(tmp_path), file=tmp_path / "ranks" if in_file else None)
+    assert [one.returncode for one in done] == [0, 0], done
+    one, other = told(tmp_path)
+    assert one == other
+    assert one == {
+        "sums": [[[3.0] * 3] * 2, [1.0], 4.0],
+        "short": ["é0", "é1"],
+        "long": [0, 3000],
+        "state": [[0, 1, 2], "é"],
+        "none": None,
+        "bytes": 5,
+    }
+
+
+def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path: Path) -> None:
+    done = two_ranks("task", str(tmp_path))
+    assert [one.returncode for one in done] == [0, 0], done
+    one, other = told(tmp_path)
+    assert one == other, "both have the same weights, bit for bit"
+    alone = train((0, 1), Ranks.alone())
+    assert all(metrics["gp_norm"] > 0 for metrics in one["curve"]), "the gradient penalty was at work"
+    for metrics, expected in zip(one["curve"], alone["curve"], strict=True):  # type: ignore[call-overload]
+        assert metrics == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int, in_file: bool) -> None:
+    done = two_ranks("leaves", str(tmp_path), str(leaver), file=tmp_path / "ranks" if in_file else None)
+    assert done[leaver].returncode == 3
+    assert done[1 - leaver].returncode == 0, done
+    assert f"rank {leaver} is gone" in done[1 - leaver].stdout
+
+
+def place(rank: int, port: int) -> RankPlace:
+    return RankPlace(rank, 2, rank, 2, "127.0.0.1", port)
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    with pytest.raises(BadInputError, match=r"rank 1 of 2 didn't come for 0\.3 s"):
+        Ranks.join(place(0, free_port()), CPU, timeout_s=0.3, stopped=lambda: False)
+    port = free_port()
+    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* didn't come"):
+        Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
+
+
+def test_a_rank_that_does_not_come_to_the_file_is_named(tmp_path: Path) -> None:
+    alone = RankPlace(1, 2, 1, 2, "", 0, file=str(tmp_path / "ranks"))
+    with pytest.raises(BadInputError, match=r"rank 0 of 2 didn't come for 0\.3 s"):
+        Ranks.join(alone, CPU, timeout_s=0.3, stopped=lambda: False)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_is_asked_to_stop_does_not_wait_for_the_others(rank: int) -> None:
+    with pytest.raises(StopRequested):
+        Ranks.join(place(rank, free_port()), CPU, timeout_s=PATIENCE_S, stopped=lambda: True)
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(RankLost, match="can't listen at"):
+            Ranks.join(place(0, other.getsockname()[1]), CPU, timeout_s=1, stopped=lambda: False)
+
+
+def test_alone_nothing_is_sent() -> None:
+    ranks = Ranks.alone()
+    tensor = torch.ones(2)
+    ranks.sum_([tensor])
+    assert tensor.tolist() == [1, 1]
+    assert ranks.gather("text") == ["text"]
+    assert ranks.broadcast_state({"a": 1}) == {"a": 1}
+    assert ranks.broadcast(b"x") == b"x"
+    ranks.close()

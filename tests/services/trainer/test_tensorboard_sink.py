@@ -1,0 +1,107 @@
+"""What is written for TensorBoard is what TensorBoard reads."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+from services.trainer.telemetry.sinks import Histogram
+from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
+
+NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)
+
+
+def wait_for_next_second() -> None:
+    """TensorBoard reads the files of a folder in the order of their names: second, process, number as a text."""
+    now_s = int(time.time())
+    while int(time.time()) == now_s:
+        time.sleep(0.01)
+
+
+def read(run_dir: Path) -> EventAccumulator:
+    return EventAccumulator(str(run_folder(run_dir))).Reload()
+
+
+def points(run_dir: Path, name: str) -> list[tuple[int, float]]:
+    return [(point.step, point.value) for point in read(run_dir).Scalars(name)]
+
+
+def test_a_run_is_named_by_the_time_of_its_start_and_keeps_its_name(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, NOON)
+    assert folder == tmp_path / "tensorboard" / "2026-11-21T12-00-05"
+    assert folder.stat().st_mode & 0o077 == 0
+    assert run_folder(tmp_path, NOON.replace(hour=18)) == folder
+    (tmp_path / "tensorboard" / "zz-of-the-users-own").mkdir()
+    (tmp_path / "tensorboard" / "events.out.tfevents.1.host").touch()
+    assert run_folder(tmp_path) == folder
+
+
+def test_scalars_histograms_and_images_come_back(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path, 0)
+    sink.scalars({"train/w_gap": 1.5, "panel/score": 3.0}, 7)
+    sink.scalars({"train/w_gap": float("nan")}, 8)
+    sink.histograms({"hist/real/log10_energy": Histogram(np.array([0.0, 1.0, 3.0]), np.array([5, 2]))}, 7)
+    sink.images({"panel/picture": np.full((4, 6, 3), 200, np.uint8)}, 7)
+    sink.close()
+    events = read(tmp_path)
+    assert points(tmp_path, "panel/score") == [(7, 3.0)]
+    assert [point.step for point in events.Scalars("train/w_gap")] == [7, 8]
+    (histogram,) = events.Histograms("hist/real/log10_energy")
+    value = histogram.histogram_value
+    assert (list(value.bucket), list(value.bucket_limit)) == ([5, 2], [1, 3])
+    assert (value.min, value.max, value.num, value.sum) == (0, 3, 7, 5 * 0.5 + 2 * 2.0)
+    (image,) = events.Images("panel/picture")
+    assert (image.height, image.width) == (4, 6)
+
+
+def test_a_restart_goes_on_in_the_same_folder_and_hides_what_is_trained_again(tmp_path: Path) -> None:
+    first = TensorBoardSink(tmp_path, 0)
+    for step in (10, 20, 30):
+        first.scalars({"a": float(step)}, step)
+    first.close()  # the newest checkpoint is of step 15
+    wait_for_next_second()
+    second = TensorBoardSink(tmp_path, 15)
+    second.scalars({"a": 21.0}, 20)
+    second.close()
+    assert points(tmp_path, "a") == [(10, 10.0), (20, 21.0)]
+    assert second.folder == first.folder
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew_in_the_same_folder(tmp_path: Path) -> None:
+    first = TensorBoardSink(tmp_path, 0)
+    for step in (1, 2, 3):
+        first.scalars({"a": 1.0}, step)
+    first.close()
+    wait_for_next_second()
+    second = TensorBoardSink(tmp_path, 0)
+    second.scalars({"a": 2.0}, 1)
+    second.close()
+    assert points(tmp_path, "a") == [(1, 2.0)]
+
+
+def test_after_a_roll_back_the_void_steps_are_hidden(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path, 0)
+    for step in (10, 20, 30):
+        sink.scalars({"a": 1.0}, step)
+    wait_for_next_second()
+    sink.go_back(20)
+    sink.scalars({"a": 2.0}, 30)
+    sink.close()
+    assert points(tmp_path, "a") == [(10, 1.0), (20, 1.0), (30, 2.0)]
+
+
+def test_settings_are_hyperparameters_and_a_table(tmp_path: Path) -> None:
+    TensorBoardSink(tmp_path, 0, {"trainer.wgan.generator_lr": 2e-4, "trainer.audit": True, "input": "a|b"}).close()
+    events = read(tmp_path)
+    table = events.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "| trainer.wgan.generator_lr | 0.0002 |" in table
+    assert "| input | a&#124;b |" in table
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    given = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert given["trainer.wgan.generator_lr"].number_value == 2e-4
+    assert given["trainer.audit"].number_value == 1  # torch takes a bool for an int

@@ -1,0 +1,86 @@
+"""Parts of microbatches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from workloads.base.batch import Batch, Microbatch
+from workloads.muons.models.wgan.penalty_sample import penalised_events
+
+
+def microbatch(counts: list[int]) -> Microbatch:
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.tensor(counts, dtype=torch.int64).cumsum(0)])
+    return Microbatch(
+        epoch=1,
+        unit=2,
+        index=3,
+        offsets_E1=offsets,
+        host_offsets_E1=offsets.numpy(),
+        event_columns={"event": torch.arange(float(len(counts))).unsqueeze(1)},
+        particle_columns={"particle": torch.arange(float(sum(counts))).unsqueeze(1)},
+        num_events=len(counts),
+        num_particles=sum(counts),
+    )
+
+
+def particles(part: Microbatch) -> list[list[float]]:
+    """Of each event."""
+    values = part.particle_columns["particle"].flatten().tolist()
+    ends = part.offsets_E1.tolist()
+    return [values[first:last] for first, last in pairwise(ends)]
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 2, 5, 1, 0], [9], [0, 0], [1] * 20, [7, 7, 7]])
+@pytest.mark.parametrize("limit", [1, 4, 6, 100])
+def test_chunks_are_whole_events_in_order_within_the_limit(counts: list[int], limit: int) -> None:
+    whole = microbatch(counts)
+
+    chunks = list(whole.chunks(limit))
+
+    assert [event for chunk in chunks for event in particles(chunk)] == particles(whole)
+    assert torch.equal(torch.cat([chunk.event_columns["event"] for chunk in chunks]), whole.event_columns["event"])
+    assert sum(chunk.num_present for chunk in chunks) == whole.num_present
+    for chunk in chunks:
+        assert chunk.num_particles <= limit or chunk.num_events == 1
+        assert chunk.offsets_E1.tolist() == chunk.host_offsets_E1.tolist()
+        assert (chunk.num_events, chunk.num_particles) == (len(chunk.event_columns["event"]), int(chunk.offsets_E1[-1]))
+    for first, second in pairwise(chunks):
+        next_event = second.part(0, 1)
+        assert first.num_particles + next_event.num_particles > limit  # a chunk is as large as it may be
+
+
+@pytest.mark.parametrize(("counts", "halves"), [([3, 3, 3, 3], [6, 6]), ([9, 1], [9, 1]), ([1, 9], [1, 9]), ([4], [4])])
+def test_halves_have_about_half_of_the_particles_each(counts: list[int], halves: list[int]) -> None:
+    assert [half.num_particles for half in microbatch(counts).halves()] == halves
+
+
+def test_totals_of_a_batch_count_the_other_ranks_too() -> None:
+    batch = Batch((microbatch([1, 2]), microbatch([3])), events_elsewhere=10, particles_elsewhere=40)
+
+    assert (batch.num_events, batch.num_particles) == (3, 6)
+    assert (batch.total_events, batch.total_particles) == (13, 46)
+
+
+def test_without_limits_the_penalty_sees_every_event() -> None:
+    assert penalised_events(microbatch([3, 0, 2]), fraction=1.0, max_particles=0, update=5) == (0, 3)
+    assert penalised_events(microbatch([3, 0, 2]), fraction=1.0, max_particles=5, update=5) == (0, 3)
+
+
+def test_a_sample_for_the_penalty_wanders_over_all_events() -> None:
+    events = microbatch([2] * 10)
+    seen = set()
+    for update in range(100):
+        first, last = penalised_events(events, fraction=0.2, max_particles=0, update=update)
+        assert last - first == 2
+        seen |= set(range(first, last))
+    assert seen == set(range(10))
+
+
+def test_a_sample_for_the_penalty_keeps_to_the_muon_budget() -> None:
+    events = microbatch([2, 9, 2, 2, 1, 4, 0, 3])
+    for update in range(100):
+        first, last = penalised_events(events, fraction=1.0, max_particles=6, update=update)
+        assert sum(len(event) for event in particles(events)[first:last]) <= 6

@@ -1,0 +1,266 @@
+"""`icestream evaluate` as it is typed: what it writes, prints and answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from muon_files import make_events, make_table
+from tiny_run import write_panel_scalars, write_tiny_run
+
+from icestream import cli
+from workloads.base.report.verdict import HEADLINE
+from workloads.muons.evaluation.plots import panel
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
+
+FAST = ("--bootstraps", "4", "--c2st-epochs", "1")
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def icestream(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """The command as it is typed, in this process."""
+    monkeypatch.setattr(panel, "DPI", 30)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+
+    def run(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["icestream", *map(str, arguments)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Answer(code, *capfd.readouterr())
+
+    yield run
+    torch.set_num_threads(threads)
+
+
+def simulate(folder: Path, events: int = 600, *, depths: int = 0, seed: int = 2) -> Path:
+    write_dataset(folder, preset("bench"), DatasetPlan(events, 2, seed, depths_per_shower=depths))
+    return folder
+
+
+class Page(HTMLParser):
+    """Everything that a page would fetch, and the pictures in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.images = 0
+        self.anchors: set[str] = set()
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        self.images += tag == "img"
+        if told.get("id"):
+            self.ids.add(str(told["id"]))
+        for name in ("src", "href", "srcset", "data", "poster", "action"):
+            value = told.get(name)
+            if value is None:
+                continue
+            if value.startswith("#"):
+                self.anchors.add(value[1:])
+            elif not value.startswith("data:image/png;base64,"):
+                self.fetched.append(value)
+        assert tag not in ("script", "link", "iframe", "object", "base"), tag
+
+
+@pytest.mark.slow
+def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_tiny_run(run)
+    write_panel_scalars(run)
+    limits = tmp_path / "limits.toml"
+    limits.write_text("count_tv = 1e-6\nradius_m_w1 = 1e6\nc2st_auc = { max = 0.1 }\n")
+    files = simulate(tmp_path / "files", 8000)
+    arguments = (
+        "evaluate",
+        run,
+        "-i",
+        files,
+        "--simulated",
+        "bench",
+        "--events",
+        "7000",
+        "--thresholds",
+        limits,
+        *FAST,
+    )
+    answer = icestream(*arguments)
+    folder = run / "evaluation"
+    assert answer.code == 1, answer.err
+    assert answer.out.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    assert re.search(r"^missed: count_tv: [\d.]+, limit 1e-06$", answer.err, re.M)
+    assert re.search(r"^missed: c2st_auc: [\d.]+, limit 0.1$", answer.err, re.M)
+    assert "radius_m_w1" not in answer.err
+    for name in HEADLINE:
+        assert re.search(rf"^{name} +[\d.]+ ± [\d.]+ ", answer.out, re.M), name
+
+    report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    for name in HEADLINE:
+        metric = report["metrics"][name]
+        assert all(math.isfinite(metric[key]) for key in ("value", "error", "floor")), name
+        assert set(metric) == {"value", "error", "floor", "ratio", "unit", "better", "verdict", "meaning"}
+    assert set(report["thresholds_missed"]) == {"count_tv", "c2st_auc"}
+    assert report["checkpoint"] == str(run / "checkpoints" / "step-000000003.pt")
+    assert (report["step"], report["events"], report["seed"], report["model"]) == (3, 7000, 0, "wgan")
+    assert report["floor_kind"] == "same primaries"
+    assert report["inputs"] == [str(files)]
+    assert report["warnings"] == []
+    assert re.fullmatch(r"[0-9a-f]{16}", report["config_digest"])
+    assert {"python", "torch", "numpy"} <= set(report["versions"])
+
+    assert len(report["pictures"]) == 12
+    assert "training.png" in report["pictures"]
+    for name in report["pictures"]:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert page.fetched == []
+    assert "url(" not in text
+    assert "@import" not in text
+    assert page.images == 12
+    assert page.anchors == {name.removesuffix(".png") for name in report["pictures"]} <= page.ids
+    assert "prefers-color-scheme: dark" in text
+    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
+
+    again = icestream(*arguments[:-6], *FAST, "-o", tmp_path / "again")
+    assert again.code == 0
+    assert json.loads((tmp_path / "again" / "report.json").read_text())["metrics"] == report["metrics"]
+
+
+@pytest.mark.slow
+def test_files_of_showers_that_were_trained_on_are_told_loudly(icestream: Any, tmp_path: Path) -> None:
+    files = simulate(tmp_path / "files", 1000, depths=5)
+    checkpoint = write_tiny_run(tmp_path / "run", (str(files), "https://user:secret@host/x.parquet"), max_count=3)
+    moved = tmp_path / "elsewhere.pt"
+    checkpoint.rename(moved)
+    answer = icestream("evaluate", moved, "-i", files, "--events", "0", *FAST)
+    assert answer.code == 0, answer.err
+    assert re.search(r"^WARNING: 2 of the 2 files are among those that the model was trained on", answer.err, re.M)
+    folder = tmp_path / "elsewhere-evaluation"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["events"] == 1000
+    assert report["floor_kind"] == "disjoint showers"
+    assert "trained on" in report["warnings"][0]
+    assert any("had more than 3 muons" in note for note in report["notes"])
+    assert any("no course of the training" in note for note in report["notes"])
+    assert "training.png" not in report["pictures"]
+    text = (folder / "report.html").read_text()
+    assert 'class="warning"' in text
+    assert "<th>simulated</th><td>–</td>" in text
+    assert "None" not in text
+    assert "secret" not in text + (folder / "report.json").read_text() + answer.out + answer.err
+
+
+@pytest.mark.slow
+def test_without_files_the_events_are_drawn_and_can_be_weighted(icestream: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_tiny_run(run)
+    out = tmp_path / "out"
+    answer = icestream("evaluate", run, "--simulate", "bench", "--events", "400", "--weights", "h3a", "-o", out, *FAST)
+    assert answer.code == 0, answer.err
+    report = json.loads((out / "report.json").read_text())
+    assert report["simulated"] == "bench"
+    assert report["weights"] == "h3a"
+    assert report["events"] == 400
+    assert any("weighted events" in note for note in report["notes"])
+    # Real events are not their own second draw.
+    assert report["metrics"]["log10_energy_w1"]["floor"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "name the events to compare with: files with -i, or --simulate PRESET"),
+        (["-i", "x", "--simulate", "bench"], "either files with -i, or --simulate PRESET, not both"),
+        (["--simulate", "bench", "--simulated", "bench"], "--simulated is about files"),
+        (["--simulate", "bench", "--events", "0"], "with --simulate say how many"),
+        (["--simulate", "bench", "--weights", "w"], "simulated events have no columns"),
+        (["-i", "x", "--weights", "h3a"], "needs the spectrum that the events were made with"),
+        (["-i", "x", "--events", "5"], "at least 100"),
+        (["-i", "x", "--device", "tpu"], "use auto, cpu, cuda or cuda:N"),
+        (["-i", "no/such/*.parquet"], "no file matches this glob"),
+        (["-i", "x", "--thresholds", "none.toml"], "none.toml: no such threshold file"),
+        (["-i", "x", "--thresholds", "limits.toml"], "limits.toml: unknown metric 'count_tw'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    icestream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "limits.toml").write_text("count_tw = 0.1\n")
+    write_tiny_run(tmp_path / "run")
+    answer = icestream("evaluate", "run", *arguments)
+    assert answer.code == 2
+    assert answer.out == ""
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert reason in last
+    assert not (tmp_path / "run" / "evaluation").exists()
+
+
+def test_a_checkpoint_that_is_not_there_is_named(icestream: Any, tmp_path: Path) -> None:
+    answer = icestream("evaluate", tmp_path / "none.pt", "--simulate", "bench")
+    assert answer.code == 2
+    assert answer.err.startswith(f"Error: {tmp_path / 'none.pt'}: no such checkpoint")
+
+
+def test_events_of_one_shower_can_not_be_compared(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    write_dataset(tmp_path / "files", preset("bench"), DatasetPlan(200, 1, 1, depths_per_shower=200))
+    answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "files")
+    assert answer.code == 2
+    assert "the events are all of one shower" in answer.err
+
+
+def test_a_folder_that_can_not_be_written_is_told_before_anything_is_computed(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    (tmp_path / "file").write_text("in the way")
+    out = tmp_path / "file" / "report"
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--events", "400", "-o", out, *FAST)
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == f"Error: {out}: {tmp_path / 'file'} is no folder; name another one with -o"
+    assert "simulating" not in answer.err
+
+
+def test_weights_that_leave_events_of_one_shower_only_are_told_in_one_line(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    table = make_table(make_events([1, 2, 3])).append_column("w", pa.array([0.0, 1.0, 0.0]))
+    pq.write_table(table, tmp_path / "a.parquet")
+    answer = icestream("evaluate", tmp_path / "run", "-i", tmp_path / "a.parquet", "--weights", "w", *FAST)
+    assert answer.code == 2
+    assert "the events with a weight above 0 are all of one shower" in answer.err.splitlines()[-1]
+
+
+def test_a_gpu_that_is_not_there_is_named(icestream: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tiny_run(tmp_path / "run")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--device", "cuda:2")
+    assert answer.code == 2
+    assert answer.err.splitlines()[-1] == "Error: --device cuda:2: there are 2 CUDA devices here, cuda:0 to cuda:1"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--device", "cuda")
+    assert answer.err.splitlines()[-1] == "Error: --device cuda: there is no CUDA device here; use --device cpu"

@@ -1,0 +1,107 @@
+"""What pictures are drawn from, against numbers known beforehand; and that odd data are drawn, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workloads.muons.evaluation.plots import panel
+from workloads.muons.evaluation.plots.counts import _edges
+from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.gallery import pictures
+from workloads.muons.evaluation.plots.radii import _pair_distances
+from workloads.muons.evaluation.plots.resample import BOOTSTRAPS, Groups, band, bins_of, ratio
+from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.sample import Sample
+
+
+def make_bundles(counts: list[int], seed: int = 0) -> Bundles:
+    rng = np.random.default_rng(seed)
+    muons_P3 = np.column_stack([10 ** rng.normal(2, 0.5, sum(counts)), rng.normal(0, 5, (sum(counts), 2))])
+    return Bundles.of(np.array(counts, np.int64), muons_P3)
+
+
+def make_sample(counts: list[int], weight_E: np.ndarray | None = None) -> Sample:
+    number = len(counts)
+    primary_E4 = np.column_stack(
+        [np.geomspace(1e5, 1e7, number), np.full(number, 0.3), np.full(number, 4.0), np.linspace(1000, 2800, number)]
+    )
+    return Sample(primary_E4, np.arange(number), make_bundles(counts), weight_E)
+
+
+def test_a_histogram_has_the_weights_of_its_events_and_the_error_of_poisson_counts() -> None:
+    events = 20_000
+    groups = Groups(np.arange(events), np.full(events, 2.0), seed=1)
+    values = np.random.default_rng(1).random(events)
+    edges = np.array([0.0, 0.1, 0.5])
+    value, low, high = band(groups.histogram(values, edges, np.arange(events)))
+    inside = np.histogram(values, edges)[0]
+    assert value.tolist() == (2.0 * inside).tolist()
+    assert groups.num_events.shape == (1 + BOOTSTRAPS, 1)
+    assert groups.num_events[0, 0] == 2.0 * events
+    # A bootstrap of groups with a fixed number of events each: binomial.
+    expected = 2.0 * np.sqrt(inside * (1 - inside / events))
+    assert (high - low) / 2 == pytest.approx(expected, rel=0.2)
+
+
+def test_showers_are_drawn_whole() -> None:
+    # Ten alike rows a shower: the error is that of 200 showers, not of 2,000 events.
+    shower_E = np.repeat(np.arange(200), 10)
+    values = (shower_E % 2).astype(np.float64)
+    groups = Groups(shower_E, None, seed=1)
+    _, low, high = band(groups.histogram(values, np.array([-0.5, 0.5, 1.5]), np.arange(2000)))
+    assert (high - low) / 2 == pytest.approx(10 * np.sqrt(200 * 0.25), rel=0.25)
+
+
+def test_what_both_sides_share_cancels_in_their_ratio() -> None:
+    groups = Groups(np.arange(500), None, seed=1)
+    same = groups.histogram(np.linspace(0, 1, 500), np.linspace(0, 1, 5), np.arange(500))
+    value, low, high = band(ratio(same, same))
+    assert value.tolist() == low.tolist() == high.tolist() == [1.0] * 4
+    assert np.isnan(ratio(same, np.zeros_like(same))).all()
+
+
+def test_bins_hold_their_lower_edge_and_the_last_one_its_upper() -> None:
+    edges = np.array([0.0, 1.0, 2.0])
+    assert bins_of(np.array([-0.1, 0.0, 0.5, 1.0, 2.0, 2.1]), edges).tolist() == [-1, 0, 0, 1, 1, -1]
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 100, 12_345])
+def test_edges_of_counts_lie_between_integers_and_hold_them_all(most: int) -> None:
+    edges = _edges(most)
+    assert (np.diff(edges) >= 1).all()
+    assert (edges % 1 == 0.5).all()
+    assert edges[0] == 0.5
+    assert edges[-1] >= most
+
+
+def test_pairs_of_an_event_are_two_different_muons_and_weigh_one_together() -> None:
+    bundles = Bundles.of(np.array([0, 1, 2, 300]), np.column_stack([np.ones(303), np.arange(303.0), np.zeros(303)]))
+    distance, event, weight = _pair_distances(bundles, seed=0)
+    assert np.bincount(event, minlength=4).tolist() == [0, 0, 1, 50]
+    assert np.bincount(event, weight, minlength=4) == pytest.approx([0, 0, 1, 1])
+    assert distance.min() >= 1
+    assert distance[event == 2] == pytest.approx([1.0])
+    assert distance[event == 3].max() <= 299
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("real", "generated"),
+    [
+        ([0] * 30, [0] * 30),
+        ([0, 1] * 20, [0] * 40),
+        ([1], [50_000]),
+    ],
+)
+def test_every_picture_is_drawn_of_events_without_muons_or_of_a_single_one(
+    real: list[int], generated: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel, "DPI", 20)  # drawn as it would be, but smaller
+    events = Events(make_sample(real), make_bundles(generated, seed=1))
+    drawn = list(pictures(events, np.linspace(0, 1, len(real)), {}))
+    assert len({one.name for one in drawn}) == len(drawn) == 11
+    for one in drawn:
+        assert one.png.startswith(b"\x89PNG")
+        assert one.title
+        assert one.caption

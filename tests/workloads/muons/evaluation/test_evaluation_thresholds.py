@@ -1,0 +1,126 @@
+"""Limits and verdicts: what is kept, what is missed, and how it is told."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInputError
+from workloads.base.report.numbers import plain, with_error
+from workloads.base.report.text import lines
+from workloads.base.report.thresholds import missed, read_thresholds
+from workloads.base.report.verdict import HEADLINE, ratio, verdict
+from workloads.muons.metrics.definitions import DEFINITIONS
+from workloads.muons.metrics.report import Metric, Report
+
+METRICS = {
+    "count_tv": Metric(0.03, 0.001, 0.01, better="lower"),
+    "c2st_auc": Metric(0.48, 0.005, 0.505, better="half"),
+    "count_mean_ratio": Metric(0.95, 0.01, 1.01, better="one"),
+    "count_empty_difference": Metric(-0.02, 0.001, 0.003, better="zero"),
+    "fpd": Metric(math.nan, math.nan, math.nan),
+}
+
+
+def limits(tmp_path: Path, text: str) -> dict[str, str]:
+    path = tmp_path / "limits.toml"
+    path.write_text(text)
+    return missed(read_thresholds(path), METRICS)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "count_tv = 0.03",
+        "c2st_auc = 0.52",
+        "count_mean_ratio = 0.051",
+        "count_empty_difference = 0.02",
+        "count_tv = { max = 0.03, min = 0, floors = 3.01 }",
+        "count_mean_ratio = { min = 0.95 }",
+        "[count_tv]\nfloors = 4",
+    ],
+)
+def test_a_limit_that_is_kept_is_not_told(tmp_path: Path, kept: str) -> None:
+    assert limits(tmp_path, kept) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("count_tv = 0.029", {"count_tv": "0.0300, limit 0.029"}),
+        ("c2st_auc = { max = 0.47 }", {"c2st_auc": "0.480, limit 0.47"}),
+        ("count_mean_ratio = 0.04", {"count_mean_ratio": "0.0500 away from 1, limit 0.04"}),
+        ("count_empty_difference = 0.01", {"count_empty_difference": "0.0200 away from 0, limit 0.01"}),
+        ("count_mean_ratio = { min = 0.96 }", {"count_mean_ratio": "0.950, at least 0.96 wanted"}),
+        ("count_tv = { floors = 2 }", {"count_tv": "3.00 floors, limit 2"}),
+        ("fpd = 1000", {"fpd": "it could not be measured"}),
+        ("kpd = 1000", {"kpd": "it could not be measured"}),
+        ("count_tv = 0.01\nfpd = 1", {"count_tv": "0.0300, limit 0.01", "fpd": "it could not be measured"}),
+    ],
+)
+def test_a_limit_that_is_missed_is_told_with_value_and_limit(tmp_path: Path, text: str, told: dict[str, str]) -> None:
+    assert limits(tmp_path, text) == told
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no threshold in it"),
+        ("count_tw = 0.1", "unknown metric 'count_tw'; did you mean 'count_tv'?"),
+        ("nothing_like_it_at_all = 0.1", "unknown metric .* known are count_tv"),
+        ("count_tv = 'low'", "count_tv = 'low': expected a number, or a table with max, min, floors"),
+        ("count_tv = true", "expected a number"),
+        ("count_tv = nan", "expected a number"),
+        (f"count_tv = 1{'0' * 400}", "expected a number"),
+        ("count_tv = { most = 1 }", "expected a number, or a table"),
+        ("count_tv = {}", "expected a number, or a table"),
+        ("count_tv: 1", "not TOML"),
+    ],
+)
+def test_a_threshold_file_that_says_nothing_sensible_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(BadInputError, match=rf"limits\.toml: .*{reason}"):
+        limits(tmp_path, text)
+
+
+def test_a_threshold_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"none\.toml: no such threshold file"):
+        read_thresholds(tmp_path / "none.toml")
+    with pytest.raises(BadInputError, match="can't be read"):
+        read_thresholds(tmp_path)
+
+
+def test_ratios_and_verdicts_count_the_distance_from_what_is_best() -> None:
+    assert ratio(METRICS["count_tv"]) == pytest.approx(3)
+    assert ratio(METRICS["c2st_auc"]) == pytest.approx(4)
+    assert ratio(METRICS["count_mean_ratio"]) == pytest.approx(5)
+    assert math.isnan(ratio(METRICS["fpd"]))
+    assert math.isnan(ratio(Metric(0.1, 0.01, -0.001)))
+    assert verdict(Metric(0.012, 0.0011, 0.01)) == "at floor"
+    assert verdict(Metric(0.012, 0.0009, 0.01)) == "near"
+    assert verdict(Metric(0.021, 0.0009, 0.01)) == "off"
+    assert verdict(Metric(0.49, 0.004, 0.503, better="half")) == "at floor"
+    assert verdict(Metric(0.55, 0.004, 0.503, better="half")) == "off"
+    assert verdict(Metric(0.012, math.nan, 0.01)) == "near"
+    assert verdict(METRICS["fpd"]) == "no floor"
+
+
+def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
+    assert with_error(Metric(0.0123456, 0.00123, 0.0)) == "0.0123 ± 0.0012"
+    assert with_error(Metric(-12.3456, 1.23, 0.0)) == "-12.3 ± 1.2"
+    assert with_error(Metric(1234.5, 123.0, 0.0)) == "1234 ± 123"
+    assert with_error(Metric(1.2e-7, 3.4e-8, 0.0)) == "1.2e-07 ± 3.4e-08"
+    assert with_error(Metric(0.5, math.nan, 0.0)) == "0.500"
+    assert with_error(Metric(math.nan, math.nan, 0.0)) == plain(math.inf) == "–"
+
+
+def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() -> None:
+    told = list(lines(Report(METRICS, 1000, 5000, 4900, "same primaries", ("something to know",))))
+    names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
+    assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
+    assert told[-1] == "note: something to know"
+    assert "1,000 events, 5,000 real and 4,900 generated muons; floor: same primaries" in told
+    columns = {line.index("±") for line in told if "±" in line}
+    assert len(columns) <= 3, "aligned to the right, errors of like widths below each other"
+    assert set(HEADLINE) <= set(DEFINITIONS)

@@ -1,0 +1,68 @@
+"""A run directory with the checkpoint of a model that was trained for three steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from common.tensorboard_names import TENSORBOARD_FOLDER
+from services.config.root import Config
+from services.trainer.checkpoints.checkpoint import CHECKPOINT_FOLDER, FORMAT
+from services.trainer.state import TrainState
+from services.trainer.telemetry.tensorboard_sink import SummaryWriter
+from workloads.base.batch import Batch, Microbatch
+from workloads.muons.models.wgan.task import WganTask
+from workloads.muons.simulator.config import preset
+from workloads.muons.simulator.flux import sample_primaries
+from workloads.muons.simulator.muons import simulate
+
+NETWORK = {"hidden": 16, "count_hidden": 16, "z_global": 4, "z_local": 4}
+
+
+def write_tiny_run(run_dir: Path, inputs: tuple[str, ...] = (), *, max_count: int = 100_000) -> Path:
+    """The checkpoint's path."""
+    wgan = {"network": NETWORK, "sampling": {"max_count": max_count}, "critic_steps": 1}
+    config = Config.model_validate({"input": inputs, "trainer": {"wgan": wgan}})
+    torch.manual_seed(1)
+    task = WganTask(config.trainer.wgan, torch.device("cpu"), 1)
+    for seed in range(3):
+        task.step(_batch(seed))
+    state = TrainState(task, torch.device("cpu"), "plan")
+    state.step = 3
+    path = run_dir / CHECKPOINT_FOLDER / "step-000000003.pt"
+    path.parent.mkdir(parents=True)
+    torch.save({"format": FORMAT, **state.checkpoint(config.model_dump_json()), "score": None}, path)
+    return path
+
+
+def write_panel_scalars(run_dir: Path) -> None:
+    """What a run tells TensorBoard of its panel."""
+    writer = SummaryWriter(str(run_dir / TENSORBOARD_FOLDER / "2026-11-21T00-00-00"))
+    for step in (1, 2, 3):
+        writer.add_scalar("panel/log10_energy_w1", 1.0 / step, step)
+        writer.add_scalar("panel/log10_energy_w1_floor", 0.1, step)
+        writer.add_scalar("train/c_loss", 1.0, step)
+    writer.close()
+
+
+def _batch(seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    bundles = simulate(sample_primaries(256, preset("bench"), rng), preset("bench"), rng)
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(bundles.counts_E)]))
+    return Batch(
+        (
+            Microbatch(
+                epoch=0,
+                unit=0,
+                index=0,
+                offsets_E1=offsets,
+                host_offsets_E1=offsets.numpy(),
+                event_columns={"primary": torch.from_numpy(bundles.primary_E4)},
+                particle_columns={"muons": torch.from_numpy(bundles.muons_P3)},
+                num_events=len(bundles),
+                num_particles=len(bundles.muons_P3),
+            ),
+        )
+    )

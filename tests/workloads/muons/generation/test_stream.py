@@ -1,0 +1,128 @@
+"""What depends on the seed, and what does not; how much is held at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from workloads.muons.generation import stream
+from workloads.muons.generation.primaries import Primaries
+from workloads.muons.generation.simulated import simulated_primaries
+from workloads.muons.generation.stream import CountRule, Generated, chunks, generate, pieces
+
+SAMPLED = CountRule("sampled")
+
+
+class Toy:
+    """A MuonGenerator: counts follow the energy, muons are noise. Knows what it was asked for."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.most_muons = 0
+        self.depths: list[float] = []
+
+    def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
+        return torch.poisson(primary_E4[:, 0], generator=random).long()
+
+    def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
+        self.most_muons = max(self.most_muons, int(counts_E.sum()))
+        self.depths += primary_E4[:, 3].tolist()
+        return torch.rand(int(counts_E.sum()), 3, generator=random)
+
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> None:
+        return None
+
+
+def rows(energies: list[float], counts: list[int] | None = None) -> Primaries:
+    number = np.arange(len(energies), dtype=np.uint64)
+    primary_E4 = np.stack([np.array(energies), *np.full((3, len(energies)), 1.0)], 1).astype(np.float32)
+    return Primaries(np.stack([number, number], 1), primary_E4, None if counts is None else np.array(counts))
+
+
+def everything(found: list[Generated]) -> tuple[list[int], bytes]:
+    counts = [int(count) for one in found for count in one.counts_E]
+    return counts, b"".join(one.muons_P3.tobytes() for one in found)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "CHUNK_EVENTS", 10)
+
+
+def test_same_seed_same_events_however_the_rows_are_cut() -> None:
+    primaries = rows([float(i % 7) for i in range(47)])
+    whole = everything(list(generate([primaries], Toy(), SAMPLED, "vertical", seed=3)))
+    for size in (1, 3, 10, 46):
+        batches = [primaries.rows(first, min(first + size, 47)) for first in range(0, 47, size)]
+        assert everything(list(generate(batches, Toy(), SAMPLED, "vertical", seed=3))) == whole
+    assert everything(list(generate([primaries], Toy(), SAMPLED, "vertical", seed=4))) != whole
+
+
+def test_more_rows_behind_a_chunk_do_not_change_it() -> None:
+    few = list(generate([rows([5.0] * 20)], Toy(), SAMPLED, "vertical", seed=3))
+    many = list(generate([rows([5.0] * 33)], Toy(), SAMPLED, "vertical", seed=3))
+    assert everything(many[: len(few)]) == everything(few)
+    assert everything(few[:1]) != everything(few[1:2])
+
+
+def test_chunks_have_all_rows_in_order() -> None:
+    found = list(chunks([rows([float(i)]).rows(0, 1) for i in range(25)]))
+    assert [len(chunk) for chunk in found] == [10, 10, 5]
+    assert [energy for chunk in found for energy in chunk.primary_E4[:, 0].tolist()] == list(map(float, range(25)))
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([], []),
+        ([0, 0, 0], [(0, 3)]),
+        ([4, 4, 4], [(0, 2), (2, 3)]),
+        ([50, 0, 1], [(0, 1), (1, 3)]),
+        ([1, 50, 8, 0, 1], [(0, 1), (1, 2), (2, 4), (4, 5)]),
+    ],
+)
+def test_a_piece_is_a_run_of_whole_events_that_fits_or_one_event(
+    counts: list[int], expected: list[tuple[int, int]]
+) -> None:
+    assert list(pieces(np.array(counts, np.int64), 8)) == expected
+
+
+def test_muons_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MAX_MUONS", 100)
+    toy = Toy()
+    counts = [60] * 9 + [1000]
+    found = list(generate([rows([1.0] * 10, counts)], toy, CountRule("column"), "vertical", seed=0))
+    assert toy.most_muons == 1000
+    assert [len(one.muons_P3) for one in found] == [60] * 9 + [1000]
+    assert [one.primaries.ids_E2[0, 0] for one in found] == list(range(10))
+
+
+def test_counts_are_those_of_the_rule_and_capped() -> None:
+    primaries = rows([1.0] * 4, [3, 7, 0, 8])
+    of_column = list(generate([primaries], Toy(), CountRule("column", max_count=6), "vertical", seed=0))
+    assert [count for one in of_column for count in one.counts_E] == [3, 6, 0, 6]
+    assert sum(one.num_capped for one in of_column) == 2
+    constant = list(generate([primaries], Toy(), CountRule("constant", constant=5), "vertical", seed=0))
+    assert [count for one in constant for count in one.counts_E] == [5, 5, 5, 5]
+    assert sum(one.num_capped for one in constant) == 0
+
+
+def test_the_model_gets_vertical_depths_and_the_rows_keep_theirs() -> None:
+    primaries = list(simulated_primaries("bench", 10, "slant", seed=1))
+    same = list(simulated_primaries("bench", 10, "vertical", seed=1))
+    toy = Toy()
+    found = list(generate(primaries, toy, CountRule("constant", constant=1), "slant", seed=0))
+    assert toy.depths == pytest.approx(same[0].primary_E4[:, 3].tolist(), rel=1e-4)
+    assert found[0].primaries.primary_E4.tolist() == primaries[0].primary_E4.tolist()
+    assert (primaries[0].primary_E4[:, 3] > same[0].primary_E4[:, 3]).any()
+
+
+def test_fewer_simulated_primaries_are_the_first_of_more() -> None:
+    few = Primaries.joined(list(simulated_primaries("h3a", 100, "vertical", seed=1)))
+    many = Primaries.joined(list(simulated_primaries("h3a", 70_000, "vertical", seed=1)))
+    assert len(many) == 70_000
+    assert many.rows(0, 100).primary_E4.tolist() == few.primary_E4.tolist()
+    assert many.ids_E2[-1].tolist() == [0, 69_999]

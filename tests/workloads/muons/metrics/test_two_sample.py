@@ -1,0 +1,124 @@
+"""Areas under curves that are known, and classifiers on what they can and can't see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from simulated import drawn_again, real_sample
+
+from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.two_sample.auc import Auc
+from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
+from workloads.muons.metrics.two_sample.inputs import SetInputs
+
+SETTINGS = EvaluationSettings(c2st_epochs=5)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def auc(a: list[float], b: list[float]) -> float:
+    return float(Auc(np.array(a), np.array(b))(np.ones((1, len(a))), np.ones((1, len(b))))[0])
+
+
+def test_scores_that_are_told_apart_have_an_area_of_one_and_ties_count_half() -> None:
+    assert auc([0.0, 1.0], [2.0, 3.0]) == 1.0
+    assert auc([2.0, 3.0], [0.0, 1.0]) == 0.0
+    assert auc([1.0, 1.0], [1.0]) == 0.5
+    # Pairs: 0<1, 0<2, 1=1, 1<2, 3>1, 3>2.
+    assert auc([0.0, 1.0, 3.0], [1.0, 2.0]) == pytest.approx((3 + 0.5) / 6)
+
+
+def test_two_gaussians_have_the_area_that_is_known() -> None:
+    rng = np.random.default_rng(1)
+    # P(b > a) = Phi(1 / sqrt 2) for means one standard deviation apart.
+    found = auc(rng.normal(0, 1, 50_000).tolist(), rng.normal(1, 1, 50_000).tolist())
+    assert found == pytest.approx(0.7602, abs=0.005)
+
+
+def test_integer_weights_of_scores_are_repetitions() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(0, 9, 40) / 1.0, rng.integers(3, 12, 30) / 1.0
+    times = rng.integers(0, 4, 40)
+    found = Auc(a, b)(times[None].astype(np.float64), np.ones((1, 30)))[0]
+    assert found == pytest.approx(auc(np.repeat(a, times).tolist(), b.tolist()))
+
+
+def asked(test: Callable[..., object], real: Sample, generated: Bundles) -> float:
+    trained = test(real, real.with_bundles(generated), SETTINGS, lambda part: None)
+    ones = np.ones((1, len(real)))
+    return float(trained(ones, ones)[0])  # type: ignore[operator]
+
+
+REAL = real_sample(3_000)
+AGAIN = drawn_again(REAL, 2)
+CHANCE = 3 * np.sqrt(1 / 6 / 1_500)
+"""Three standard deviations of the area of two samples of 1500 that are alike."""
+
+
+@pytest.mark.parametrize("test", [set_test, summary_test])
+def test_real_events_drawn_again_are_not_told_apart(test: Callable[..., object]) -> None:
+    assert asked(test, REAL, AGAIN) == pytest.approx(0.5, abs=CHANCE)
+
+
+def test_only_the_classifier_of_raw_sets_sees_muons_on_one_side_of_the_axis() -> None:
+    one_side = Bundles(AGAIN.counts_E, AGAIN.energy_gev_P, AGAIN.x_m_P, np.abs(AGAIN.y_m_P))
+    assert asked(set_test, REAL, one_side) > 0.6
+    assert asked(summary_test, REAL, one_side) == pytest.approx(0.5, abs=CHANCE)
+
+
+def test_a_classifier_is_asked_about_showers_that_it_was_not_trained_on() -> None:
+    showers = np.repeat(np.arange(750), 4)
+    real = Sample(REAL.primary_E4, showers, REAL.bundles)
+    trained = set_test(real, real.with_bundles(AGAIN), EvaluationSettings(c2st_epochs=1), lambda part: None)
+    assert np.array_equal(trained.test_a_E, trained.test_b_E)
+    assert trained.test_a_E.sum() == 1_500
+    assert np.isin(trained.test_a_E.reshape(750, 4).sum(1), [0, 4]).all()
+
+
+def test_training_is_the_same_each_time_and_leaves_random_numbers_alone() -> None:
+    state = torch.random.get_rng_state()
+    first = asked(set_test, REAL, AGAIN)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(5)
+    assert asked(set_test, REAL, AGAIN) == first
+
+
+def test_of_a_large_event_some_muons_are_seen_and_the_true_count() -> None:
+    counts_E = np.array([300, 2, 0])
+    muons = Bundles(counts_E, np.arange(1.0, 303.0), np.arange(302.0), np.zeros(302))
+    sample = Sample(REAL.primary_E4[:3], np.arange(3), muons)
+    inputs = SetInputs(sample, sample, 100, np.random.default_rng(0))
+    seen_PF, counts, _, log_counts = inputs(np.array([5, 1, 0]))
+    assert counts.tolist() == [0, 2, 100]
+    assert (2 * log_counts[:, 0]).expm1().round().tolist() == [0, 2, 300]
+    every_PF, _, _, _ = SetInputs(sample, sample, 1_000, np.random.default_rng(0))(np.array([1, 0]))
+    assert torch.equal(seen_PF[:2], every_PF[:2]), "the muons of the small event"
+    rows = {tuple(row) for row in every_PF[2:].tolist()}
+    assert {tuple(row) for row in seen_PF[2:].tolist()} < rows
+    assert len(rows) == 300
+
+
+def test_photons_have_mass_number_zero_and_are_seen_as_any_other_primary() -> None:
+    primary_E4 = REAL.primary_E4.copy()
+    primary_E4[::5, 2] = 0.0
+    real = Sample(primary_E4, REAL.shower_E, REAL.bundles)
+    ten_times = Bundles(AGAIN.counts_E, 10 * AGAIN.energy_gev_P, AGAIN.x_m_P, AGAIN.y_m_P)
+    for test in (set_test, summary_test):
+        assert asked(test, real, ten_times) > 0.6
+
+
+def test_scores_that_are_no_numbers_have_no_area() -> None:
+    """An area of one half would say that nothing is wrong."""
+    assert np.isnan(auc([0.0, np.nan], [1.0, 2.0]))
+    assert np.isnan(auc([0.0, 1.0], [np.nan, np.nan]))

@@ -1,0 +1,88 @@
+"""The flow seen from outside: the panel, the mean that the loop tells, the model that the configuration names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from test_flow_task import SMALL, make_task, weights
+from test_wgan_task import changed, split, toy_batch
+
+from icestream.cli import cli
+from services.config.root import Config
+from services.trainer.ranks.ranks import Ranks
+from services.trainer.service import AVERAGED, TASKS, _evaluator
+from services.trainer.state import TrainState
+from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.panel import MuonPanel
+from workloads.muons.models.wgan.panel import WganPanel
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_panel_tells_distances_and_held_out_losses_and_changes_nothing() -> None:
+    task = make_task()
+    block = split(toy_batch(300, seed=5), [200, 100])
+    panel = MuonPanel(task, seed=3)
+    assert panel.evaluate(block) is None, "nothing was trained on yet"
+    for seed in range(3):
+        task.step(toy_batch(seed=seed))
+    before, random = weights(task.networks.velocity), torch.get_rng_state()
+
+    first, second = panel.evaluate(block), panel.evaluate(block)
+
+    assert first is not None
+    assert second is not None
+    assert first.scalars == second.scalars
+    assert {"train/held_out_m_loss", "train/held_out_flow_loss", "panel/score"} <= first.scalars.keys()
+    assert all(math.isfinite(value) for value in first.scalars.values())
+    assert panel.settings().keys() == {"lr_count", "lr_flow"}
+    assert not changed(before, task.networks.velocity)
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None:
+    task = make_task()
+    state = TrainState(task, CPU, "plan", averaged=AVERAGED["flow"])
+    losses = []
+    for seed in range(3):
+        metrics = task.step(toy_batch(seed=seed))
+        state.recent.add(metrics[state.averaged])
+        losses.append(float(metrics["flow_loss"]))
+    resumed = TrainState(make_task(), CPU, "plan", averaged=AVERAGED["flow"])
+    resumed.restore(state.checkpoint("{}"), accept_new_plan=False)
+    for one in (state, resumed):
+        ((name, mean),) = one.recent_mean().items()
+        assert name == "flow_loss_ma_500"
+        assert float(mean) == pytest.approx(sum(losses) / 3)
+
+
+@pytest.mark.parametrize(("model", "panel"), [("flow", MuonPanel), ("wgan", WganPanel)])
+def test_the_configuration_names_the_model(model: str, panel: type) -> None:
+    trainer: dict[str, Any] = {"model": model, "flow": {"network": SMALL.model_dump()}}
+    config = Config.model_validate({"trainer": trainer})
+    task = TASKS[config.trainer.model](config, CPU, Ranks.alone())
+    assert isinstance(task, FlowTask) == (model == "flow")
+    assert type(_evaluator(config, task)) is panel
+    assert AVERAGED[model] in task.step(toy_batch())
+
+
+def test_bench_trainer_measures_the_flow() -> None:
+    small = [f"--set=trainer.flow.network.{name}=8" for name in ("hidden", "context", "count_hidden")]
+    arguments = ["bench", "trainer", "--generator", "flow", "--batches=2", "--events=32", "--seconds=0", "--device=cpu"]
+    done = CliRunner().invoke(cli, [*arguments, *small])
+    assert done.exit_code == 0, done.output
+    assert "replay ceiling on cpu" in done.output

@@ -1,0 +1,335 @@
+"""The training step of the flow, on the toy events of the WGAN's tests."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from host_syncs import no_host_sync
+from pydantic import ValidationError
+from test_wgan_task import changed, make_microbatch, split, toy_batch, weights
+
+from services.trainer.health.health import UpdateLimits
+from workloads.base.batch import Batch
+from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
+from workloads.muons.models.flow.task import FlowTask
+
+CPU = torch.device("cpu")
+SMALL = FlowNetworkConfig(hidden=16, context=16, layers=2, count_hidden=16)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_task(*, seed: int = 1, threads: int = 1, limits: UpdateLimits | None = None, **settings: Any) -> FlowTask:
+    config = FlowConfig.model_validate({"network": SMALL, "warmup_steps": 0, **settings})
+    return FlowTask(config, CPU, seed, threads=threads, limits=limits or UpdateLimits())
+
+
+def saved(task: FlowTask) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(task.state_dict(), file)
+    file.seek(0)
+    state: dict[str, Any] = torch.load(file, weights_only=True)
+    return state
+
+
+def muon_means(task: FlowTask, num_events: int = 2000) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of lg E and lg r: real toy events, and generated ones of the same primaries."""
+    (real,) = toy_batch(num_events, seed=99).microbatches
+    features = task.networks.standardise.features
+    generated = task.generate(real.event_columns["primary"])
+    return features(real.particle_columns["muons"]), features(generated.muons_P3)
+
+
+def test_a_step_changes_both_networks_and_returns_finite_metrics() -> None:
+    task = make_task()
+    networks = (task.networks.count_head, task.networks.velocity, task.networks.velocity_average)
+    before = [weights(network) for network in networks]
+
+    metrics = task.step(toy_batch())
+
+    assert metrics.keys() == {"flow_loss", "m_loss", "flow_grad_norm", "count_grad_norm", "skipped_updates"}
+    assert all(value.isfinite() and value.dim() == 0 for value in metrics.values())
+    assert metrics["flow_grad_norm"] > 0
+    assert metrics["skipped_updates"] == 0
+    assert all(changed(old, network) for old, network in zip(before, networks, strict=True))
+
+
+@pytest.mark.parametrize("muon_weight", [0.0, 0.5, 1.0])
+def test_before_the_first_step_the_loss_is_that_of_no_velocity_at_all(muon_weight: float) -> None:
+    """Noise and standardised muons have a spread of 1 each, so their difference has 2."""
+    task = make_task(pair_by_energy=False, muon_weight=muon_weight)
+    assert float(task.step(toy_batch(2000))["flow_loss"]) == pytest.approx(2, abs=0.25)
+
+
+def test_noise_that_is_paired_by_energy_has_less_of_a_way_to_go() -> None:
+    batch = toy_batch(counts=[5] * 32)
+    apart, paired = (make_task(pair_by_energy=pair).step(batch)["flow_loss"] for pair in (False, True))
+    assert paired < 0.8 * apart
+
+
+@pytest.mark.parametrize("muon_weight", [0.0, 0.5, 1.0])
+def test_chunks_and_threads_make_the_step_of_the_whole_batch(muon_weight: float) -> None:
+    settings: dict[str, Any] = {"muon_weight": muon_weight}
+    whole = make_task(**settings)
+    others = [make_task(**settings, chunk_particles=10), make_task(**settings, chunk_particles=10, threads=3)]
+    batch = split(toy_batch(30), [5, 0, 14, 11])
+
+    expected = whole.step(batch)
+
+    for task in others:
+        found = task.step(batch)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_gradients_of_microbatches_add_up_to_those_of_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = toy_batch(30)
+    (microbatch,) = batch.microbatches
+    whole, parts = make_task(), make_task()
+    for task in (whole, parts):
+        task.step(toy_batch(seed=1))
+    drawn = whole.networks.with_noise(microbatch, torch.Generator().manual_seed(3))
+    cut = [drawn.part(0, 5), drawn.part(5, 19), drawn.part(19, 30)]
+    # The parts bring the noise of the whole along.
+    monkeypatch.setattr(whole.networks, "with_noise", lambda source, random: drawn)
+    monkeypatch.setattr(parts.networks, "with_noise", lambda source, random: source)
+
+    expected, found = whole.step(batch), parts.step(Batch(tuple(cut)))
+
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_noise_of_a_lane_depends_on_seed_step_and_lane_alone() -> None:
+    batch = toy_batch()
+    first, same, other = make_task(), make_task(), make_task(seed=2)
+    other.networks.velocity.load_state_dict(first.networks.velocity.state_dict())
+    torch.rand(5)
+    assert first.step(batch) == same.step(batch)
+    assert other.step(batch)["flow_loss"] != make_task().step(batch)["flow_loss"]
+
+
+def test_empty_events_change_nothing_for_the_flow() -> None:
+    (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
+    primary = full.event_columns["primary"]
+    muons = full.particle_columns["muons"]
+    without, with_empty = make_task(), make_task()
+    for task in (without, with_empty):
+        task.step(Batch((full,)))
+    drawn = without.networks.with_noise(full, torch.Generator().manual_seed(3))
+    time_E, noise_PF = drawn.event_columns["flow_time"], drawn.particle_columns["flow_noise"]
+    padded = make_microbatch(torch.cat([primary, primary[:2]]), torch.tensor([2, 1, 3, 2, 0, 0]), muons)
+    padded.event_columns["flow_time"] = torch.cat([time_E, torch.tensor([0.1, 0.9])])
+    padded.particle_columns["flow_noise"] = noise_PF
+
+    assert without.networks.total_weight(drawn) == with_empty.networks.total_weight(padded)
+    torch.testing.assert_close(without.networks.flow_loss(drawn), with_empty.networks.flow_loss(padded))
+
+
+def test_of_a_large_event_a_sample_is_trained_on_and_its_number_of_muons_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [*range(8)] * 4
+    whole, thin = make_task(), make_task(max_muons=5)
+    seen = []
+    flow_loss = thin.networks.flow_loss
+    monkeypatch.setattr(thin.networks, "flow_loss", lambda source: (seen.append(source), flow_loss(source))[1])
+
+    expected, found = (task.step(toy_batch(counts=counts)) for task in (whole, thin))
+
+    (source,) = seen
+    segments = thin.networks.events(source).segments
+    assert segments.counts_E.tolist() == [min(count, 5) for count in counts]
+    assert segments.sizes_E.tolist() == counts
+    assert found["m_loss"] == expected["m_loss"]
+    assert float(found["flow_loss"]) == pytest.approx(float(expected["flow_loss"]), rel=0.3)
+
+
+def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:
+    former, new = make_task(), make_task(seed=2)
+    former.step(toy_batch())
+    new.load_weights(saved(former))
+    assert not changed(weights(former.networks.velocity), new.networks.velocity)
+    assert new.is_fitted
+    assert new.steps == 0
+
+
+def test_a_batch_of_empty_events_trains_the_count_head_alone() -> None:
+    task = make_task()
+    task.step(toy_batch())
+    before = weights(task.networks.velocity), weights(task.networks.count_head)
+
+    metrics = task.step(toy_batch(3, counts=[0, 0, 0]))
+
+    assert not changed(before[0], task.networks.velocity)
+    assert changed(before[1], task.networks.count_head)
+    assert metrics["m_loss"] > 0
+    assert metrics["flow_loss"] == 0
+
+
+def test_until_two_muons_were_seen_only_the_count_head_is_trained() -> None:
+    task = make_task()
+    before = weights(task.networks.velocity)
+    metrics = task.step(toy_batch(2, counts=[0, 1]))
+    assert not task.is_fitted
+    assert not changed(before, task.networks.velocity)
+    assert all(value.isfinite() for value in metrics.values())
+    with pytest.raises(RuntimeError, match="not fitted"):
+        task.generate(torch.ones(2, 4))
+
+
+def test_a_batch_without_events_changes_nothing() -> None:
+    task = make_task()
+    task.step(toy_batch())
+    before = weights(task.networks.velocity), weights(task.networks.count_head)
+    task.step(Batch(()))
+    assert not changed(before[0], task.networks.velocity)
+    assert not changed(before[1], task.networks.count_head)
+
+
+def test_training_goes_on_bit_for_bit_from_a_saved_state() -> None:
+    task = make_task(schedule_steps=20, warmup_steps=4)
+    for seed in range(3):
+        task.step(toy_batch(seed=seed))
+    task.scale_learning_rates(0.5)
+    resumed = make_task(schedule_steps=20, warmup_steps=4)
+    resumed.load_state_dict(saved(task))
+
+    metrics = []
+    for trained in (task, resumed):
+        torch.rand(3)  # nobody else's random numbers matter
+        metrics.append([trained.step(toy_batch(seed=seed)) for seed in range(3, 6)])
+
+    assert metrics[0] == metrics[1]
+    assert task.learning_rates() == resumed.learning_rates()
+    first, second = saved(task), saved(resumed)
+    assert first["counters"] == second["counters"]
+    for network in ("velocity", "velocity_average", "count_head", "standardise"):
+        for name, value in first["networks"][network].items():
+            assert torch.equal(value, second["networks"][network][name]), f"{network}.{name}"
+
+
+def test_another_recipe_is_told_when_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    before = make_task()
+    before.step(toy_batch())
+    make_task(schedule_steps=9).load_state_dict(saved(before))
+    assert "trainer.flow.schedule_steps was 0 in the checkpoint and is 9 now" in caplog.text
+
+
+def test_an_update_that_is_not_finite_or_beyond_the_limits_is_left_out() -> None:
+    task = make_task()
+    task.step(toy_batch())
+    (bad,) = toy_batch(seed=1).microbatches
+    bad.particle_columns["muons"][0, 0] = float("nan")
+    before = weights(task.networks.velocity)
+    assert task.step(Batch((bad,)))["skipped_updates"] == 1
+    assert not changed(before, task.networks.velocity)
+    assert all(value.isfinite().all() for value in weights(task.networks.velocity_average))
+
+    limited = make_task(limits=UpdateLimits(max_grad_norm=1e-6))
+    before = weights(limited.networks.velocity)
+    assert limited.step(toy_batch())["skipped_updates"] == 2
+    assert not changed(before, limited.networks.velocity)
+
+
+def test_out_of_memory_the_batch_is_halved_and_the_update_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, short = make_task(), make_task()
+    batch = toy_batch(30)
+    flow_loss, tried = short.networks.flow_loss, []
+
+    def with_little_memory(source: Any) -> torch.Tensor:
+        tried.append(source.num_particles)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError
+        return flow_loss(source)
+
+    monkeypatch.setattr(short.networks, "flow_loss", with_little_memory)
+    expected, found = plain.step(batch), short.step(batch)
+
+    assert tried[0] == sum(tried[1:])
+    assert len(tried) == 3
+    assert "the batch is split in two" in caplog.text
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted() -> None:
+    task = make_task(gradient_clip=1.0, schedule_steps=5)
+    task.step(toy_batch())
+    for batch in (split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]), toy_batch(seed=3)):
+        with no_host_sync():
+            task.step(batch)
+
+
+def test_looking_at_held_out_events_changes_nothing_and_says_the_same_again() -> None:
+    task = make_task()
+    task.step(toy_batch())
+    before, random = saved(task), torch.get_rng_state()
+    first, second = (task.held_out(toy_batch(seed=5)) for _ in range(2))
+    assert first == second
+    assert first.keys() == {"m_loss", "flow_loss"}
+    assert torch.equal(torch.get_rng_state(), random)
+    for name, value in before["networks"]["velocity"].items():
+        assert torch.equal(value, task.networks.velocity.state_dict()[name])
+
+
+def test_it_learns_the_toy_events() -> None:
+    """Energies that rise with the primary's, radii that don't: both means, both spreads, and what an event shares."""
+    task = make_task(schedule_steps=300, flow_lr=5e-3)
+    losses = [float(task.step(toy_batch(64, seed=seed))["flow_loss"]) for seed in range(300)]
+    assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
+    real, generated = muon_means(task)
+    torch.testing.assert_close(generated.mean(0), real.mean(0), atol=0.1, rtol=0)
+    torch.testing.assert_close(generated.std(0), real.std(0), atol=0.1, rtol=0)
+
+
+def test_it_learns_what_all_muons_of_an_event_share() -> None:
+    """An offset of lg r, drawn once an event, is in no condition: only the pooled context can carry it."""
+
+    def batch(num_events: int, seed: int) -> Batch:
+        (plain,) = toy_batch(num_events, seed=seed, counts=[10] * num_events).microbatches
+        random = torch.Generator().manual_seed(seed)
+        factor_E = 10 ** (0.5 * torch.randn(num_events, generator=random))
+        plain.particle_columns["muons"][:, 1:] *= factor_E.repeat_interleave(10).unsqueeze(1)
+        return Batch((plain,))
+
+    def spread_of_means(muons: torch.Tensor) -> float:
+        lg_r_P = (torch.hypot(muons[:, 1], muons[:, 2]) + 0.1).log10()
+        return float(lg_r_P.reshape(-1, 10).mean(1).std())
+
+    task = make_task(schedule_steps=400, flow_lr=5e-3)
+    for seed in range(400):
+        task.step(batch(48, seed))
+    (held_out,) = batch(600, 1000).microbatches
+    primary_E4, counts_E = held_out.event_columns["primary"], held_out.offsets_E1.diff()
+    muons = task.sampler().draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(5))
+
+    # Independent muons with the right spread of lg r, 0.58, would have 0.58 / sqrt(10) = 0.18.
+    real = spread_of_means(held_out.particle_columns["muons"])
+    assert spread_of_means(muons) == pytest.approx(real, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"betas": (0.9, 1.0)}, "both must be at least 0 and below 1"),
+        ({"schedule": "constant", "schedule_steps": 5}, "has no effect with schedule = 'constant'"),
+        ({"muon_weight": 2.0}, "less than or equal to 1"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        FlowConfig.model_validate(settings)

@@ -1,0 +1,229 @@
+"""The panel looks at a model, and leaves it and its training as they were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_wgan_task import SMALL, make_microbatch, make_task, split, toy_batch
+from torch import Tensor
+
+from workloads.base.batch import Batch
+from workloads.base.evaluator import Evaluation
+from workloads.muons.metrics.metrics import W1_FEATURES
+from workloads.muons.models.bundles import Bundles
+from workloads.muons.models.panel import FIGURE
+from workloads.muons.models.wgan.panel import WganPanel
+from workloads.muons.models.wgan.task import WganTask
+
+METRICS = ("count_tv", *(f"{name}_w1" for name in W1_FEATURES))
+HISTOGRAMS = (
+    "log10_count",
+    "log10_energy",
+    "log10_radius",
+    "log10_bundle_energy",
+    "log10_leading_energy",
+    "weighted_radius_m",
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def block() -> Batch:
+    return split(toy_batch(600, seed=5), [400, 150, 50])
+
+
+def trained(steps: int) -> WganTask:
+    task = make_task(critic_steps=1)
+    for seed in range(steps):
+        task.step(toy_batch(32, seed))
+    return task
+
+
+def evaluated(task: WganTask, block: Batch) -> Evaluation:
+    found = WganPanel(task, seed=3).evaluate(block)
+    assert found is not None
+    return found
+
+
+def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: Batch) -> None:
+    found = evaluated(trained(2), block)
+    expected = {f"panel/{name}{suffix}" for name in METRICS for suffix in ("", "_floor")}
+    expected |= {"panel/score", "panel/muons_not_finite", "train/held_out_m_loss", "train/held_out_w_gap"}
+    assert found.scalars.keys() == expected
+    assert all(math.isfinite(value) for value in found.scalars.values())
+    ratios = [found.scalars[f"panel/{name}"] / found.scalars[f"panel/{name}_floor"] for name in METRICS]
+    assert found.scalars["panel/score"] == pytest.approx(np.mean(ratios))
+    assert found.histograms.keys() == {f"hist/{of}/{name}" for of in ("real", "generated") for name in HISTOGRAMS}
+    for name in HISTOGRAMS:
+        real, generated = found.histograms[f"hist/real/{name}"], found.histograms[f"hist/generated/{name}"]
+        assert np.array_equal(real.edges, generated.edges)
+    assert found.histograms["hist/real/log10_count"].counts.sum() == 600
+    assert found.histograms["hist/generated/log10_count"].counts.sum() == 600
+    assert found.histograms["hist/real/log10_energy"].counts.sum() == block.num_particles
+    assert found.images[FIGURE].dtype == np.uint8
+    assert found.images[FIGURE].shape[2] == 3
+    assert len(np.unique(found.images[FIGURE].reshape(-1, 3), axis=0)) > 10, "something is drawn"
+
+
+def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
+    block: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = trained(1)
+    other = toy_batch(600, seed=6).microbatches[0]  # other primaries: nothing here is compared event by event
+    counts_E, muons_P3 = other.offsets_E1.diff(), other.particle_columns["muons"]
+    first = 0
+
+    def answer(primary_E4: Tensor) -> Bundles:
+        nonlocal first
+        begin, end = other.offsets_E1[first], other.offsets_E1[first + len(primary_E4)]
+        chosen = counts_E[first : first + len(primary_E4)]
+        first += len(primary_E4)
+        return Bundles(chosen, muons_P3[begin:end], 0)
+
+    monkeypatch.setattr(task, "generate", answer)
+    perfect = evaluated(task, block).scalars["panel/score"]
+    assert perfect == pytest.approx(1.0, abs=0.6)
+    muons_P3 = muons_P3 * torch.tensor([3.0, 1.0, 1.0])
+    first = 0
+    wrong = evaluated(task, block)
+    assert wrong.scalars["panel/log10_energy_w1"] == pytest.approx(math.log10(3), abs=0.15)
+    assert wrong.scalars["panel/score"] > 2 * perfect
+
+
+@pytest.mark.parametrize("spectral_norm", [False, True])
+def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch, spectral_norm: bool) -> None:
+    network = SMALL.model_copy(update={"spectral_norm": spectral_norm, "layer_norm": not spectral_norm})
+    weights = []
+    for with_panel in (False, True):
+        torch.manual_seed(11)
+        task = make_task(critic_steps=2, network=network, penalty_weight=0.0 if spectral_norm else 1.0)
+        panel = WganPanel(task, seed=3)
+        for seed in range(4):
+            task.step(toy_batch(32, seed))
+            if with_panel:
+                assert panel.evaluate(block) is not None
+        modules = task.networks.modules().values()
+        weights.append([tensor.clone() for module in modules for tensor in module.state_dict().values()])
+        weights[-1].append(torch.rand(3))
+    for one, other in zip(*weights, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_same_model_is_found_to_be_the_same_at_any_time(block: Batch) -> None:
+    task = trained(2)
+    first = evaluated(task, block).scalars
+    torch.rand(100)
+    assert evaluated(task, block).scalars == first
+
+
+def test_there_is_nothing_to_evaluate_before_the_first_muons(block: Batch) -> None:
+    assert WganPanel(make_task(), seed=0).evaluate(block) is None
+
+
+def test_events_of_one_shower_are_in_one_half() -> None:
+    (part,) = toy_batch(300, seed=5).microbatches
+    ids = torch.arange(300, dtype=torch.int64).div(100, rounding_mode="floor").unsqueeze(1).expand(300, 2)
+    part.event_columns["primary_id"] = ids.to(torch.uint64)
+    task = trained(1)
+    alike = evaluated(task, Batch((part,)))
+    assert math.isfinite(alike.scalars["panel/score"])
+    panel = WganPanel(task, seed=3)
+    panel.evaluate(Batch((part,)))
+    assert panel._real is not None
+    for half in panel._real._panel_splits:
+        assert half.sum() in (100, 200)
+
+
+def test_a_block_without_muons_has_a_count_distance_only() -> None:
+    primary = toy_batch(40).microbatches[0].event_columns["primary"]
+    empty = Batch((make_microbatch(primary, torch.zeros(40, dtype=torch.int64), torch.zeros(0, 3)),))
+    found = evaluated(trained(1), empty)
+    assert {name for name in found.scalars if name.startswith("panel/")} == {
+        *("panel/count_tv", "panel/count_tv_floor", "panel/score", "panel/muons_not_finite")
+    }
+    assert set(found.histograms) == {"hist/real/log10_count", "hist/generated/log10_count"}
+
+
+def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
+    block: Batch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = trained(1)
+    calls = 0
+
+    def too_many(primary_E4: Tensor) -> Bundles:
+        nonlocal calls
+        calls += 1
+        counts_E = torch.full((len(primary_E4),), 5_000)
+        return Bundles(counts_E, torch.ones(5_000 * len(primary_E4), 3), 0)
+
+    monkeypatch.setattr(task, "generate", too_many)
+    found = evaluated(task, block)
+    assert found.scalars.keys() == {"train/held_out_m_loss", "train/held_out_w_gap"}
+    assert calls == 1
+    assert "no panel: more than" in caplog.text
+
+
+def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = trained(1)
+
+    def bad(primary_E4: Tensor) -> Bundles:
+        muons = torch.ones(len(primary_E4), 3)
+        muons[:2, 0] = torch.tensor([math.nan, math.inf])
+        return Bundles(torch.ones(len(primary_E4), dtype=torch.int64), muons, 0)
+
+    monkeypatch.setattr(task, "generate", bad)
+    assert evaluated(task, block).scalars["panel/muons_not_finite"] == 6.0  # three calls
+
+
+def test_settings_are_what_may_change_while_training() -> None:
+    task = make_task(schedule="cosine", schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4, count_lr=1e-3)
+    task._adaptive = replace(task._adaptive, critic_steps=7, penalty_weight=2.5)
+    task.steps = 100
+    task.step(toy_batch())
+    assert WganPanel(task, 0).settings() == {
+        "lr_count": pytest.approx(5e-5),
+        "lr_generator": pytest.approx(5e-6),
+        "lr_critic": pytest.approx(1e-5),
+        "critic_steps": 7,
+        "penalty_weight": 2.5,
+    }
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    task = WganTask(make_task().config, device, seed=1)
+
+    def moved(batch: Batch) -> Batch:
+        return Batch(
+            tuple(
+                make_microbatch(
+                    part.event_columns["primary"].to(device),
+                    part.offsets_E1.diff().to(device),
+                    part.particle_columns["muons"].to(device),
+                )
+                for part in batch.microbatches
+            )
+        )
+
+    task.step(moved(toy_batch()))
+    torch.manual_seed(2)
+    expected = torch.rand(4, device=device), torch.rand(4)
+    torch.manual_seed(2)
+    assert WganPanel(task, seed=3).evaluate(moved(block)) is not None
+    assert torch.equal(torch.rand(4, device=device), expected[0])
+    assert torch.equal(torch.rand(4), expected[1])

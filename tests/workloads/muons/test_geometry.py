@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+
+from workloads.muons.geometry import EARTH_RADIUS_M, slant_depth_m, vertical_depth_m
+
+
+def test_slant_depth_follows_the_published_formula():
+    cos_zenith, depth_m, radius_m = np.array([1.0, 0.8, 0.5, 0.174]), 2000.0, EARTH_RADIUS_M
+    root = np.sqrt(2 * radius_m * depth_m + (cos_zenith * (radius_m - depth_m)) ** 2 - depth_m**2)
+    expected_m = root - (radius_m - depth_m) * cos_zenith
+
+    np.testing.assert_allclose(slant_depth_m(cos_zenith, np.full(4, depth_m)), expected_m, rtol=1e-7)
+
+
+def test_slant_depth_of_a_vertical_track_is_the_depth():
+    assert slant_depth_m(np.ones(1), np.array([1950.0]))[0] == pytest.approx(1950.0, rel=1e-12)
+
+
+def test_slant_depth_of_an_inclined_track_is_a_little_shorter_than_on_a_flat_earth():
+    cos_zenith = np.cos(np.deg2rad([60.0, 80.0]))
+    ratio = slant_depth_m(cos_zenith, np.full(2, 2000.0)) / (2000.0 / cos_zenith)
+
+    np.testing.assert_allclose(ratio, [0.99953, 0.99500], atol=2e-5)
+
+
+def test_vertical_depth_undoes_slant_depth():
+    cos_zenith = np.linspace(0.17, 1.0, 50)
+    depth_m = np.linspace(1000.0, 2800.0, 50)
+
+    back_m = vertical_depth_m(cos_zenith, slant_depth_m(cos_zenith, depth_m))
+
+    np.testing.assert_allclose(back_m, depth_m, rtol=1e-12)

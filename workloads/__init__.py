@@ -1,0 +1,1 @@
+"""What is learned from the stream: one folder for each workload."""

@@ -1,0 +1,118 @@
+"""An optimiser that leaves a bad update out, decided on the device: the host need not wait to know."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.optim import SGD, Adam
+
+from services.trainer.health.health import UpdateLimits
+from services.trainer.ranks.ranks import SumOverRanks
+
+Kind = TypeVar("Kind", Adam, SGD)
+
+
+class Learned(NamedTuple):
+    """What a part of a batch teaches a network. Parts add up."""
+
+    gradients: list[Tensor]
+    sums: Tensor
+    """(n,): the loss, and what else is summed over parts and ranks."""
+
+
+class Updated(NamedTuple):
+    """What an update tells, all on the device."""
+
+    sums: Tensor
+    """What was handed in, summed over all ranks."""
+    grad_norm: Tensor
+    """(), before clipping."""
+    skipped: Tensor
+    """(), 1 if the update was left out: neither weights nor the optimiser's state have changed."""
+
+
+def uncompiled(kind: type[Kind]) -> type[Kind]:
+    """The same optimiser without torch's marks for its compiler.
+
+    At their first call the marks import `torch._dynamo` and sympy: half of the time and 70 MB of a trainer's start.
+    """
+    marked = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in marked}
+    return type(kind.__name__, (kind,), plain | {"step": torch.no_grad()(plain["step"])})
+
+
+class GuardedOptimiser:
+    """The optimiser of one network. `update` sums gradients over parts and ranks, judges and applies them."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimiser: Adam | SGD,
+        *,
+        learning_rate: float,
+        clip: float,
+        limits: UpdateLimits,
+        sum_over_ranks: SumOverRanks,
+    ) -> None:
+        self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+        self._optimiser = optimiser
+        # What a parametrised weight is made of (spectral_norm) is computed once an update, for all parts.
+        self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
+        self._base_rate = learning_rate
+        self._clip = clip
+        self._limits = limits
+        self._sum_over_ranks = sum_over_ranks
+        self.learning_rate = learning_rate
+
+    def set_rate_factor(self, factor: float) -> None:
+        """The learning rate from now on, as a part of the configured one."""
+        self.learning_rate = self._base_rate * factor
+        for group in self._optimiser.param_groups:
+            group["lr"] = self.learning_rate
+
+    def gradients(self, loss: Tensor) -> list[Tensor]:
+        """Of the network's weights; 0 for one that the loss doesn't depend on."""
+        return list(
+            torch.autograd.grad(loss, self._parameters, materialize_grads=True, retain_graph=self._shares_graph)
+        )
+
+    def update(self, parts: Iterable[Learned], num_sums: int) -> Updated:
+        """Apply what the parts teach; none at all is a gradient of 0, of a rank without events.
+
+        Their first sum is the loss, which is judged too.
+        """
+        gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
+        sums = gradients[0].new_zeros(num_sums)
+        for part in parts:
+            torch._foreach_add_(gradients, part.gradients)
+            sums += part.sums
+        self._sum_over_ranks([*gradients, sums])
+        norm = nn.utils.get_total_norm(gradients)
+        good = norm.isfinite() & sums[0].isfinite()
+        if math.isfinite(self._limits.max_grad_norm):
+            good &= norm <= self._limits.max_grad_norm
+        if math.isfinite(self._limits.max_loss):
+            good &= sums[0].abs() <= self._limits.max_loss
+        if self._clip > 0:
+            torch._foreach_mul_(gradients, self._clip / norm.clamp_min(self._clip))
+        skipped = (~good).float()
+        self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # what torch's GradScaler tells fused optimisers
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        return Updated(sums, norm, skipped)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of torch's optimiser."""
+        return self._optimiser.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from state_dict(). ValueError, of torch, if it is another network's."""
+        self._optimiser.load_state_dict(state)

@@ -1,0 +1,1 @@
+"""Frame of an evaluation report."""

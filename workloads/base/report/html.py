@@ -1,0 +1,153 @@
+"""`report.html`: one file with everything in it, which opens from disk. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
+from workloads.base.report.verdict import HEADLINE, MEANINGS, in_order, verdict
+from workloads.muons.evaluation.outcome import Outcome
+from workloads.muons.evaluation.plots.gallery import Picture
+from workloads.muons.metrics.report import Metric
+
+_STYLE = """
+:root { color-scheme: light dark; --text: #1c2126; --dim: #5a646e; --page: #ffffff; --card: #f4f6f8; --line: #d5dbe1;
+  --good: #00704f; --near: #8a5a00; --bad: #b3261e; --link: #0b5cad; }
+@media (prefers-color-scheme: dark) { :root { --text: #e4e8ec; --dim: #9aa5b1; --page: #14181c; --card: #1d2329;
+  --line: #38424c; --good: #4fd1a5; --near: #f0b755; --bad: #ff8a80; --link: #7db8f7; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 76rem; padding: 2rem 1.5rem 4rem; background: var(--page); color: var(--text);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem; } h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
+h3 { font-size: 1.05rem; margin: 0 0 .2rem; }
+p { margin: .4rem 0; } .dim { color: var(--dim); } a { color: var(--link); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .7rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; white-space: nowrap; } td.number, th.number { text-align: right; white-space: nowrap; }
+code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .92em; }
+.verdict { font-weight: 600; white-space: nowrap; }
+.at-floor { color: var(--good); } .near { color: var(--near); } .off { color: var(--bad); }
+.warning, .missed { border-left: .3rem solid var(--bad); background: var(--card); padding: .7rem 1rem; margin: 1rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
+.card { background: var(--card); border-radius: .5rem; padding: .7rem 1rem; }
+.card b { display: block; font-size: 1.2rem; }
+figure { margin: 1.6rem 0 2.2rem; } figure img { display: block; max-width: 100%; height: auto; background: #ffffff;
+  border: 1px solid var(--line); border-radius: .4rem; margin-top: .5rem; }
+nav a { margin-right: .9rem; white-space: nowrap; }
+summary { cursor: pointer; }
+@media print { body { max-width: none; } figure { break-inside: avoid; } }
+"""
+
+
+def page(outcome: Outcome) -> str:
+    """The whole page. Nothing in it is fetched from anywhere."""
+    title = f"Is it physics? {outcome.provenance['checkpoint']}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(_body(outcome))
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _body(outcome: Outcome) -> Iterator[str]:
+    report, told = outcome.report, outcome.provenance
+    headline, others = in_order(report.metrics)
+    yield "<h1>Is it physics?</h1>"
+    yield (
+        f'<p class="dim">Muon bundles of <code>{escape(str(told["checkpoint"]))}</code>'
+        f" ({escape(str(told['model']))}, step {told['step']:,}) beside real ones for the same primaries ·"
+        f" {escape(str(told['date']))}</p>"
+    )
+    for warning in outcome.warnings:
+        yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
+    for name, why in outcome.missed.items():
+        yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
+    at_floor = sum(verdict(metric) == "at floor" for metric in headline.values())
+    yield '<div class="cards">'
+    yield _card(f"{at_floor} of {len(HEADLINE)}", "headline metrics at their floor")
+    yield _card(f"{report.num_events:,}", "events compared")
+    yield _card(f"{report.num_muons_real:,}", "real muons")
+    yield _card(f"{report.num_muons_generated:,}", "generated muons")
+    yield "</div>"
+    yield "<h2>Numbers</h2>"
+    yield (
+        "<p>Each number says how far generated events are from real ones. Two finite samples of the same physics"
+        f" differ, too: that is the <em>floor</em>, {_floor(report.floor_kind)}. A perfect generator has a ratio of"
+        " about 1. Errors are standard deviations over bootstraps of whole showers.</p>"
+    )
+    yield from _table(headline)
+    if others:
+        yield f"<details><summary>{len(others)} more</summary>"
+        yield from _table(others)
+        yield "</details>"
+    yield '<p class="dim">' + "; ".join(f"<em>{name}</em>: {text}" for name, text in MEANINGS.items()) + ".</p>"
+    if report.notes:
+        yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
+    yield "<h2>Plots</h2>"
+    yield (
+        '<p class="dim">Black: real, orange: generated, for the same primaries. Bands: one standard deviation over'
+        " bootstraps of showers. In the ratios what both sides share, their primaries, cancels.</p>"
+    )
+    links = (f'<a href="#{escape(one.name)}">{escape(one.title)}</a>' for one in outcome.pictures)
+    yield "<nav>" + " ".join(links) + "</nav>"
+    yield from map(_figure, outcome.pictures)
+    yield "<h2>What was evaluated</h2>"
+    yield '<div class="wide"><table>'
+    yield from (f"<tr><th>{escape(_words(key))}</th><td>{_value(value)}</td></tr>" for key, value in told.items())
+    yield "</table></div>"
+    yield '<p class="dim">The same numbers for programs: <code>report.json</code> beside this file.</p>'
+
+
+def _card(number: str, text: str) -> str:
+    return f'<div class="card"><b>{escape(number)}</b><span class="dim">{escape(text)}</span></div>'
+
+
+def _floor(kind: str) -> str:
+    if kind == "same primaries":
+        return "found here with real events that the simulator drew once more for the same primaries"
+    return "found here between real events of disjoint showers"
+
+
+def _table(metrics: Mapping[str, Metric]) -> Iterator[str]:
+    numbers = ("value ± error", "floor", "ratio")
+    yield '<div class="wide"><table><thead><tr><th>metric</th>'
+    yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th></tr></thead>"
+    yield "<tbody>"
+    for name, metric in metrics.items():
+        word = verdict(metric)
+        cells = "".join(
+            f'<td class="number">{escape(text)}</td>'
+            for text in (with_error(metric), plain(metric.floor), ratio_text(metric))
+        )
+        yield (
+            f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'
+            f'<td>{escape(metric.unit)}</td><td class="verdict {word.replace(" ", "-")}">{word}</td></tr>'
+        )
+    yield "</tbody></table></div>"
+
+
+def _figure(picture: Picture) -> str:
+    data = base64.b64encode(picture.png).decode()
+    return (
+        f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3><figcaption class="dim">'
+        f'{escape(picture.caption)}</figcaption><img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
+        "</figure>"
+    )
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{escape(str(key))} {escape(str(one))}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return "<br>".join(escape(str(one)) for one in value)
+    return NOTHING if value is None else escape(f"{value:,}" if isinstance(value, int) else str(value))

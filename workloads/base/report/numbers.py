@@ -1,0 +1,33 @@
+"""Numbers as they are told to people. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from workloads.base.report.verdict import ratio
+from workloads.muons.metrics.report import Metric
+
+NOTHING = "–"
+
+
+def with_error(metric: Metric) -> str:
+    """Value ± error, both to the error's second digit."""
+    if not math.isfinite(metric.value):
+        return NOTHING
+    if not (math.isfinite(metric.error) and metric.error > 0):
+        return plain(metric.value)
+    decimals = min(max(1 - math.floor(math.log10(metric.error)), 0), 9)
+    if decimals > 6:
+        return f"{metric.value:.3g} ± {metric.error:.2g}"
+    return f"{metric.value:.{decimals}f} ± {metric.error:.{decimals}f}"
+
+
+def plain(value: float) -> str:
+    """Three digits."""
+    return f"{value:#.3g}".rstrip(".") if math.isfinite(value) else NOTHING
+
+
+def ratio_text(metric: Metric) -> str:
+    """Value in floors."""
+    found = ratio(metric)
+    return f"{found:.3g}" if abs(found) >= 10 else f"{found:.2f}" if math.isfinite(found) else NOTHING

@@ -1,0 +1,99 @@
+"""Limits that an evaluation must keep: a TOML file with a line for each metric.
+
+count_tv = 0.02                       # not above; of a ratio or a difference: not farther from 1, or 0, than that
+c2st_auc = { max = 0.52 }             # the value itself
+count_mean_ratio = { min = 0.98, max = 1.02 }
+log10_energy_w1 = { floors = 3 }      # not more than 3 times its floor
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadInputError
+from workloads.base.report.numbers import plain
+from workloads.base.report.verdict import distance, ratio
+from workloads.muons.metrics.definitions import DEFINITIONS
+from workloads.muons.metrics.report import Metric
+
+_KEYS = ("max", "min", "floors")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Limits of one metric; None: none of that kind."""
+
+    plain: float | None = None
+    """Of the value where lower is better, and for an AUC; else of its distance from what is best."""
+    max: float | None = None
+    min: float | None = None
+    floors: float | None = None
+
+
+def read_thresholds(path: Path) -> dict[str, Threshold]:
+    """By metric. Raises BadInputError that names the file and the line's key."""
+    try:
+        stored = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadInputError(f"{path}: no such threshold file") from None
+    except OSError as error:
+        raise BadInputError(f"{path}: can't be read ({error.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not TOML ({error})") from None
+    if not stored:
+        raise BadInputError(f"{path}: no threshold in it; write lines such as `count_tv = 0.02`")
+    return {name: _threshold(path, name, value) for name, value in stored.items()}
+
+
+def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -> dict[str, str]:
+    """What is not kept, by metric: value and limit. A metric without a number keeps none."""
+    found = {}
+    for name, threshold in thresholds.items():
+        metric = metrics.get(name)
+        if metric is None or not math.isfinite(metric.value):
+            found[name] = "it could not be measured"
+        elif reasons := list(_missed(threshold, metric)):
+            found[name] = "; ".join(reasons)
+    return found
+
+
+def _missed(threshold: Threshold, metric: Metric) -> Iterator[str]:
+    value = metric.value
+    if threshold.plain is not None:
+        two_sided = metric.better in ("zero", "one")
+        looked_at = distance(metric, value) if two_sided else value
+        if looked_at > threshold.plain:
+            best = "1" if metric.better == "one" else "0"
+            yield f"{plain(looked_at)}{f' away from {best}' if two_sided else ''}, limit {threshold.plain:g}"
+    if threshold.max is not None and value > threshold.max:
+        yield f"{plain(value)}, limit {threshold.max:g}"
+    if threshold.min is not None and value < threshold.min:
+        yield f"{plain(value)}, at least {threshold.min:g} wanted"
+    if threshold.floors is not None and not ratio(metric) <= threshold.floors:
+        yield f"{plain(ratio(metric))} floors, limit {threshold.floors:g}"
+
+
+def _threshold(path: Path, name: str, value: object) -> Threshold:
+    if name not in DEFINITIONS:
+        raise BadInputError(f"{path}: unknown metric {name!r}{_nearest(name)}")
+    if _is_number(value):
+        return Threshold(plain=float(value))  # type: ignore[arg-type]
+    if isinstance(value, dict) and value and all(key in _KEYS and _is_number(one) for key, one in value.items()):
+        return Threshold(**{key: float(one) for key, one in value.items()})
+    raise BadInputError(f"{path}: {name} = {value!r}: expected a number, or a table with {', '.join(_KEYS)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, DEFINITIONS, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(DEFINITIONS)}"

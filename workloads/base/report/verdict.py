@@ -1,0 +1,62 @@
+"""How good a number is beside its floor. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from workloads.muons.metrics.definitions import TARGETS
+from workloads.muons.metrics.report import Metric
+
+Verdict = Literal["at floor", "near", "off", "no floor"]
+
+HEADLINE = (
+    "count_tv",
+    "log10_energy_w1",
+    "log10_radius_w1",
+    "radius_m_w1",
+    "log10_bundle_energy_w1",
+    "log10_leading_energy_w1",
+    "conditional_log10_energy_w1",
+    "c2st_auc",
+)
+"""The metrics to look at first, in this order."""
+_SIGMAS = 2.0
+_NEAR = 2.0
+
+MEANINGS: Mapping[Verdict, str] = {
+    "at floor": f"not more than {_SIGMAS:g} errors above the floor: no difference from real events is seen",
+    "near": f"up to {_NEAR:g} times the floor",
+    "off": "more than that",
+    "no floor": "there is no floor to compare with",
+}
+
+
+def distance(metric: Metric, value: float) -> float:
+    """How far a value of the metric is from a perfect one: the value itself where lower is better."""
+    target = TARGETS.get(metric.better)
+    return value if target is None else abs(value - target)
+
+
+def ratio(metric: Metric) -> float:
+    """Distance in floors: about 1 for a perfect generator; NaN without a floor above 0."""
+    floor = distance(metric, metric.floor)
+    return distance(metric, metric.value) / floor if math.isfinite(floor) and floor > 0 else math.nan
+
+
+def verdict(metric: Metric) -> Verdict:
+    """In words; see MEANINGS."""
+    floor, value = distance(metric, metric.floor), distance(metric, metric.value)
+    if not (math.isfinite(floor) and math.isfinite(value)):
+        return "no floor"
+    error = metric.error if math.isfinite(metric.error) else 0.0
+    if value <= floor + _SIGMAS * error:
+        return "at floor"
+    return "near" if value <= _NEAR * floor else "off"
+
+
+def in_order(metrics: Mapping[str, Metric]) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    """The headline metrics that there are, and the others."""
+    headline = {name: metrics[name] for name in HEADLINE if name in metrics}
+    return headline, {name: metric for name, metric in metrics.items() if name not in headline}

@@ -1,0 +1,1 @@
+"""Muon bundles: a conditional generator."""

@@ -1,0 +1,110 @@
+"""`icestream generate`: the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from common.options import config_options
+from workloads.muons.simulator.config import PRESETS
+
+
+@click.command(
+    epilog="Example: icestream generate runs/demo primaries.parquet -o generated.parquet; "
+    "icestream generate runs/demo --primaries-from h3a --events 1000000 -o generated/"
+)
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("inputs", nargs=-1, metavar="[PRIMARIES]...")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A *.parquet file, or a directory for several.",
+)
+@click.option(
+    "--primaries-from",
+    "preset_name",
+    type=click.Choice(list(PRESETS)),
+    help="Primaries of this spectrum of the simulator, in place of files.",
+)
+@click.option("--events", type=click.IntRange(min=1), help="How many, with --primaries-from.")
+@click.option(
+    "--counts",
+    default="sampled",
+    show_default=True,
+    metavar="sampled|column|constant:N",
+    help="Numbers of muons: the model's, those of the files, or N for each event.",
+)
+@click.option(
+    "--counts-column",
+    default="",
+    metavar="NAME",
+    help="Column with the numbers of muons (or with lists of so many). Without: `muons`, or `num_muons`.",
+)
+@click.option("--max-count", type=click.IntRange(min=0), help="Most muons of an event. Without: max_count of the run.")
+@click.option(
+    "--depth-kind",
+    type=click.Choice(["vertical", "slant"]),
+    help="What the primaries' depth is. Without: what it was in the run's inputs.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same bytes.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for the networks on a CPU. Without: all cores.")
+@click.option(
+    "--rows-per-file",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Events of a file, where OUT is a directory.",
+)
+@click.option("--force", is_flag=True, help="Overwrite what is there.")
+@config_options
+def generate(
+    checkpoint: Path,
+    inputs: tuple[str, ...],
+    out: Path,
+    preset_name: str | None,
+    events: int | None,
+    counts: str,
+    counts_column: str,
+    max_count: int | None,
+    depth_kind: str | None,
+    seed: int,
+    device: str,
+    threads: int | None,
+    rows_per_file: int,
+    force: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Write muon bundles of a trained model, one for each primary, in the production schema.
+
+    CHECKPOINT: a checkpoint, or a run's directory (its best checkpoint, else the newest). PRIMARIES: files,
+    directories, globs or URLs: production files (muons in them are not read, unless --counts column), or Parquet tables
+    with the column `primary`, or with energy_gev, zenith_rad, mass_a, depth_m. Ids are kept, and so is the kind of
+    depth. The output is again an input of `icestream run`.
+    """
+    from workloads.muons.generation.run import run_generate  # torch
+
+    click.echo(
+        run_generate(
+            checkpoint=checkpoint,
+            inputs=inputs,
+            out=out,
+            preset_name=preset_name,
+            events=events,
+            counts=counts,
+            counts_column=counts_column,
+            max_count=max_count,
+            depth_kind=depth_kind,
+            seed=seed,
+            device=device,
+            threads=threads,
+            rows_per_file=rows_per_file,
+            force=force,
+            toml=toml,
+            assignments=assignments,
+        )
+    )

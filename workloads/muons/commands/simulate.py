@@ -1,0 +1,116 @@
+"""``icestream simulate``: the command line of the simulator."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from workloads.muons.simulator.config import PRESETS, DepthKind, preset
+from workloads.muons.simulator.write import DatasetPlan, Written, write_dataset
+
+
+@click.command(name="simulate")
+@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--preset",
+    "preset_name",
+    type=click.Choice(list(PRESETS)),
+    default="bench",
+    show_default=True,
+    help="Spectrum: corsika (most rows empty), bench (0 to 1,000 muons), heavy (tail to 10,000 muons), "
+    "flat (every decade of energy), h3a (natural flux above 10 TeV).",
+)
+@click.option("--events", default=200_000, show_default=True, help="Rows in total.")
+@click.option("--files", default=8, show_default=True, help="Files in total.")
+@click.option("--seed", default=0, show_default=True, help="Same seed, same bytes.")
+@click.option(
+    "--showers",
+    "depths_per_shower",
+    default=0,
+    metavar="DEPTHS",
+    help="Shower mode: record each shower at this many depths, one row each, all with its id "
+    "(production has up to 100). 0: every row is its own event.",
+    show_default=True,
+)
+@click.option(
+    "--depth-kind",
+    type=click.Choice(get_args(DepthKind)),
+    default="vertical",
+    show_default=True,
+    help="Meaning of the depth column: metres below the surface, or metres of ice along the track.",
+)
+@click.option(
+    "--files-per-range",
+    default=0,
+    show_default=True,
+    help="Files in one range directory, at most 1000. 0: about the square root of --files.",
+)
+@click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
+def simulate(
+    out: Path,
+    preset_name: str,
+    events: int,
+    files: int,
+    seed: int,
+    depths_per_shower: int,
+    depth_kind: DepthKind,
+    files_per_range: int,
+    force: bool,
+) -> None:
+    """Write muon bundles with known truth to OUT, in the production schema and directory layout.
+
+    A toy for demos and tests, not a simulation of a detector: see docs/simulator.md.
+
+    \b
+    Example:
+      icestream simulate demo-data --preset bench --events 400000 --files 16 --seed 1
+    """
+    config = replace(preset(preset_name), depth_kind=depth_kind)
+    plan = DatasetPlan(events, files, seed, depths_per_shower, files_per_range)
+    started_s = time.perf_counter()
+    with _progress(plan) as on_file:
+        total = write_dataset(out, config, plan, overwrite=force, on_file=on_file)
+    rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
+    click.echo(
+        f"{out}: {total.num_events:,} events, {total.num_muons:,} muons, {total.num_bytes:,} bytes "
+        f"in {total.num_files:,} files, {rate:,.0f} events/s"
+    )
+
+
+@contextmanager
+def _progress(plan: DatasetPlan) -> Iterator[Callable[[Written], None]]:
+    """Shows each finished file: a bar on a terminal, else a plain line at every tenth of the files."""
+    console = Console(file=sys.stderr)
+    if not console.is_terminal:
+        yield _plain_lines(plan)
+        return
+    columns = (
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} events"),
+        BarColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulate", total=plan.num_events)
+        yield lambda written: bar.advance(task, written.num_events)
+
+
+def _plain_lines(plan: DatasetPlan) -> Callable[[Written], None]:
+    every = max(plan.num_files // 10, 1)
+    done = 0
+
+    def on_file(_: Written) -> None:
+        nonlocal done
+        done += 1
+        if done % every == 0:
+            click.echo(f"{done:,} of {plan.num_files:,} files written", err=True)
+
+    return on_file

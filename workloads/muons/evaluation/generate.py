@@ -1,0 +1,61 @@
+"""Events of a trained generator for given primaries, as `icestream generate` makes them; its counts' probabilities.
+
+E events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from common.slow_progress import SlowProgress
+from workloads.muons.generation.generator import MuonGenerator
+from workloads.muons.generation.primaries import Primaries
+from workloads.muons.generation.stream import CountRule, generate
+from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+
+_EVENTS_AT_A_TIME = 16_384
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One event for each primary, in order."""
+
+    bundles: Bundles
+    num_capped: int
+    """Events that had more muons than allowed, and were cut down to that."""
+
+
+def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> Generated:
+    """An event for each primary (depths vertical), of at most ``max_count`` muons."""
+    ids_E2 = np.zeros((len(primary_E4), 2), np.uint64)
+    primaries = Primaries(ids_E2, primary_E4.astype(np.float32))
+    pieces = []
+    with SlowProgress("generating: events", len(primary_E4)) as progress:
+        for piece in generate([primaries], generator, CountRule("sampled", max_count=max_count), "vertical", seed):
+            pieces.append(piece)
+            progress.advance(len(piece.counts_E))
+    counts_E = np.concatenate([piece.counts_E for piece in pieces])
+    bundles = Bundles.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    return Generated(bundles, sum(piece.num_capped for piece in pieces))
+
+
+def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64 | None:
+    """P(N < n) + u·P(N = n) of the model for each real count n, u uniform: flat from 0 to 1 if the model is right.
+
+    None if the model has no distribution.
+    """
+    found = []
+    for first in range(0, len(counts_E), _EVENTS_AT_A_TIME):
+        some = slice(first, first + _EVENTS_AT_A_TIME)
+        primary_C4 = torch.from_numpy(primary_E4[some].astype(np.float32)).to(generator.device)
+        cdf = generator.count_cdf(primary_C4, torch.from_numpy(counts_E[some]).to(generator.device))
+        if cdf is None:
+            return None
+        found.append(torch.stack(cdf).cpu().numpy().astype(np.float64))
+    below_E, up_to_E = np.concatenate(found, axis=1)
+    uniform_E = np.random.default_rng([seed, 1]).random(len(below_E))
+    between_E: Float64 = below_E + uniform_E * (up_to_E - below_E)
+    return np.clip(between_E, 0.0, 1.0)

@@ -1,0 +1,184 @@
+"""A distribution with its ratio below: the form of nearly every picture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from workloads.muons.evaluation.plots.resample import band, ratio
+from workloads.muons.metrics.bundles import Float64
+
+# Okabe and Ito's colours: told apart with any kind of colour vision, and in grey by their styles.
+REAL = "#000000"
+GENERATED = "#D55E00"
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+STYLE: dict[Any, Any] = {
+    "font.size": 12.0,
+    "axes.labelsize": 13.0,
+    "axes.titlesize": 12.0,
+    "legend.frameon": False,
+    "legend.fontsize": 11.0,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.top": True,
+    "ytick.right": True,
+    "axes.formatter.use_mathtext": True,
+    "mathtext.default": "regular",
+}
+DPI = 110
+_UPPER_PART = 0.75
+_GAP_INCHES = 0.12
+_WELL_KNOWN = 0.5
+"""Width of a ratio's band, as a part of it, up to which the axis must show it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two axes above each other that share the x axis."""
+
+    upper: Axes
+    lower: Axes
+
+
+def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5.2) -> tuple[Figure, list[Place]]:
+    """A figure with so many places, row by row; width and height of a place in inches."""
+    whole = Figure(figsize=(width * columns, height * rows), dpi=DPI)
+    places = []
+    for row, column in itertools.product(range(rows), range(columns)):
+        cell = Box(column * width, (rows - 1 - row) * height, width, height)
+        upper, lower = cell.inside().cut(_UPPER_PART)
+        first = whole.add_axes(upper.part_of(whole))
+        first.tick_params(labelbottom=False)
+        places.append(Place(first, whole.add_axes(lower.part_of(whole), sharex=first)))
+    return whole, places
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle of a figure, in inches. Places are fixed: to have matplotlib find them takes longer than to draw."""
+
+    left: float
+    bottom: float
+    width: float
+    height: float
+
+    def inside(self) -> Box:
+        """Without the room for labels."""
+        return Box(self.left + 0.85, self.bottom + 0.6, self.width - 1.0, self.height - 0.95)
+
+    def cut(self, upper_part: float) -> tuple[Box, Box]:
+        """One above the other, with a gap."""
+        upper = upper_part * (self.height - _GAP_INCHES)
+        lower = self.height - _GAP_INCHES - upper
+        return (
+            Box(self.left, self.bottom + lower + _GAP_INCHES, self.width, upper),
+            Box(self.left, self.bottom, self.width, lower),
+        )
+
+    def part_of(self, whole: Figure) -> tuple[float, float, float, float]:
+        """As parts of the figure."""
+        across, up = whole.get_size_inches()
+        return self.left / across, self.bottom / up, self.width / across, self.height / up
+
+
+def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str, linestyle: str = "-") -> None:
+    """A histogram with its bootstrap band."""
+    value, low, high = band(draws_DX)
+    # A bin without entries is no point of a curve on a logarithmic axis.
+    shown = np.where(value > 0, value, np.nan) if axes.get_yscale() == "log" else value
+    axes.stairs(shown, edges, color=color, label=label, linewidth=1.5, linestyle=linestyle, baseline=None)
+    if axes.get_yscale() == "log":
+        low = np.maximum(low, 0.4 * value)  # a band that reaches 0 must not stretch the axis
+    hidden = ~np.isfinite(low) | ~np.isfinite(shown)
+    axes.fill_between(
+        edges,
+        _last_twice(np.where(hidden, np.nan, low)),
+        _last_twice(np.where(hidden, np.nan, high)),
+        step="post",
+        color=color,
+        alpha=0.25,
+        linewidth=0,
+    )
+
+
+def use_log_scale(axes: Axes, draws: Sequence[Float64]) -> None:
+    """Unless there is nothing that it could show."""
+    if any((draws_DX[0] > 0).any() for draws_DX in draws):
+        axes.set_yscale("log")
+
+
+def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str) -> None:
+    """Values in bins as markers with errors."""
+    value, low, high = band(draws_DX)
+    shown = np.where(value > 0, value, np.nan)
+    errors = np.array([np.minimum(shown - low, 0.6 * shown), high - shown])
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.errorbar(centres, shown, errors, fmt="o", color=color, markersize=4, linewidth=1.0, label=label)
+
+
+def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str) -> None:
+    """Values in bins as a line through their centres with a band."""
+    value, low, high = band(draws_DX)
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.plot(centres, np.where(value > 0, value, np.nan), color=color, linewidth=1.4)
+    axes.fill_between(centres, np.maximum(low, 0.4 * value), high, color=color, alpha=0.2, linewidth=0)
+
+
+def compare(
+    place: Place,
+    edges: Float64,
+    real_DX: Float64,
+    generated_DX: Float64,
+    *,
+    labels: Sequence[str] = ("real", "generated"),
+    log: bool = False,
+) -> None:
+    """Both distributions and generated / real below."""
+    colors = (REAL, GENERATED)
+    if log:
+        use_log_scale(place.upper, [real_DX, generated_DX])
+    steps(place.upper, edges, real_DX, color=colors[0], label=labels[0])
+    steps(place.upper, edges, generated_DX, color=colors[1], label=labels[1], linestyle="--")
+    frame_ratio(place.lower, [ratio_steps(place.lower, edges, real_DX, generated_DX, color=colors[1])])
+    place.upper.legend()
+
+
+def ratio_steps(axes: Axes, edges: Float64, real_DX: Float64, generated_DX: Float64, *, color: str) -> Float64:
+    """generated / real with its band; what both have from their primaries cancels. (1 + B, X)."""
+    ratio_DX = ratio(generated_DX, real_DX)
+    steps(axes, edges, ratio_DX, color=color, label="")
+    return ratio_DX
+
+
+def finish(place: Place, *, x: str, y: str, title: str = "") -> None:
+    """Labels, with units."""
+    place.lower.set_xlabel(x)
+    place.upper.set_ylabel(y)
+    place.upper.set_title(title)
+    for axes in (place.upper, place.lower):
+        if axes.get_xscale() == "log":
+            axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def frame_ratio(axes: Axes, ratios: Sequence[Float64]) -> None:
+    """The line of a perfect generator, and limits as wide as what is known well needs: ±20 % to a factor of 3."""
+    reach = 0.2
+    for ratio_DX in ratios:
+        value, low, high = band(ratio_DX)
+        known = np.isfinite(value) & (high - low < _WELL_KNOWN * value)
+        reach = max(reach, 1.2 * float(np.max(np.abs(value[known] - 1), initial=0.0)))
+    reach = min(reach, 2.0)
+    axes.axhline(1.0, color="0.4", linewidth=0.9, zorder=0)
+    axes.set_ylim(max(1 - reach, 0.0), 1 + reach)
+    axes.set_ylabel("gen. / real")
+
+
+def _last_twice(values: Float64) -> Float64:
+    return np.append(values, values[-1])

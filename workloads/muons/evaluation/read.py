@@ -1,0 +1,147 @@
+"""Real events for an evaluation, out of files of any kind that a run reads.
+
+Unlike in training nothing is set aside: an event of a hundred thousand muons is an event of the data.
+E events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.file_kind import file_kind
+from common.messages import Tally
+from common.plan import SourceFile
+from common.ragged import Array, UnitArrays
+from common.redact import without_secrets
+from common.slow_progress import SlowProgress
+from icestream.reading.events import (
+    READ_FACTOR,
+    StageFile,
+    joined,
+    read_units,
+    share_of_each,
+    staged_in_random_order,
+)
+from services.config.root import Config
+from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.sample import Sample
+
+_MOST_MUONS = 100_000_000
+"""Of one event. Address space for so many is asked for only where a footer promises them."""
+_SLOT_MIB = 2048.0
+_UNIT_EVENTS = 65_536
+
+
+@dataclass(frozen=True)
+class RealEvents:
+    """What was read, and what a reader of the report must know of it."""
+
+    sample: Sample
+    num_files: int
+    """Files that were looked into."""
+    notes: tuple[str, ...]
+
+
+def evaluation_stream(config: Config) -> StreamConfig:
+    """The run's stream, without its limit on the muons of an event."""
+    return config.stream.model_copy(
+        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
+        | {"slot_mib": _SLOT_MIB, "max_particles": _MOST_MUONS, "max_particles_per_event": 0, "drop_empty": False}
+    )
+
+
+def read_real(
+    config: Config, sources: Sequence[SourceFile], stage: StageFile, *, events: int, seed: int, weights: str = ""
+) -> RealEvents:
+    """Up to ``events`` events (0: all) from all over the files, the same for the same seed.
+
+    ``config.stream`` must be an `evaluation_stream`. ``weights``: a Parquet column of the files.
+    Raises BadInputError that names the file.
+    """
+    workload, stream = config.stored_workload(), config.stream
+    staged = staged_in_random_order(sources, stage, READ_FACTOR * events if events else None, seed)
+    total_rows = sum(file.footer.rows for file in staged if file.footer)
+    tallies: list[Tally] = []
+    units = read_units(staged, workload, stream, seed, Path(os.devnull))
+    with closing(units), SlowProgress("reading: rows", total_rows) as progress:
+        parts = list(share_of_each(_told(units, tallies, progress), min(events or total_rows, total_rows), total_rows))
+    if not parts:
+        raise BadInputError(f"{_names(sources)}: no event in it")
+    arrays = joined(parts, stream)
+    weight_E = None
+    if weights:
+        paths = {file.file: Path(file.path) for file in staged}
+        columns = arrays.event_columns
+        weight_E = read_weights(paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
+    return RealEvents(sample_of(arrays, weight_E), len(staged), tuple(_notes(tallies)))
+
+
+def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
+    """The events of a unit's arrays. Those with the same ids are of one shower."""
+    ids_E2 = arrays.event_columns["primary_id"]
+    shower_E = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    bundles = Bundles.of(np.diff(arrays.offsets), arrays.particle_columns["muons"].astype(np.float64))
+    return Sample(arrays.event_columns["primary"].astype(np.float64), shower_E, bundles, weight_E)
+
+
+def read_weights(paths: Mapping[int, Path], file_E: Array, row_E: Array, column: str) -> Float64:
+    """How much each event counts: what its row of its file holds in ``column``. Raises BadInputError."""
+    weight_E = np.empty(len(file_E))
+    for index in np.unique(file_E).tolist():
+        of_file_E = file_E == index
+        weight_E[of_file_E] = _weights_of(paths[index], column)[row_E[of_file_E]]
+    if not weight_E.sum() > 0:
+        raise BadInputError(f"weights in {column!r}: all of them are 0")
+    return weight_E
+
+
+def _weights_of(path: Path, column: str) -> Float64:
+    if file_kind(path) != "Parquet":
+        raise BadInputError(f"{path}: weights are read from Parquet files only; convert it with `icestream convert`")
+    schema = pq.read_schema(path)
+    if column not in schema.names:
+        raise BadInputError(f"{path}: no column {column!r} for the weights; it has {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        raise BadInputError(f"{path}: the column {column!r} has type {kind}; weights are numbers")
+    stored = pq.read_table(path, columns=[column])[column]
+    weights: Float64 = stored.cast(pa.float64()).to_numpy()  # a null becomes a NaN
+    if not (np.isfinite(weights) & (weights >= 0)).all():
+        raise BadInputError(f"{path}: the column {column!r} holds a weight that is negative, null or not finite")
+    return weights
+
+
+def _told(
+    units: Iterable[tuple[UnitArrays, Tally]], tallies: list[Tally], progress: SlowProgress
+) -> Iterator[UnitArrays]:
+    for arrays, tally in units:
+        tallies.append(tally)
+        progress.advance(tally.rows_read)
+        yield arrays
+
+
+def _notes(tallies: Sequence[Tally]) -> Iterator[str]:
+    dropped = sum(tally.particles_dropped for tally in tallies)
+    outliers = sum(tally.outliers for tally in tallies)
+    empty = sum(tally.empty for tally in tallies)
+    if dropped:
+        yield f"{dropped:,} fillers (muons with E ≤ 0) were dropped from the real events"
+    if outliers:
+        yield f"{outliers:,} events with more than {_MOST_MUONS:,} muons were left out"
+    if empty:
+        yield f"{empty:,} rows hold no event and were left out"
+
+
+def _names(sources: Sequence[SourceFile]) -> str:
+    first = without_secrets(sources[0].url)
+    return first if len(sources) == 1 else f"{first} and {len(sources) - 1} more files"

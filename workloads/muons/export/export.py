@@ -1,0 +1,119 @@
+"""A trained model to a folder: functions in each format, checked, and the model card beside them."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import BadInputError
+from workloads.muons.export import check, formats
+from workloads.muons.export.format_names import FORMATS, Format
+from workloads.muons.export.functions import (
+    COUNTS_INPUTS,
+    COUNTS_OUTPUTS,
+    GENERATOR_INPUTS,
+    GENERATOR_OUTPUTS,
+    CountsFunction,
+    GeneratorFunction,
+)
+from workloads.muons.generation.load import Trained
+from workloads.muons.models.count_head import MixtureCountHead
+from workloads.muons.models.wgan.sampler import WganSampler
+
+CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"
+OWN_FILES = frozenset(
+    {CARD, CARD_JSON} | {f"{name}.{suffix}" for name in ("generator", "counts") for suffix in FORMATS}
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One file."""
+
+    name: str
+    difference: float
+    """Largest one to the trained modules, relative: see check.py."""
+    sha256: str
+    size_bytes: int
+
+
+def sampler_of(trained: Trained) -> WganSampler:
+    """Raises BadInputError for a model that can't be exported."""
+    if not isinstance(trained.generator, WganSampler):
+        raise BadInputError(
+            f"{trained.path}: a model of the kind {trained.config.trainer.model!r} can't be exported, only 'wgan': use "
+            "icestream generate"
+        )
+    return trained.generator
+
+
+def export_functions(sampler: WganSampler, folder: Path, wanted: Sequence[Format]) -> list[Exported]:
+    """Write and check each function in each format. Raises BadInputError if one disagrees with the trained modules."""
+    found = []
+    for suffix in wanted:
+        path = folder / f"generator.{suffix}"
+        example = check.generator_inputs(sampler, 5, 11)
+        rows = ("events", "events", "events", "particles", "particles", "particles")
+        formats.write(GeneratorFunction(sampler), example, rows, GENERATOR_INPUTS, GENERATOR_OUTPUTS, path)
+        difference = check.generator_difference(formats.load(path, GENERATOR_INPUTS), sampler)
+        found.append(_checked(path, difference))
+        if has_counts(sampler):
+            path = folder / f"counts.{suffix}"
+            formats.write(CountsFunction(sampler), example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
+            difference = check.counts_difference(formats.load(path, COUNTS_INPUTS), sampler)
+            found.append(_checked(path, difference))
+    return found
+
+
+def has_counts(sampler: WganSampler) -> bool:
+    """Whether the model has a distribution of counts."""
+    return isinstance(sampler.count_head, MixtureCountHead)
+
+
+class NewFolder:
+    """A folder that is there in full, or not at all; another one in its place goes only with ``force``."""
+
+    def __init__(self, out: Path, *, force: bool) -> None:
+        """Raises BadInputError if something is in the way."""
+        out = out.resolve()  # a link's target is replaced, and "." has a name
+        self._out = out
+        self._part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+        if out.exists() and not out.is_dir():
+            raise BadInputError(f"{out} is a file: name a folder")
+        there = {path.name for path in out.iterdir()} if out.is_dir() else set()
+        if there - OWN_FILES:
+            raise BadInputError(
+                f"{out} holds more than an exported model, such as {min(there - OWN_FILES)}: choose another folder"
+            )
+        if there and not force:
+            raise BadInputError(f"{out} holds a model: choose another folder, or replace it with --force")
+
+    def __enter__(self) -> Path:
+        try:
+            self._part.mkdir(parents=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise BadInputError(f"{self._out}: can't make this folder ({error.strerror}); choose another -o") from None
+        return self._part
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                if self._out.is_dir():
+                    shutil.rmtree(self._out)
+                self._part.replace(self._out)
+        finally:
+            shutil.rmtree(self._part, ignore_errors=True)
+
+
+def _checked(path: Path, difference: float) -> Exported:
+    if not difference <= check.LARGEST_DIFFERENCE:
+        raise BadInputError(
+            f"{path.name} differs from the trained model by {difference:.2g} (relative; up to "
+            f"{check.LARGEST_DIFFERENCE:g} is rounding): nothing was written; try another version of torch or "
+            "onnxruntime"
+        )
+    return Exported(path.name, difference, hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size)

@@ -1,0 +1,286 @@
+"""Primaries of files, a batch at a time: production files with or without muons, and plain Parquet tables.
+
+E events of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.files.by_content import ContentReader
+from common.files.file_kind import file_kind
+from common.files.footers import read_footer
+from common.files.parquet.lists import BadList, is_list, list_lengths, matrix, null_mask
+from common.files.rows import BadRowsError
+from common.plan import SlotCapacity, StagedFile, plan_block
+from common.schema import SourceColumn, Workload
+from workloads.muons.geometry import vertical_depth_m
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
+
+_BATCH_ROWS = 16_384
+_LARGEST_COUNT = 1 << 62
+COUNT_COLUMNS = ("muons", "num_muons")
+"""Where numbers of muons are looked for: the real muons themselves, or a number."""
+
+
+@dataclass(frozen=True)
+class Primaries:
+    """Some rows of a file."""
+
+    ids_E2: UInt64
+    primary_E4: Float32
+    """energy_gev, zenith_rad, mass_a, depth_m, the depth as the file has it."""
+    counts_E: Int64 | None = None
+    """Numbers of muons, if they were asked for."""
+
+    def __len__(self) -> int:
+        return len(self.ids_E2)
+
+    def rows(self, first: int, end: int) -> Primaries:
+        """Rows ``first`` to ``end``."""
+        counts_E = None if self.counts_E is None else self.counts_E[first:end]
+        return Primaries(self.ids_E2[first:end], self.primary_E4[first:end], counts_E)
+
+    @classmethod
+    def joined(cls, parts: list[Primaries]) -> Primaries:
+        """All rows of the parts, in order. All have counts, or none."""
+        counts = [part.counts_E for part in parts if part.counts_E is not None]
+        return cls(
+            np.concatenate([part.ids_E2 for part in parts]),
+            np.concatenate([part.primary_E4 for part in parts]),
+            np.concatenate(counts) if counts else None,
+        )
+
+
+@dataclass(frozen=True)
+class WantedCounts:
+    """Numbers of muons are read, too. ``column``: from this one; empty: from the first of COUNT_COLUMNS."""
+
+    column: str = ""
+
+
+def vertical(primary_E4: Float32, depth_kind: str) -> Float32:
+    """The same with vertical depths, as a model reads them."""
+    if depth_kind == "vertical":
+        return primary_E4
+    energy_E, zenith_E, mass_E, slant_E = primary_E4.T.astype(np.float64)
+    depth_E = vertical_depth_m(np.cos(zenith_E), slant_E)
+    return np.stack([energy_E, zenith_E, mass_E, depth_E], 1).astype(np.float32)
+
+
+def num_rows(path: Path, name: str) -> int:
+    """Rows of a Parquet file; 0 if its footer doesn't say so at once. Raises BadInputError."""
+    with _told_of(name):
+        return int(pq.read_metadata(path).num_rows) if file_kind(path) == "Parquet" else 0
+
+
+def read_primaries(
+    path: Path, name: str, number: int, workload: Workload, wanted: WantedCounts | None
+) -> Iterator[Primaries]:
+    """All rows of a local file, in order.
+
+    ``number`` is its place among the files: the first id of its rows if it has none. Raises BadInputError that names
+    file (as ``name``), row and what was expected.
+    """
+    with _told_of(name):
+        if file_kind(path) != "Parquet":
+            if wanted is not None and wanted.column not in ("", "muons"):
+                raise BadInputError(f"an HDF5 file has no column {wanted.column!r}; its counts are those of its muons")
+            yield from _whole_events(path, name, workload)
+            return
+        schema = pq.read_schema(path)
+        table = _Table.of(schema, workload, wanted)
+        if table.count == "muons":
+            yield from _whole_events(path, name, workload)
+            return
+        first_row = 0
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(_BATCH_ROWS, columns=table.columns, use_threads=False):
+                yield table.read(batch, first_row, number, workload)
+                first_row += batch.num_rows
+
+
+@contextlib.contextmanager
+def _told_of(name: str) -> Iterator[None]:
+    """What is wrong with a file, with its name before it."""
+    try:
+        yield
+    except BadRowsError as error:
+        raise BadInputError(str(error)) from None  # it names the file
+    except (BadInputError, BadList) as error:
+        raise BadInputError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise BadInputError(f"{name}: can't be read ({error.strerror})") from None
+        raise BadInputError(f"{name}: truncated, or damaged: {' '.join(str(error).split())[:300]}") from None
+
+
+def _whole_events(path: Path, name: str, workload: Workload) -> Iterator[Primaries]:
+    """Of files with muons, read and checked as training reads them. Without rows that hold no event."""
+    stream = StreamConfig(shuffle=False)
+    capacity = SlotCapacity(workload, stream)
+    footer = read_footer(path, workload, stream, capacity)
+    units = plan_block(
+        0, 0, 0, [StagedFile(0, str(path), footer, remote=name)], capacity=capacity, stream=stream, seed=0
+    )
+    reader = ContentReader(workload, shuffled=False)
+    try:
+        for part in (part for unit in units for part in unit.parts):
+            for piece in reader.read([part]):
+                keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
+                yield Primaries(
+                    piece.event_columns["primary_id"][keep].astype(np.uint64),
+                    piece.event_columns["primary"][keep].astype(np.float32),
+                    piece.counts[keep],
+                )
+    finally:
+        reader.close()
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Which columns of a Parquet file hold what."""
+
+    source: SourceColumn
+    """The list of a primary's numbers."""
+    is_flat: bool
+    """Its numbers are columns of their own."""
+    ids: tuple[str, ...]
+    """Empty: the file has none."""
+    count: str
+    """Empty: not asked for."""
+    columns: list[str]
+
+    @classmethod
+    def of(cls, schema: pa.Schema, workload: Workload, wanted: WantedCounts | None) -> _Table:
+        source = workload.source_column("primary")
+        fields = workload.column("primary").fields
+        names = set(schema.names)
+        is_flat = source.name not in names
+        if is_flat and not names.issuperset(fields):
+            missing = ", ".join(field for field in fields if field not in names)
+            raise BadInputError(
+                f"no primaries in it: neither the column {source.name!r}, a list of {', '.join(fields)}, nor all of "
+                f"these as columns ({missing} missing); it has {', '.join(sorted(names)) or 'no columns'}"
+            )
+        if not is_flat and not is_list(schema.field(source.name).type):
+            raise BadInputError(
+                f"column {source.name!r} is {schema.field(source.name).type}; expected lists of numbers"
+            )
+        ids = tuple(column.name for column in workload.source_columns if column.nesting == 0)
+        ids = ids if names.issuperset(ids) else ()
+        count = "" if wanted is None else _count_column(schema, wanted)
+        numbers = list(fields) if is_flat else [source.name]
+        return cls(source, is_flat, ids, count, [*ids, *numbers, *([count] if count else [])])
+
+    def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: Workload) -> Primaries:
+        """The checked rows of a record batch."""
+        primary_E4 = self._primary(batch, first_row, workload)
+        _check(primary_E4, first_row, workload)
+        if self.ids:
+            ids_E2 = np.stack([_unsigned(batch, name, first_row) for name in self.ids], 1)
+        else:
+            rows_E = np.arange(first_row, first_row + batch.num_rows, dtype=np.uint64)
+            ids_E2 = np.stack([np.full_like(rows_E, number), rows_E], 1)
+        return Primaries(ids_E2, primary_E4, self._counts(batch, first_row) if self.count else None)
+
+    def _counts(self, batch: pa.RecordBatch, first_row: int) -> Int64:
+        column = batch.column(self.count)
+        if is_list(column.type):
+            _no_null(column, self.count, first_row)
+            return list_lengths(column)
+        # No event has so many muons, and not every whole number fits into int64; max_count bounds them anyway.
+        return _unsigned(batch, self.count, first_row).clip(max=_LARGEST_COUNT).astype(np.int64)
+
+    def _primary(self, batch: pa.RecordBatch, first_row: int, workload: Workload) -> Float32:
+        fields = workload.column("primary").fields
+        if self.is_flat:
+            return np.stack([_numbers(batch, field, first_row) for field in fields], 1).astype(np.float32)
+        lists = batch.column(self.source.name)
+        _no_null(lists, self.source.name, first_row)
+        stored = workload.stored_fields(self.source)
+        try:
+            values = matrix(lists, len(stored), [stored.index(field) for field in fields], "<f4")
+        except BadList as error:
+            hint = workload.fields_hint(self.source, len(lists[error.index]))
+            raise BadInputError(
+                f"column {self.source.name!r}, row {first_row + error.index}: {error} ({', '.join(stored)}); {hint}"
+            ) from None
+        except (pa.ArrowException, ValueError):
+            raise BadInputError(f"column {self.source.name!r} is {lists.type}; expected lists of numbers") from None
+        return values.astype(np.float32, copy=False)
+
+
+def _count_column(schema: pa.Schema, wanted: WantedCounts) -> str:
+    candidates = (wanted.column,) if wanted.column else COUNT_COLUMNS
+    for name in candidates:
+        if name in schema.names:
+            return name
+    raise BadInputError(
+        f"no column {' or '.join(map(repr, candidates))} to take the numbers of muons from; name one with "
+        f"--counts-column, or use --counts sampled; it has {', '.join(schema.names)}"
+    )
+
+
+def _check(primary_E4: Float32, first_row: int, workload: Workload) -> None:
+    fields = workload.column("primary").fields
+    for rule in (rule for rule in workload.rules if rule.column == "primary"):
+        values_E = primary_E4[:, rule.field]
+        bad = ~np.isfinite(values_E) | (values_E < rule.minimum)
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise BadInputError(
+                f"row {first_row + row}: {fields[rule.field]} is {values_E[row]:g}; expected a finite number of at "
+                f"least {rule.minimum:g}"
+            )
+
+
+def _numbers(batch: pa.RecordBatch, name: str, first_row: int) -> npt.NDArray[np.float64]:
+    column = batch.column(name)
+    _no_null(column, name, first_row)
+    try:
+        numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
+        raise BadInputError(f"column {name!r} is {column.type}; expected numbers") from None
+    return numbers
+
+
+def _unsigned(batch: pa.RecordBatch, name: str, first_row: int) -> UInt64:
+    """Whole numbers from 0 on, whatever type holds them."""
+    column = batch.column(name)
+    _no_null(column, name, first_row)
+    if pa.types.is_floating(column.type):
+        values_E = column.to_numpy(zero_copy_only=False)
+        bad = ~((values_E >= 0) & (values_E < 2.0**63) & (values_E == np.floor(values_E)))
+    elif pa.types.is_integer(column.type):
+        values_E = column.to_numpy(zero_copy_only=False)
+        bad = values_E < 0
+    else:
+        raise BadInputError(f"column {name!r} is {column.type}; expected whole numbers >= 0")
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise BadInputError(
+            f"column {name!r}, row {first_row + row}: {values_E[row]}; expected a whole number from 0 on"
+        )
+    whole: UInt64 = values_E.astype(np.uint64)
+    return whole
+
+
+def _no_null(column: pa.Array, name: str, first_row: int) -> None:
+    null = null_mask(column)
+    if null is not None:
+        raise BadInputError(f"column {name!r}, row {first_row + int(np.argmax(null))}: the value is null")

@@ -1,0 +1,171 @@
+"""From primaries and a checkpoint to files of bundles: the work of `icestream generate`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from common.config import SourceConfig
+from common.errors import BadInputError
+from common.files.inputs import expand, local_path
+from common.files.remotes import Remotes
+from common.redact import shown
+from common.slow_progress import SlowProgress
+from icestream.reading.local_files import config_without_run, local_file
+from services.config.root import Config
+from workloads.muons.generation.device import device_named
+from workloads.muons.generation.load import Trained, load_trained
+from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries
+from workloads.muons.generation.simulated import simulated_primaries
+from workloads.muons.generation.stream import CountRule, Counts
+from workloads.muons.generation.stream import generate as generate_events
+from workloads.muons.generation.write import BundleWriter
+
+_LARGEST_CONSTANT = 10**9
+
+
+@dataclass
+class _Total:
+    events: int = 0
+    muons: int = 0
+    capped: int = 0
+
+
+def run_generate(
+    *,
+    checkpoint: Path,
+    inputs: tuple[str, ...],
+    out: Path,
+    preset_name: str | None,
+    events: int | None,
+    counts: str,
+    counts_column: str,
+    max_count: int | None,
+    depth_kind: str | None,
+    seed: int,
+    device: str,
+    threads: int | None,
+    rows_per_file: int,
+    force: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
+) -> str:
+    """One line of what was written; the options are the command's. Raises BadInputError."""
+    _check_options(inputs, preset_name, events, counts, counts_column)
+    kind, constant = parse_counts(counts)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    trained = load_trained(checkpoint, device_named(device))
+    config = with_source_of(config_without_run(toml, assignments, inputs), trained.config.source, depth_kind)
+    depth = config.source.depth_kind
+    most = trained.max_count if max_count is None else max_count
+    rule = CountRule(kind, constant, most)
+    writer = BundleWriter(
+        out, rows_per_file=rows_per_file, force=force, provenance=_provenance(trained, counts, most, depth, seed)
+    )
+    total = _Total()
+    started_s = time.perf_counter()
+    with ExitStack() as stack:
+        progress = stack.enter_context(SlowProgress("events generated", events or 0))
+        if preset_name is not None:
+            assert events is not None
+            primaries = simulated_primaries(preset_name, events, depth, seed)
+            known = events
+        else:
+            wanted = WantedCounts(counts_column) if kind == "column" else None
+            files = _Files(config, inputs, stack.enter_context(Remotes(config)), wanted, out)
+            primaries, known = files.primaries(), 0
+        stack.enter_context(writer)
+        for generated in generate_events(primaries, trained.generator, rule, depth, seed):
+            writer.write(generated)
+            total.events += len(generated.counts_E)
+            total.muons += len(generated.muons_P3)
+            total.capped += generated.num_capped
+            progress.reach(total.events, known or files.num_rows)
+    rate = total.events / max(time.perf_counter() - started_s, 1e-9)
+    capped = f"{total.capped:,} capped at {most:,} muons" if total.capped else "none capped"
+    return (
+        f"{out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
+        f"{len(writer.paths)} file{'s' * (len(writer.paths) != 1)}, {rate:,.0f} events/s "
+        f"(step {trained.step:,} of {trained.path})"
+    )
+
+
+class _Files:
+    """The rows of all inputs. How many there are is known when the last was opened."""
+
+    def __init__(
+        self, config: Config, inputs: Sequence[str], remotes: Remotes, wanted: WantedCounts | None, out: Path
+    ) -> None:
+        self._workload = config.stored_workload()
+        self._remotes = remotes
+        self._wanted = wanted
+        self._sources = expand(inputs, remotes)
+        for source in self._sources:
+            path = local_path(source.url)
+            if path is not None and out.resolve() in (path.resolve(), *path.resolve().parents):
+                raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
+        local = [path for source in self._sources if (path := local_path(source.url)) is not None]
+        self.num_rows = sum(num_rows(path, str(path)) for path in local)
+        """Of what is on this machine, as far as footers tell."""
+
+    def primaries(self) -> Iterator[Primaries]:
+        for number, source in enumerate(self._sources):
+            name = shown(source.url)
+            with local_file(source, self._remotes) as path:
+                yield from read_primaries(path, name, number, self._workload, self._wanted)
+
+
+def parse_counts(text: str) -> tuple[Counts, int]:
+    """``constant:7`` -> ("constant", 7). Raises BadInputError."""
+    if text == "sampled":
+        return "sampled", 0
+    if text == "column":
+        return "column", 0
+    kind, _, number = text.partition(":")
+    if kind == "constant" and number.isdecimal() and int(number) <= _LARGEST_CONSTANT:
+        return "constant", int(number)
+    raise BadInputError(
+        f"--counts {text}: expected sampled, column, or constant:N with a whole number N of at most"
+        f" {_LARGEST_CONSTANT:,}"
+    )
+
+
+def with_source_of(config: Config, trained: SourceConfig, depth_kind: str | None) -> Config:
+    """What is set for these files; where nothing is, the files are like those of the training."""
+    told = {name: getattr(config.source, name) for name in config.source.model_fields_set}
+    if depth_kind is not None:
+        told["depth_kind"] = depth_kind
+    return config.model_copy(update={"source": trained.model_copy(update=told)})
+
+
+def _check_options(
+    inputs: Sequence[str], preset_name: str | None, events: int | None, counts: str, counts_column: str
+) -> None:
+    if preset_name is None and not inputs:
+        raise BadInputError("no primaries: name files with them, or use --primaries-from PRESET --events N")
+    if preset_name is not None and inputs:
+        raise BadInputError(f"--primaries-from {preset_name} and {inputs[0]}: use one of both")
+    if (preset_name is None) != (events is None):
+        raise BadInputError("--primaries-from and --events belong together")
+    if preset_name is not None and counts == "column":
+        raise BadInputError("--counts column reads numbers of muons from files: not with --primaries-from")
+    if counts_column and counts != "column":
+        raise BadInputError(f"--counts-column {counts_column} needs --counts column, and not {counts}")
+
+
+def _provenance(trained: Trained, counts: str, max_count: int, depth_kind: str, seed: int) -> dict[str, str | int]:
+    return {
+        "model": trained.config.trainer.model,
+        "step": trained.step,
+        "events_trained": trained.events_trained,
+        "counts": counts,
+        "max_count": max_count,
+        "depth_kind": depth_kind,
+        "seed": seed,
+    }

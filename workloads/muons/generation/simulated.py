@@ -1,0 +1,29 @@
+"""Primaries without a file: those of a preset of the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from workloads.muons.generation.primaries import Primaries
+from workloads.muons.simulator.config import DepthKind, preset
+from workloads.muons.simulator.flux import sample_primaries
+
+_ROWS = 65_536
+
+
+def simulated_primaries(preset_name: str, num_events: int, depth_kind: DepthKind, seed: int) -> Iterator[Primaries]:
+    """Independent primaries of the preset's spectrum, with the ids (0, number).
+
+    Same seed, same primaries: fewer are the first of more.
+    """
+    config = replace(preset(preset_name), depth_kind=depth_kind)
+    for block, first in enumerate(range(0, num_events, _ROWS)):
+        # Its own branch of the seed: the muons' noise must not be correlated with the primaries.
+        rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(0x9121, block))))
+        rows = min(_ROWS, num_events - first)
+        minor_E = np.arange(first, first + rows, dtype=np.uint64)
+        ids_E2 = np.stack([np.zeros_like(minor_E), minor_E], 1)
+        yield Primaries(ids_E2, sample_primaries(_ROWS, config, rng).columns(config)[:rows])

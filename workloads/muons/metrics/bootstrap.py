@@ -1,0 +1,53 @@
+"""Showers drawn again with replacement, as weights of their events. Pure.
+
+B sets of weights, E events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.metrics.random_streams import Purpose, stream
+
+_WEIGHTS_AT_A_TIME = 1 << 22
+"""32 MiB."""
+
+
+@dataclass(frozen=True)
+class WeightSets:
+    """Sets of event weights: first those of the sample, then those of bootstraps of its showers. The same each time."""
+
+    weight_E: Float64
+    shower_E: Int64
+    bootstraps: int
+    seed: int
+
+    def __len__(self) -> int:
+        return 1 + self.bootstraps
+
+    def __iter__(self) -> Iterator[Float64]:
+        """(B, E) each, some sets at a time, because all may be more than fit."""
+        yield self.weight_E[None]
+        rng = stream(self.seed, Purpose.BOOTSTRAPS)
+        most = max(_WEIGHTS_AT_A_TIME // len(self.weight_E), 1)
+        for first in range(0, self.bootstraps, most):
+            yield self.weight_E * resampled(self.shower_E, min(most, self.bootstraps - first), rng)
+
+    def sample(self) -> WeightSets:
+        """Without bootstraps, for what needs no error."""
+        return replace(self, bootstraps=0)
+
+
+def resampled(shower_E: Int64, num: int, rng: np.random.Generator) -> Float64:
+    """How often each event is drawn, in each of ``num`` bootstraps. (num, E).
+
+    Showers are drawn, not events: events of one shower are alike, and would pretend to be more than they are.
+    """
+    names, index_E = np.unique(shower_E, return_inverse=True)
+    size = len(names)
+    times_BS = np.stack([np.bincount(rng.integers(0, size, size), minlength=size) for _ in range(num)])
+    return times_BS[:, index_E].astype(np.float64)

@@ -1,0 +1,80 @@
+"""Bins of primaries, in which real and generated muons are compared: what marginal distributions hide. Pure."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.wasserstein import BinnedWasserstein, Values
+
+CONDITIONAL_FEATURES = ("log10_energy", "log10_radius", "log10_count", "log10_bundle_energy")
+MIN_EVENTS = 100
+"""A bin with fewer events, real or generated, is left out."""
+MIN_VALUES = 50
+"""Likewise for values of the feature: a bin may have events and hardly a muon."""
+
+
+class ConditionBins:
+    """Which bin an event is in. Edges are quantiles of the real primaries."""
+
+    def __init__(self, primary_E4: Float64) -> None:
+        edges = partial(_edges, primary_E4)
+        self._energy, self._zenith, self._depth = edges(0, 4), edges(1, 3), edges(3, 3)
+        self._masses = np.unique(primary_E4[:, 2])
+
+    def of(self, primary_E4: Float64) -> dict[str, Int64]:
+        """By the beginning of the metric's name: bins of energy (quartiles) and mass, zenith, depth (terciles)."""
+        energy_E, zenith_E, depth_E = (
+            np.searchsorted(edges, primary_E4[:, column], side="left")
+            for column, edges in ((0, self._energy), (1, self._zenith), (3, self._depth))
+        )
+        mass_E = np.searchsorted(self._masses, primary_E4[:, 2])
+        return {
+            "conditional": mass_E * 4 + energy_E,
+            "conditional_zenith": zenith_E,
+            "conditional_depth": depth_E,
+        }
+
+
+def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str, BinnedWasserstein]:
+    """``<bins>_<feature>_w1``, for each feature that has bins with enough of both samples."""
+    found = {}
+    of_a, of_b = bins.of(a.primary_E4), bins.of(b.primary_E4)
+    for name in of_a:
+        for feature in CONDITIONAL_FEATURES:
+            values_a, values_b = _values(a, feature, of_a[name]), _values(b, feature, of_b[name])
+            values_a, values_b, num_bins = _enough(values_a, values_b)
+            if num_bins:
+                found[f"{name}_{feature}_w1"] = BinnedWasserstein(values_a, values_b, num_bins)
+    return found
+
+
+def plain_distance(a: Sample, b: Sample, feature: str) -> BinnedWasserstein | None:
+    """All events in one bin; None if one sample has no value."""
+    values_a, values_b = (_values(one, feature, np.zeros(len(one), np.int64)) for one in (a, b))
+    return BinnedWasserstein(values_a, values_b) if len(values_a.values) and len(values_b.values) else None
+
+
+def _values(sample: Sample, feature: str, bin_E: Int64) -> Values:
+    return Values(sample.bundles.features[feature], sample.bundles.events_of(feature), bin_E)
+
+
+def _enough(a: Values, b: Values) -> tuple[Values, Values, int]:
+    """With bins numbered anew, those with too few events or values left out, and how many bins there are."""
+    size = int(max(a.bin_E.max(initial=-1), b.bin_E.max(initial=-1))) + 1
+    good = np.ones(size, np.bool_)
+    for one in (a, b):
+        good &= np.bincount(one.bin_E, minlength=size) >= MIN_EVENTS
+        good &= np.bincount(one.bin_E[one.event], minlength=size) >= MIN_VALUES
+    number = np.where(good, np.cumsum(good) - 1, -1)
+    a, b = (Values(one.values, one.event, number[one.bin_E]) for one in (a, b))
+    return a, b, int(good.sum())
+
+
+def _edges(primary_E4: Float64, column: int, parts: int) -> Float64:
+    """Between ``parts`` parts of equally many events."""
+    edges: Float64 = np.quantile(primary_E4[:, column], np.arange(1, parts) / parts)
+    return edges

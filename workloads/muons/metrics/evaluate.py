@@ -1,0 +1,186 @@
+"""Every metric of generated events, beside its error and its floor.
+
+B sets of weights, E events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from workloads.muons.metrics.bootstrap import WeightSets
+from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.calibration import UniformityKS, expected_ks
+from workloads.muons.metrics.comparison import Comparison, Measure
+from workloads.muons.metrics.conditional import ConditionBins
+from workloads.muons.metrics.definitions import DEFINITIONS, TARGETS
+from workloads.muons.metrics.design import design
+from workloads.muons.metrics.prepare import Prepared, prepare
+from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.settings import EvaluationSettings
+
+Progress = Callable[[str, float], None]
+Step = Callable[[float], None]
+"""Told how much of one step is done, 0 to 1."""
+_C2ST = ("c2st_summary_auc", "c2st_auc")
+_C2ST_MIN_SHOWERS = 100
+_PIT = "count_pit_ks"
+
+
+def evaluate(
+    real: Sample,
+    generated: Bundles,
+    *,
+    independent: Bundles | None,
+    pit_E: Float64 | None,
+    settings: EvaluationSettings,
+    progress: Progress,
+) -> Report:
+    """Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
+
+    ``independent``: real events drawn again for the same primaries. Without, real events are compared with those of
+    other showers, and generated ones likewise, so that a perfect generator is at the floor: see docs/metrics.md.
+    ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
+    ``progress``: what is being done, and the part of all that is done.
+
+    Raises ValueError if lengths differ, weights are negative, or there are fewer than two showers.
+    """
+    given = prepare(real, generated, independent, pit_E, settings)
+    weights = WeightSets(given.real.weights_E, given.real.shower_E, settings.bootstraps, settings.seed)
+    plan = design(given, settings)
+    bins = ConditionBins(given.real.primary_E4)
+    share = 0.5 if settings.c2st else 1.0
+
+    *steps, last = _steps(progress, "distances", 0.0, 0.7 * share, len(plan.of_generated) + 1)
+    found = _mean(
+        [
+            _measured(one, one.measures(bins, settings.seed), weights, step)
+            for one, step in zip(plan.of_generated, steps, strict=True)
+        ]
+    )
+    # Chance does not make these larger: all events can be compared.
+    found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
+    steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
+    floors = _floor(
+        [
+            _measured(one, one.measures(bins, settings.seed), weights.sample(), step)
+            for one, step in zip(plan.of_real, steps, strict=True)
+        ]
+    )
+    if not plan.same_primaries:
+        # Halves differ in their primaries, which these are not to tell. How far chance leads is their error.
+        for name, values_B in _two_sided(found).items():
+            floors[name] = TARGETS[DEFINITIONS[name].better] + _error(values_B)
+    if given.pit_E is not None:
+        uniformity = UniformityKS(given.pit_E)
+        found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
+        floors[_PIT] = expected_ks(weights.weight_E)
+    if settings.c2st and len(np.unique(given.real.shower_E)) >= _C2ST_MIN_SHOWERS:
+        training, telling = _steps(progress, "classifiers", share, 0.8, 2)
+        tests = _classifier_tests(plan.paired, settings, training)
+        found |= _measured(plan.paired, tests, weights, telling)
+        training, telling = _steps(progress, "classifiers between real and real", 0.8, 1.0, 2)
+        tests = _classifier_tests(plan.of_real[0], settings, training)
+        floors |= _floor([_measured(plan.of_real[0], tests, weights.sample(), telling)])
+    progress("done", 1.0)
+    return _report(given, found, floors, settings)
+
+
+def _steps(progress: Progress, what: str, begin: float, end: float, number: int) -> list[Step]:
+    """``number`` equal parts of what is between ``begin`` and ``end`` of all that there is to do."""
+
+    def step(first: float) -> Step:
+        return lambda part: progress(what, first + part * (end - begin) / number)
+
+    return [step(begin + index * (end - begin) / number) for index in range(number)]
+
+
+def _two_sided(found: Mapping[str, Float64]) -> dict[str, Float64]:
+    """The metrics that may be off to either side of what is best."""
+    return {name: values_B for name, values_B in found.items() if DEFINITIONS[name].better in TARGETS}
+
+
+def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets, step: Step) -> dict[str, Float64]:
+    """All metrics of a comparison, one number for each set of weights."""
+    found: dict[str, list[Float64]] = {}
+    num_done = 0
+    for weights_BE in weights:
+        both = one.weights(weights_BE)
+        for measure in measures:
+            step(num_done / (len(weights) * len(measures)))
+            for name, values_B in measure(*both).items():
+                found.setdefault(name, []).append(values_B)
+            num_done += len(weights_BE)
+    return {name: np.concatenate(values) for name, values in found.items()}
+
+
+def _classifier_tests(one: Comparison, settings: EvaluationSettings, step: Step) -> list[Measure]:
+    """Trained classifiers, ready for asking; none without muons in one of the samples."""
+    # Only now: torch takes a second to import, and the rest needs none of it.
+    from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
+
+    if not (len(one.a.bundles.filled_F) and len(one.b.bundles.filled_F)):
+        return []
+    summary = summary_test(one.a, one.b, settings, lambda part: step(0.1 * part))
+    sets = set_test(one.a, one.b, settings, lambda part: step(0.1 + 0.9 * part))
+    return [
+        lambda weights_a_BE, weights_b_BE: {_C2ST[0]: summary(weights_a_BE, weights_b_BE)},
+        lambda weights_a_BE, weights_b_BE: {_C2ST[1]: sets(weights_a_BE, weights_b_BE)},
+    ]
+
+
+def _mean(told: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
+    """Over comparisons; names that are not in all are left out."""
+    names = [name for name in told[0] if all(name in one for one in told)]
+    return {name: np.mean([one[name] for one in told], axis=0) for name in names}
+
+
+def _floor(told: Sequence[Mapping[str, Float64]]) -> dict[str, float]:
+    """Mean over comparisons of real with real; where best is a number in between, how far off they are (RMS)."""
+    found = {}
+    for name in _mean(told):
+        values = np.array([one[name][0] for one in told])
+        target = TARGETS.get(DEFINITIONS[name].better)
+        found[name] = float(values.mean() if target is None else target + np.sqrt(np.mean((values - target) ** 2)))
+    return found
+
+
+def _report(
+    given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, float], settings: EvaluationSettings
+) -> Report:
+    wanted = [
+        name
+        for name in DEFINITIONS
+        if (settings.c2st or name not in _C2ST) and (given.pit_E is not None or name != _PIT)
+    ]
+    told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
+    missing = ", ".join(name for name in wanted if name not in told)
+    return Report(
+        metrics={name: _metric(name, found[name], floors) for name in told},
+        num_events=len(given.real),
+        num_muons_real=int(given.real.bundles.counts_E.sum()),
+        num_muons_generated=int(given.generated.bundles.counts_E.sum()),
+        floor_kind="disjoint showers" if given.independent is None else "same primaries",
+        notes=(*given.notes, *([f"too few events or muons for {missing}"] if missing else [])),
+    )
+
+
+def _metric(name: str, values_B: Float64, floors: Mapping[str, float]) -> Metric:
+    """From the metric of the sample and those of its bootstraps."""
+    definition = DEFINITIONS[name]
+    return Metric(
+        value=float(values_B[0]),
+        error=_error(values_B),
+        floor=floors.get(name, float("nan")),
+        unit=definition.unit,
+        better=definition.better,
+        meaning=definition.meaning,
+    )
+
+
+def _error(values_B: Float64) -> float:
+    """Standard deviation over the bootstraps, those that are numbers. NaN if these are fewer than two."""
+    again = values_B[1:][np.isfinite(values_B[1:])]
+    return float(again.std(ddof=1)) if len(again) > 1 else float("nan")

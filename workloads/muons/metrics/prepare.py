@@ -1,0 +1,69 @@
+"""What an evaluation looks at, from what it is given. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.random_streams import Purpose, stream
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.splits import at_most
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Events with positive weights, not more than wanted, and finite muons."""
+
+    real: Sample
+    generated: Sample
+    independent: Sample | None
+    pit_E: Float64 | None
+    notes: tuple[str, ...]
+    """What the reader must know of it."""
+
+
+def prepare(
+    real: Sample,
+    generated: Bundles,
+    independent: Bundles | None,
+    pit_E: Float64 | None,
+    settings: EvaluationSettings,
+) -> Prepared:
+    """See workloads.muons.metrics.evaluate.evaluate."""
+    _check(real, generated, independent, pit_E)
+    notes = []
+    chosen_E = at_most(real.shower_E, settings.max_events, stream(settings.seed, Purpose.EVENTS))
+    if not chosen_E.all():
+        notes.append(f"{chosen_E.sum()} of {len(chosen_E)} events were looked at, whole showers chosen at random")
+    if (weightless_E := chosen_E & (real.weights_E == 0)).any():
+        notes.append(f"{weightless_E.sum()} events of weight 0 were left out")
+        chosen_E &= ~weightless_E
+    real = real.only(chosen_E)
+    if len(np.unique(real.shower_E)) < 2:
+        raise ValueError("fewer than two showers")
+
+    def cleaned(what: str, bundles: Bundles) -> Sample:
+        finite, num_bad = bundles.finite()
+        if num_bad:
+            notes.append(f"{num_bad} {what} muons were not finite, and were left out")
+        return real.with_bundles(finite)
+
+    return Prepared(
+        real=cleaned("real", real.bundles),
+        generated=cleaned("generated", generated.only(chosen_E)),
+        independent=None if independent is None else cleaned("independent real", independent.only(chosen_E)),
+        pit_E=None if pit_E is None else pit_E[chosen_E],
+        notes=tuple(notes),
+    )
+
+
+def _check(real: Sample, generated: Bundles, independent: Bundles | None, pit_E: Float64 | None) -> None:
+    """Raises ValueError."""
+    for what, one in (("generated", generated), ("independent", independent), ("pit_E", pit_E)):
+        if one is not None and len(one) != len(real):
+            raise ValueError(f"{what}: {len(one)} events, but there are {len(real)} real ones")
+    if not (np.isfinite(real.weights_E).all() and (real.weights_E >= 0).all()):
+        raise ValueError("an event's weight is negative or not finite")

@@ -1,0 +1,118 @@
+"""Classifier two-sample test: trained on half of the showers, it is asked about the other half (arXiv:1610.06545)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from workloads.muons.metrics.bundles import Bool, Float64
+from workloads.muons.metrics.random_streams import Purpose, stream
+from workloads.muons.metrics.sample import Sample
+from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.two_sample.auc import Auc
+from workloads.muons.metrics.two_sample.inputs import SetInputs, SummaryInputs
+from workloads.muons.metrics.two_sample.networks import DeepSets, Summary
+
+_BATCH_EVENTS = 512
+_LEARNING_RATE = 3e-3
+
+
+@dataclass(frozen=True)
+class ClassifierTest:
+    """AUC of the events that were not trained on, for many sets of event weights."""
+
+    test_a_E: Bool
+    test_b_E: Bool
+    auc: Auc
+
+    def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> Float64:
+        """One for each set of weights."""
+        return self.auc(weights_a_BE[:, self.test_a_E], weights_b_BE[:, self.test_b_E])
+
+
+def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
+    """DeepSets on raw sets. ``progress``: the part of the training that is done."""
+    inputs = SetInputs(a, b, settings.c2st_max_muons, stream(settings.seed, Purpose.SET_MUONS))
+    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, progress)
+
+
+def summary_test(
+    a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]
+) -> ClassifierTest:
+    """Dense layers on the nine features of an event."""
+    inputs = SummaryInputs(a, b)
+    return _test(a, b, inputs, lambda: Summary(inputs.width, settings.c2st_width), settings, progress)
+
+
+def _test(
+    a: Sample,
+    b: Sample,
+    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
+    make: Callable[[], nn.Module],
+    settings: EvaluationSettings,
+    progress: Callable[[float], None],
+) -> ClassifierTest:
+    test_a_E, test_b_E = _test_halves(a, b, settings.seed)
+    test_E = np.concatenate([test_a_E, test_b_E])
+    labels_E = torch.cat([torch.zeros(len(a)), torch.ones(len(b))])
+    # Each sample counts as much as the other in the training, however many events of it there are.
+    weights_E = torch.from_numpy(
+        np.concatenate([one.weights_E / one.weights_E[~test].mean() for one, test in ((a, test_a_E), (b, test_b_E))])
+    ).float()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        network = make()
+    _train(network, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
+    scores = _scores(network, inputs, np.flatnonzero(test_E))
+    num_a = int(test_a_E.sum())
+    return ClassifierTest(test_a_E, test_b_E, Auc(scores[:num_a], scores[num_a:]))
+
+
+def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
+    """Half of the showers, each with all its events of both samples."""
+    names, index = np.unique(np.concatenate([a.shower_E, b.shower_E]), return_inverse=True)
+    chosen = stream(seed, Purpose.TEST_HALVES).permutation(len(names)) < len(names) // 2
+    test_a_E, test_b_E = np.split(chosen[index], [len(a)])
+    return test_a_E, test_b_E
+
+
+def _train(
+    network: nn.Module,
+    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
+    labels_E: Tensor,
+    weights_E: Tensor,
+    events: npt.NDArray[np.int64],
+    settings: EvaluationSettings,
+    progress: Callable[[float], None],
+) -> None:
+    rng = stream(settings.seed, Purpose.BATCHES)
+    batches = max(len(events) // _BATCH_EVENTS, 1)
+    optimiser = torch.optim.Adam(network.parameters(), _LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, _LEARNING_RATE, total_steps=settings.c2st_epochs * batches + 1
+    )
+    for epoch in range(settings.c2st_epochs):
+        for chosen in np.array_split(rng.permutation(events), batches):
+            of = torch.from_numpy(chosen)
+            loss = binary_cross_entropy_with_logits(network(*inputs(chosen)), labels_E[of], weights_E[of])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+        progress((epoch + 1) / settings.c2st_epochs)
+
+
+@torch.no_grad()
+def _scores(
+    network: nn.Module,
+    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
+    events: npt.NDArray[np.int64],
+) -> Float64:
+    parts = np.array_split(events, max(len(events) // _BATCH_EVENTS, 1))
+    return np.concatenate([network(*inputs(part)).numpy() for part in parts]).astype(np.float64)

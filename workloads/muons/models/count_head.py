@@ -1,0 +1,157 @@
+"""p(N | c): how many muons an event has, given its primary.
+
+Shape suffixes: E events, C conditions, K mixture components.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from workloads.muons.models.config import MuonNetworkConfig
+from workloads.muons.models.standardise import NUM_CONDITIONS
+
+LOG_MEAN_RANGE = (-12.0, 12.0)
+LOG_SHAPE_RANGE = (-4.0, 8.0)
+_LEAST_PRESENT = 1e-12
+
+
+class CountMixture(NamedTuple):
+    """A mixture of negative binomials for each event: mean μ, shape k, variance μ + μ²/k. All (E, K)."""
+
+    log_weights_EK: Tensor
+    log_means_EK: Tensor
+    log_shapes_EK: Tensor
+
+
+class MixtureCountHead(nn.Module):
+    """A mixture of negative binomials; N = 0 needs no special case."""
+
+    def __init__(self, config: MuonNetworkConfig) -> None:
+        super().__init__()
+        self.zero_truncated = config.zero_truncated_counts
+        self.network = _network(config.count_hidden)
+        self.output = nn.Linear(config.count_hidden, 3 * config.count_components)
+
+    def forward(self, conditions_EC: Tensor) -> CountMixture:
+        """The mixture of each event. (E, C) -> 3 times (E, K)."""
+        logits_EK, log_means_EK, log_shapes_EK = self.output(self.network(conditions_EC)).float().chunk(3, dim=1)
+        # Clamped so that a wild primary gives a large number of muons and not infinity, which would become 0.
+        return CountMixture(
+            logits_EK.log_softmax(1),
+            log_means_EK.clamp(*LOG_MEAN_RANGE),
+            log_shapes_EK.clamp(*LOG_SHAPE_RANGE),
+        )
+
+    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
+        """Negative log likelihood in nats, a sum over events. -> ()."""
+        mixture: CountMixture = self(conditions_EC)
+        return count_nll(mixture, counts_E, zero_truncated=self.zero_truncated)
+
+    @torch.no_grad()
+    def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
+        mixture: CountMixture = self(conditions_EC)
+        # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few.
+        steps_EK = mixture.log_weights_EK.exp().cumsum(1)[:, :-1]
+        uniform_E1 = torch.rand(len(steps_EK), 1, device=steps_EK.device, generator=random)
+        component_E1 = (uniform_E1 > steps_EK).sum(1, keepdim=True)
+        mean_E = mixture.log_means_EK.exp().gather(1, component_E1).squeeze(1)
+        shape_E = mixture.log_shapes_EK.exp().gather(1, component_E1).squeeze(1)
+        rate_E = torch._standard_gamma(shape_E, generator=random) * (mean_E / shape_E)
+        return torch.poisson(rate_E, generator=random).long()
+
+    @torch.no_grad()
+    def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """P(N < n) and P(N <= n) for each event's n, in float64. (E, C), (E,) -> (E,), (E,)."""
+        mixture: CountMixture = self(conditions_EC)
+        return count_cdf(mixture, counts_E - 1), count_cdf(mixture, counts_E)
+
+
+class MeanCountHead(nn.Module):
+    """One number for each primary, as older models have it: the mean of ln(1 + N). Knows no fluctuations."""
+
+    def __init__(self, config: MuonNetworkConfig) -> None:
+        super().__init__()
+        self.network = _network(config.count_hidden)
+        self.output = nn.Linear(config.count_hidden, 1)
+
+    def forward(self, conditions_EC: Tensor) -> Tensor:
+        """Predicted ln(1 + N). (E, C) -> (E,)."""
+        log_counts_E: Tensor = self.output(self.network(conditions_EC)).float().squeeze(1)
+        return log_counts_E
+
+    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
+        """Squared error of lg(1 + N), a sum over events. -> ()."""
+        error_E = self(conditions_EC) - counts_E.to(torch.float32).log1p()
+        loss: Tensor = (error_E / math.log(10)).square().sum()
+        return loss
+
+    @torch.no_grad()
+    def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """The nearest count, the same at each call. (E, C) -> (E,) int64."""
+        log_counts_E: Tensor = self(conditions_EC)
+        return log_counts_E.clamp(0, LOG_MEAN_RANGE[1]).expm1().round().long()
+
+    def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> None:
+        """None: it has no distribution."""
+
+
+CountHead = MixtureCountHead | MeanCountHead
+
+
+def make_count_head(config: MuonNetworkConfig, kind: Literal["nb_mixture", "mse"]) -> CountHead:
+    """The head of that name in the configuration of the WGAN."""
+    return MixtureCountHead(config) if kind == "nb_mixture" else MeanCountHead(config)
+
+
+def count_nll(mixture: CountMixture, counts_E: Tensor, *, zero_truncated: bool = False) -> Tensor:
+    """-Σ ln p(N | c) in nats, a sum over events. (E, K), (E,) int64 -> ().
+
+    ``zero_truncated``: -Σ ln p(N | N ≥ 1, c) over events with N ≥ 1; empty ones are passed over.
+    """
+    log_p_E = _log_p(mixture, counts_E)
+    if zero_truncated:
+        # p(0) rounds to 1 where next to nothing is expected; the event is there all the same.
+        log_p0_E = _log_p(mixture, torch.zeros_like(counts_E)).clamp_max(-_LEAST_PRESENT)
+        log_p_E = torch.where(counts_E > 0, log_p_E - torch.log(-torch.expm1(log_p0_E)), 0.0)
+    return -log_p_E.sum().to(mixture.log_means_EK.dtype)
+
+
+def _log_p(mixture: CountMixture, counts_E: Tensor) -> Tensor:
+    """ln p(N | c), (E,) float64: at N = 1e5, lgamma is 1e6, and its float32 rounding alone is 0.06 nats."""
+    log_weights_EK, log_means_EK, log_shapes_EK = (values.double() for values in mixture)
+    counts_E1 = counts_E.double().unsqueeze(1)
+    shapes_EK = log_shapes_EK.exp()
+    log_total_EK = torch.logaddexp(log_means_EK, log_shapes_EK)
+    log_p_EK = (
+        torch.lgamma(counts_E1 + shapes_EK)
+        - torch.lgamma(shapes_EK)
+        - torch.lgamma(counts_E1 + 1)
+        + shapes_EK * (log_shapes_EK - log_total_EK)
+        + counts_E1 * (log_means_EK - log_total_EK)
+    )
+    return torch.logsumexp(log_weights_EK + log_p_EK, 1)
+
+
+def count_cdf(mixture: CountMixture, counts_E: Tensor) -> Tensor:
+    """P(N <= n) in float64, 0 for n < 0. (E, K), (E,) -> (E,).
+
+    Of a negative binomial it is the regularised incomplete beta function I_p(k, n + 1) with p = k / (k + μ).
+    """
+    from scipy.special import betainc
+
+    log_weights_EK, log_means_EK, log_shapes_EK = (values.double().cpu() for values in mixture)
+    counts_E1 = counts_E.double().cpu().unsqueeze(1)
+    chances_EK = torch.sigmoid(log_shapes_EK - log_means_EK)
+    arguments = (log_shapes_EK.exp(), counts_E1.clamp_min(0) + 1, chances_EK)
+    cdf_EK = torch.from_numpy(betainc(*(values.numpy() for values in arguments)))
+    cdf_E = (log_weights_EK.exp() * cdf_EK).sum(1)
+    return torch.where(counts_E1.squeeze(1) < 0, 0.0, cdf_E).to(counts_E.device)
+
+
+def _network(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(NUM_CONDITIONS, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())

@@ -1,0 +1,197 @@
+"""The physics panel: generated bundles beside those of the validation block, for the same primaries.
+
+E events, P muons.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from services.trainer.telemetry.sinks import Histogram
+from workloads.base.batch import Batch
+from workloads.base.evaluator import Evaluation
+from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.models.bundles import Bundles as GeneratedBundles
+
+logger = logging.getLogger(__name__)
+
+FIGURE = "panel/distributions"
+_EVENTS_AT_A_TIME = 256
+_MOST_TIMES_REAL = 32
+_MOST_AT_LEAST = 1 << 20
+_BINS = 60
+_SHOWN = (
+    *("log10_count", "log10_energy", "log10_radius"),
+    *("log10_bundle_energy", "log10_leading_energy", "weighted_radius_m"),
+)
+_BEYOND = 0.001
+"""Part of the real values that the range of a histogram may leave out on each side, before it is widened."""
+
+
+class MuonTask(Protocol):
+    """What the panel asks of a model. All randomness of both calls comes from torch's global generators."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """False before the first batch with muons has been trained on: then neither call below is possible."""
+
+    def learning_rates(self) -> dict[str, float]:
+        """Of the newest step, by network."""
+
+    def held_out(self, batch: Batch) -> dict[str, Tensor]:
+        """Metrics of events that are not trained on, 0-dim."""
+
+    def generate(self, primary_E4: Tensor) -> GeneratedBundles:
+        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
+
+
+class MuonPanel:
+    """See workloads.base.evaluator.Evaluator. The noise is the same each time."""
+
+    def __init__(self, task: MuonTask, seed: int) -> None:
+        self._task = task
+        self._seed = seed
+        self._real: _Real | None = None
+
+    def settings(self) -> dict[str, float]:
+        """Learning rates; a model may have more."""
+        return {f"lr_{name}": rate for name, rate in self._task.learning_rates().items()}
+
+    def evaluate(self, block: Batch) -> Evaluation | None:
+        """None before the first batch with muons has been trained on."""
+        if not self._task.is_fitted:
+            return None
+        if self._real is None or self._real.block is not block:
+            self._real = _Real(block)
+        with _own_noise(self._task.device, self._seed), self._frozen():
+            held_out = self._task.held_out(block)
+            generated = self._generate(self._real)
+        told = torch.stack(list(held_out.values())).tolist()
+        scalars = {f"train/held_out_{name}": value for name, value in zip(held_out, told, strict=True)}
+        if generated is None:
+            return Evaluation(scalars)
+        return self._real.compared_with(generated, scalars)
+
+    def _frozen(self) -> AbstractContextManager[None]:
+        """For a model whose state moves on as it is used."""
+        return nullcontext()
+
+    def _generate(self, real: _Real) -> Bundles | None:
+        """An event for each primary of the block; None if they become too many muons.
+
+        That is what a count head does that has diverged. It must not cost the memory.
+        """
+        most = max(_MOST_TIMES_REAL * int(real.bundles.counts_E.sum()), _MOST_AT_LEAST)
+        counts: list[npt.NDArray[np.int64]] = []
+        muons: list[npt.NDArray[np.float32]] = []
+        for primary_E4 in real.primary_E4.split(_EVENTS_AT_A_TIME):
+            bundles = self._task.generate(primary_E4)
+            counts.append(bundles.counts_E.cpu().numpy())
+            muons.append(bundles.muons_P3.cpu().numpy())
+            if sum(map(len, muons)) > most:
+                logger.warning("no panel: more than %d muons were generated, far more than the real ones", most)
+                return None
+        return Bundles.of(np.concatenate(counts), np.concatenate(muons))
+
+
+class _Real:
+    """What the panel needs of the block, worked out once."""
+
+    def __init__(self, block: Batch) -> None:
+        # Only now: a run that never gets here starts a second earlier without scipy and matplotlib.
+        from workloads.muons.metrics import figures, metrics, splits
+
+        self._figures, self._metrics = figures, metrics
+        self.block = block
+        self.primary_E4 = torch.cat([part.event_columns["primary"] for part in block.microbatches])
+        counts_E = torch.cat([part.offsets_E1.diff() for part in block.microbatches]).cpu().numpy()
+        muons_P3 = torch.cat([part.particle_columns["muons"] for part in block.microbatches]).cpu().numpy()
+        self.bundles = Bundles.of(counts_E, muons_P3)
+        showers_E = _showers(block)
+        self._panel_splits = splits.halves(showers_E, metrics.PANEL_SPLITS)
+        self._floor = metrics.floor(self.bundles, splits.halves(showers_E, metrics.FLOOR_SPLITS))
+
+    def compared_with(self, generated: Bundles, scalars: dict[str, float]) -> Evaluation:
+        """The panel, with ``scalars`` in it."""
+        finite, num_bad = generated.finite()
+        found = self._metrics.panel(self.bundles, finite, self._panel_splits)
+        histograms = _histograms(finite, self._edges)
+        return Evaluation(
+            scalars=scalars
+            | {f"panel/{name}": value for name, value in found.items()}
+            | {f"panel/{name}_floor": self._floor[name] for name in found if name in self._floor}
+            | {"panel/score": self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
+            histograms={f"hist/real/{name}": histogram for name, histogram in self._histograms.items()}
+            | {f"hist/generated/{name}": histogram for name, histogram in histograms.items()},
+            images={
+                FIGURE: self._figures.comparison(
+                    {
+                        name: (histogram.edges, self._histograms[name].counts, histogram.counts)
+                        for name, histogram in histograms.items()
+                    },
+                    f"{len(generated)} events, real and generated for the same primaries",
+                )
+            },
+        )
+
+    @cached_property
+    def _edges(self) -> dict[str, npt.NDArray[np.float64]]:
+        found = {}
+        for name, values in _shown(self.bundles).items():
+            if len(values):
+                low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND])
+                margin = max(0.1 * (high - low), 1e-3)
+                found[name] = np.linspace(low - margin, high + margin, _BINS + 1)
+        return found
+
+    @cached_property
+    def _histograms(self) -> dict[str, Histogram]:
+        return _histograms(self.bundles, self._edges)
+
+
+def _shown(bundles: Bundles) -> dict[str, npt.NDArray[np.float64]]:
+    """The features that are drawn, by name."""
+    return {name: bundles.features[name] for name in _SHOWN}
+
+
+def _histograms(bundles: Bundles, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:
+    """Values beyond the outermost edges count in the outermost bins."""
+    shown = _shown(bundles)
+    return {
+        name: Histogram(of, np.histogram(np.clip(shown[name], of[0], of[-1]), of)[0].astype(np.int64))
+        for name, of in edges.items()
+    }
+
+
+def _showers(block: Batch) -> npt.NDArray[np.int64]:
+    """Which events are of one shower, (E,): those with the same ids, if there are ids."""
+    if not all("primary_id" in part.event_columns for part in block.microbatches):
+        return np.arange(block.num_events)
+    ids_E2 = np.concatenate([part.event_columns["primary_id"].cpu().numpy() for part in block.microbatches])
+    shower_E: npt.NDArray[np.int64] = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return shower_E
+
+
+@contextlib.contextmanager
+def _own_noise(device: torch.device, seed: int) -> Iterator[None]:
+    """torch's global generators begin at ``seed``, and afterwards are as they were: training goes on undisturbed."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            index = torch.cuda.current_device() if device.index is None else device.index
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield

@@ -1,0 +1,141 @@
+"""Physical columns to numbers of mean 0 and spread 1, and back.
+
+Shape suffixes: E events, P particles, F features, C conditions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from services.trainer.ranks.ranks import SumOverRanks, one_rank
+from workloads.muons.models.config import MuonNetworkConfig
+
+NUM_CONDITIONS = 5
+"""lg E, lg(E/A), cos zenith, lg A, lg depth. E/A, the energy of a nucleon, rules the count."""
+
+MIN_ENERGY_GEV = 1e-3
+"""Energies below are raised to it before the logarithm."""
+POSITION_SCALE_M = 3.0
+"""asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
+DEPTH_OFFSET_M = 1.0
+"""lg(depth + offset) is finite for a bundle recorded at the surface."""
+MIN_SPREAD = 1e-4
+"""A standard deviation below is taken for a constant with rounding errors, and replaced by 1."""
+
+
+class Standardise(nn.Module):
+    """Standardisation of primaries and muons, fitted to data once and saved with the weights."""
+
+    condition_mean_C: Tensor
+    condition_spread_C: Tensor
+    feature_mean_F: Tensor
+    feature_spread_F: Tensor
+    conditions_fitted: Tensor
+    features_fitted: Tensor
+
+    def __init__(self, config: MuonNetworkConfig) -> None:
+        super().__init__()
+        self.symmetric = config.azimuth == "symmetric"
+        self.radius_offset_m = config.radius_offset_m
+        self.num_features = 2 if self.symmetric else 3
+        self.register_buffer("condition_mean_C", torch.zeros(NUM_CONDITIONS))
+        self.register_buffer("condition_spread_C", torch.ones(NUM_CONDITIONS))
+        self.register_buffer("feature_mean_F", torch.zeros(self.num_features))
+        self.register_buffer("feature_spread_F", torch.ones(self.num_features))
+        self.register_buffer("conditions_fitted", torch.tensor(False))
+        self.register_buffer("features_fitted", torch.tensor(False))
+        # Copies of the two flags on the host: to read a flag from the GPU is to wait for it, at every step.
+        self.has_conditions = False
+        self.has_features = False
+        self.register_load_state_dict_post_hook(_copy_flags_to_host)
+
+    def fit_conditions(self, primary_E4: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
+        """Sets mean and spread of the conditions from primaries (E, 4). RuntimeError if set.
+
+        ``total``: events of all ranks, at least 1; 0: there is one rank. A rank may have none.
+        """
+        if self.has_conditions:
+            raise RuntimeError("conditions are already fitted: a refit would change what the weights mean")
+        mean_and_spread = self.condition_mean_C, self.condition_spread_C
+        _fit(_raw_conditions(primary_E4), total or len(primary_E4), sum_over_ranks, *mean_and_spread)
+        self.conditions_fitted.fill_(True)
+        self.has_conditions = True
+
+    def fit_features(self, muons_P3: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
+        """Sets mean and spread of the features from muons (P, 3), in the same way. RuntimeError if set."""
+        if self.has_features:
+            raise RuntimeError("features are already fitted: a refit would change what the weights mean")
+        mean_and_spread = self.feature_mean_F, self.feature_spread_F
+        _fit(self._raw_features(muons_P3), total or len(muons_P3), sum_over_ranks, *mean_and_spread)
+        self.features_fitted.fill_(True)
+        self.has_features = True
+
+    def require_fit(self) -> None:
+        """RuntimeError if conditions or features are not fitted."""
+        if not (self.has_conditions and self.has_features):
+            raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
+
+    def conditions(self, primary_E4: Tensor) -> Tensor:
+        """Standardised conditions. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m] -> (E, C)."""
+        return (_raw_conditions(primary_E4) - self.condition_mean_C) / self.condition_spread_C
+
+    def features(self, muons_P3: Tensor) -> Tensor:
+        """Standardised features, lg E first. (P, 3) = [energy_gev, x_m, y_m] -> (P, F)."""
+        return (self._raw_features(muons_P3) - self.feature_mean_F) / self.feature_spread_F
+
+    def muons(self, features_PF: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """The inverse of ``features``. (P, F) -> (P, 3) = [energy_gev, x_m, y_m].
+
+        With symmetric azimuth, the angle is drawn flat, from ``random`` or torch's global generator: energy and radius
+        come back as they were, x and y do not. Energies under ``MIN_ENERGY_GEV`` come back as that.
+        """
+        raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
+        energy_P = torch.pow(10.0, raw_PF[:, 0])
+        if self.symmetric:
+            radius_P = (torch.pow(10.0, raw_PF[:, 1]) - self.radius_offset_m).clamp_min(0)
+            azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
+            x_P, y_P = radius_P * azimuth_P.cos(), radius_P * azimuth_P.sin()
+        else:
+            x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
+        return torch.stack([energy_P, x_P, y_P], 1)
+
+    def _raw_features(self, muons_P3: Tensor) -> Tensor:
+        energy_P, x_P, y_P = muons_P3.unbind(1)
+        lg_energy_P = energy_P.clamp_min(MIN_ENERGY_GEV).log10()
+        if self.symmetric:
+            return torch.stack([lg_energy_P, (torch.hypot(x_P, y_P) + self.radius_offset_m).log10()], 1)
+        return torch.stack([lg_energy_P, (x_P / POSITION_SCALE_M).asinh(), (y_P / POSITION_SCALE_M).asinh()], 1)
+
+
+def _raw_conditions(primary_E4: Tensor) -> Tensor:
+    energy_E, zenith_E, mass_E, depth_E = primary_E4.unbind(1)
+    lg_energy_E = energy_E.clamp_min(MIN_ENERGY_GEV).log10()
+    lg_mass_E = mass_E.clamp_min(1.0).log10()  # a photon has mass number 0 and counts as one nucleon
+    lg_depth_E = (depth_E.clamp_min(0.0) + DEPTH_OFFSET_M).log10()
+    return torch.stack([lg_energy_E, lg_energy_E - lg_mass_E, zenith_E.cos(), lg_mass_E, lg_depth_E], 1)
+
+
+def _fit(raw: Tensor, total: int, sum_over_ranks: SumOverRanks, mean: Tensor, spread: Tensor) -> None:
+    """Overwrites ``mean`` and ``spread`` with the columns' own, over the ``total`` rows of all ranks.
+
+    In float64: a constant has spread 0.
+    """
+    wide = raw.double()
+    wide_mean = wide.sum(0)
+    sum_over_ranks([wide_mean])
+    wide_mean /= total
+    deviation = (wide - wide_mean).square().sum(0)
+    sum_over_ranks([deviation])
+    deviation = (deviation / total).sqrt()
+    mean.copy_(wide_mean)
+    spread.copy_(torch.where(deviation < MIN_SPREAD, 1.0, deviation))
+
+
+def _copy_flags_to_host(module: nn.Module, _incompatible_keys: Any) -> None:
+    assert isinstance(module, Standardise)
+    module.has_conditions = bool(module.conditions_fitted)
+    module.has_features = bool(module.features_fitted)

@@ -1,0 +1,244 @@
+"""Settings of the muon WGAN, with the reason for each default in ``docs/model.md``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from common.config import ConfigBranch
+from workloads.muons.models.config import MuonNetworkConfig
+
+# Below this, SGD was measured to learn nothing in 2000 steps (docs/model.md).
+MIN_USEFUL_SGD_LR = 1e-3
+
+
+class NetworkConfig(MuonNetworkConfig):
+    """Sizes and shapes of the three networks: a checkpoint fits only the network it was written with."""
+
+    z_global: int = Field(default=16, ge=1)
+    """Random numbers that all muons of an event share: how events of one primary differ."""
+
+    z_local: int = Field(default=8, ge=1)
+    """Random numbers of each muon's own: how muons of one event differ."""
+
+    hidden: int = Field(default=128, ge=1)
+    """Width of every hidden layer of generator and critic."""
+
+    count_head: Literal["nb_mixture", "mse"] = "nb_mixture"
+    """How the number of muons is learned: ``nb_mixture`` is a distribution, learned by its likelihood; ``mse`` is one
+    number for each primary, the mean of ln(1 + N), for comparison with older models, without ``count_components``."""
+
+    pooling: Literal["mean+max", "max", "mean", "sum"] = "mean+max"
+    """How the critic makes one row of an event's muons."""
+
+    layer_norm: bool = True
+    """Layer normalisation in the critic. (The generator's event network always has it.)"""
+
+    spectral_norm: bool = False
+    """Divide each of the critic's weights by its largest singular value (arXiv:1802.05957): an alternative to the
+    gradient penalty. Needs ``layer_norm = false``, which would undo it."""
+
+    xavier_gain: float = Field(default=0.5, ge=0)
+    """Gain of the Xavier-uniform start of generator and critic, biases 0. 0: torch's own start."""
+
+    score_limit: float = Field(default=100.0, ge=0)
+    """L in L·tanh(score / L), which bounds the critic's score smoothly. 0: unbounded."""
+
+    @model_validator(mode="after")
+    def _combinations_make_sense(self) -> NetworkConfig:
+        """ValueError for a setting that another one cancels."""
+        if self.spectral_norm and self.layer_norm:
+            raise ValueError(
+                "spectral_norm = true has no effect with layer_norm = true: set layer_norm = false"
+                " (and usually penalty_weight = 0)"
+            )
+        if self.zero_truncated_counts and self.count_head != "nb_mixture":
+            raise ValueError(
+                f"zero_truncated_counts = true needs a distribution, and count_head = {self.count_head!r} has none:"
+                " set count_head = 'nb_mixture', or zero_truncated_counts = false"
+            )
+        return self
+
+
+class AdaptiveConfig(ConfigBranch):
+    """The adaptive critic: strengthens critic or penalty by what it sees on a batch before it is trained on."""
+
+    enabled: bool = False
+    """Let `critic_steps` and `penalty_weight` move. Off: they stay as configured."""
+
+    every: int = Field(default=200, ge=1)
+    """Steps between checks. What is found is acted on at the next log step: not less than `trainer.log_every`."""
+
+    weak_gap: float = Field(default=0.25, gt=0, lt=1)
+    """A gap below this part of the running median of the gaps says that the critic is too weak: one step more."""
+
+    max_critic_steps: int = Field(default=10, ge=1)
+    """Most critic steps."""
+
+    rising_checks: int = Field(default=3, ge=2)
+    """A gap that rose at so many checks in a row, with a gradient norm above `max_gp_norm`, says that the critic runs
+    away: a stronger penalty."""
+
+    max_gp_norm: float = Field(default=1.5, gt=0)
+    """Gradient norm above which the critic runs away."""
+
+    penalty_factor: float = Field(default=1.5, gt=1)
+    """What the penalty is multiplied by then."""
+
+    max_penalty_weight: float = Field(default=20.0, gt=0)
+    """Largest penalty weight."""
+
+    quiet_checks: int = Field(default=5, ge=1)
+    """After so many checks in a row without either, both go back by one step towards their configured values."""
+
+
+class SamplingConfig(ConfigBranch):
+    """Bounds on what is generated, so that a rare extreme costs one wrong event and not the memory."""
+
+    max_count: int = Field(default=100_000, ge=1)
+    """Most muons in a generated event. Events are cut down to it."""
+
+    max_deviation: float = Field(default=10.0, gt=0)
+    """Bound on a generated feature, in standard deviations of the training data from their mean."""
+
+
+class WganConfig(ConfigBranch):
+    """Training of the muon WGAN."""
+
+    network: NetworkConfig = NetworkConfig()
+    """Sizes and shapes."""
+
+    sampling: SamplingConfig = SamplingConfig()
+    """Bounds on what is generated."""
+
+    optimiser: Literal["adam", "sgd"] = "adam"
+    """Of generator and critic. The count head always has Adam."""
+
+    generator_lr: float = Field(default=5e-4, gt=0)
+    """Learning rate of the generator at the start of the schedule."""
+
+    critic_lr: float = Field(default=1e-3, gt=0)
+    """Learning rate of the critic at the start of the schedule."""
+
+    count_lr: float = Field(default=2e-3, gt=0)
+    """Learning rate of the count head at the start of the schedule."""
+
+    betas: tuple[float, float] = (0.0, 0.9)
+    """Adam's decay of the mean and of the mean square of the gradient, for generator and critic."""
+
+    momentum: float = Field(default=0.5, ge=0, lt=1)
+    """SGD's momentum. Adam does not read it."""
+
+    schedule: Literal["constant", "cosine"] = "cosine"
+    """Course of the three learning rates after the warm-up: ``cosine`` falls to 5 % over ``schedule_steps``."""
+
+    schedule_steps: int = Field(default=0, ge=0)
+    """Optimiser steps of the cosine, usually those of the run. 0: the learning rates stay constant."""
+
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimiser steps over which the three learning rates rise from 0 at the start of a run."""
+
+    critic_steps: int = Field(default=5, ge=1)
+    """Critic updates per step, all on the same real batch with fresh noise each."""
+
+    critic_max_muons: int = Field(default=0, ge=0)
+    """Most muons of an event that generator and critic are trained on: of larger events a random subset each step. The
+    count head, and what the others are told of N, keep the whole number. 0: all."""
+
+    penalty_weight: float = Field(default=1.0, ge=0)
+    """λ, the weight of the gradient penalty."""
+
+    energy_score_weight: float = Field(default=5.0, ge=0)
+    """Weight of the energy score in the generator's loss, beside the critic's judgement: it compares single muons and a
+    few numbers of an event directly, and keeps their distributions in place (docs/model.md). 0: the critic alone."""
+
+    gp_every: int = Field(default=1, ge=1)
+    """The gradient penalty is computed in every so many critic updates, and multiplied by that number."""
+
+    gp_max_muons: int = Field(default=0, ge=0)
+    """Most muons of a microbatch that the gradient penalty sees: whole consecutive events from a random one on, as
+    many as fit. An event with more muons alone is never penalised. 0: all."""
+
+    gp_sample_fraction: float = Field(default=1.0, gt=0, le=1)
+    """Part of the events of a microbatch that the gradient penalty sees: consecutive ones from a random one on. Their
+    mean stands for that of all."""
+
+    one_sided: bool = False
+    """Punish only gradient norms above 1."""
+
+    gradient_clip: float = Field(default=0.0, ge=0)
+    """Largest gradient norm of an update, per network. 0: no clipping."""
+
+    generator_average_decay: float = Field(default=0.999, ge=0, lt=1)
+    """Decay per step of the running mean of the generator's weights, from which events are generated.
+    0: generate from the latest weights."""
+
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    """Adaptive critic."""
+
+    compile: bool = False
+    """Compile generator and critic with `torch.compile`: a minute or more at the start (a C++ compiler is needed on
+    the CPU). On the CPU steps were not faster; on a GPU nothing was measured yet."""
+
+    chunk_particles: int = Field(default=0, ge=0)
+    """Particles that go through the networks at once: a microbatch is worked off in chunks of whole events, which gives
+    the same gradients and fewer bytes out of the cache. 0: 2,048 on a CPU, the whole microbatch on a GPU."""
+
+    @model_validator(mode="after")
+    def _combinations_make_sense(self) -> WganConfig:
+        """ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
+        if self.schedule == "constant" and self.schedule_steps > 0:
+            raise ValueError(
+                f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
+                " set schedule = 'cosine', or schedule_steps = 0"
+            )
+        for name, value, neutral in (
+            ("gp_every", self.gp_every, 1),
+            ("gp_max_muons", self.gp_max_muons, 0),
+            ("gp_sample_fraction", self.gp_sample_fraction, 1.0),
+        ):
+            if self.penalty_weight == 0 and value != neutral:
+                raise ValueError(
+                    f"{name} = {value} has no effect with penalty_weight = 0:"
+                    f" set penalty_weight above 0 (1.0 is the default), or {name} = {neutral}"
+                )
+        if self.adaptive.enabled and self.adaptive.max_critic_steps < self.critic_steps:
+            raise ValueError(
+                f"adaptive.max_critic_steps = {self.adaptive.max_critic_steps} is below critic_steps ="
+                f" {self.critic_steps}: raise it, or lower critic_steps"
+            )
+        return self
+
+    def warnings(self) -> list[str]:
+        """One line for each setting that is allowed but was measured, or is known, to train badly."""
+        found = []
+        if self.optimiser == "sgd":
+            for name, rate in (("generator_lr", self.generator_lr), ("critic_lr", self.critic_lr)):
+                if rate < MIN_USEFUL_SGD_LR:
+                    found.append(
+                        f"{name} = {rate:g} with optimiser = 'sgd' learns next to nothing:"
+                        f" use about 1e-2, or optimiser = 'adam'"
+                    )
+        if self.network.spectral_norm and self.penalty_weight > 0:
+            found.append(
+                f"spectral_norm and penalty_weight = {self.penalty_weight:g} bound the critic twice:"
+                " penalty_weight = 0 is cheaper"
+            )
+        if self.network.count_head == "mse":
+            found.append("count_head = 'mse' gives every primary its mean count: no fluctuations, and a bias")
+        if self.penalty_weight == 0 and not self.network.spectral_norm:
+            found.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
+        elif self.penalty_weight > 5:
+            found.append(
+                f"penalty_weight = {self.penalty_weight:g} is strong for standardised features:"
+                " 10 was measured to give 3 to 15 times the error of 1.0"
+            )
+        if self.critic_lr < self.generator_lr:
+            found.append(
+                f"critic_lr = {self.critic_lr:g} is below generator_lr = {self.generator_lr:g}:"
+                " the critic should be the faster one; the default is twice the generator's"
+            )
+        return found

@@ -1,0 +1,149 @@
+"""The two networks of the GAN: what muons look like, and whether they look real.
+
+p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py has the first factor, generator and critic are the second.
+
+Shape suffixes: E events, P particles, F features, C conditions, D width, Z noise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from workloads.base.segments import Segments, pool, segment_argmax, spread, unpool
+from workloads.muons.models.standardise import NUM_CONDITIONS
+from workloads.muons.models.wgan.config import NetworkConfig
+from workloads.muons.models.wgan.layers import Dense
+
+
+class Generator(nn.Module):
+    """Standardised muon features of events whose number of muons is given."""
+
+    def __init__(self, num_features: int, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.z_global, self.z_local = config.z_global, config.z_local
+        self.event_network = nn.Sequential(
+            Dense(config.z_global + NUM_CONDITIONS + 1, width, layer_norm=True), Dense(width, width, layer_norm=True)
+        )
+        self.muon_input = Dense(width + config.z_local, width, layer_norm=False)
+        self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), nn.Linear(width, num_features))
+        _start_xavier(self, config.xavier_gain)
+
+    def noise(self, segments: Segments, random: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Fresh normal numbers, one row per event (E, Z) and one per particle (P, Z)."""
+        device = segments.event_P.device
+        return (
+            torch.randn(segments.num_events, self.z_global, device=device, generator=random),
+            torch.randn(segments.num_particles, self.z_local, device=device, generator=random),
+        )
+
+    def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """Features of one muon per particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
+        z_EZ, z_PZ = noise
+        context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
+        # The event's part of the first layer is computed once an event, and not again for each of its muons.
+        linear = self.muon_input.linear
+        of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
+        of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
+        muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
+        features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
+        return features_PF.to(z_EZ.dtype)
+
+
+class Critic(nn.Module):
+    """A score for an event as a whole: the order of its muons does not matter, their number does.
+
+    Muons are embedded one by one and pooled, by mean and maximum if nothing else is set (DeepSets, arXiv:1703.06114).
+    Neither sees how many there are, so ln(1 + N) is an input (EPiC-GAN, arXiv:2301.08128). The conditions enter once
+    more as a projection on the last layer (arXiv:1802.05637).
+    """
+
+    def __init__(self, num_features: int, config: NetworkConfig) -> None:
+        super().__init__()
+        width = config.hidden
+        self.num_features = num_features
+        self.score_limit = config.score_limit
+        self.pools = tuple(config.pooling.split("+"))
+        norm = config.layer_norm
+        self.muon_input = Dense(num_features + NUM_CONDITIONS, width, layer_norm=norm)
+        self.muon_hidden = Dense(width, width, layer_norm=norm)
+        self.event_input = Dense(len(self.pools) * width + NUM_CONDITIONS + 1, width, layer_norm=norm)
+        self.event_hidden = Dense(width, width, layer_norm=norm)
+        self.output = nn.Linear(width, 1)
+        self.projection = nn.Linear(NUM_CONDITIONS, width, bias=False)
+        _start_xavier(self, config.xavier_gain)
+        if config.spectral_norm:
+            for module in list(self.modules()):
+                if isinstance(module, nn.Linear):
+                    spectral_norm(module)
+
+    def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Unbounded score of each event. (P, F), (E, C) -> (E,). That of an empty event means nothing."""
+        muons_PD = self.muon_input(torch.cat([features_PF, spread(conditions_EC, segments)], 1))
+        muons_PD = self.muon_hidden(muons_PD)
+        argmax_ED = segment_argmax(muons_PD, segments) if "max" in self.pools else None
+        pooled_ED = pool(muons_PD, segments, self.pools, argmax_ED)
+        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
+        return self._score(self.event_hidden(self.event_input(event_ED)), conditions_EC)
+
+    def saturate(self, scores_E: Tensor) -> Tensor:
+        """L·tanh(score / L) with L = ``score_limit``: bounded, and the identity near 0. (E,) -> (E,)."""
+        if self.score_limit == 0:
+            return scores_E
+        return self.score_limit * torch.tanh(scores_E / self.score_limit)
+
+    def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Score of each event, the one that is trained. (P, F), (E, C) -> (E,)."""
+        return self.saturate(self.raw_scores(features_PF, conditions_EC, segments))
+
+    def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
+
+        The same as autograd's for ``forward``, but a forward computation itself: see layers.py.
+        """
+        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
+        muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
+        muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
+        argmax_ED = segment_argmax(muons_PD, segments) if "max" in self.pools else None
+        pooled_ED = pool(muons_PD, segments, self.pools, argmax_ED)
+        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
+        event_ED, third_back = self.event_input.with_pullback(event_ED)
+        event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
+
+        slope_ED = self.output.weight + self.projection(conditions_EC) / math.sqrt(event_ED.shape[1])
+        if self.score_limit > 0:
+            scores_E1 = self._score(event_ED, conditions_EC).unsqueeze(1)
+            slope_ED = slope_ED * (1 - torch.tanh(scores_E1 / self.score_limit).square())
+        pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
+        through_PD = unpool(pooled_slopes_ED, segments, self.pools, argmax_ED)
+        slope_PF: Tensor = first_back(second_back(through_PD))[:, : self.num_features]
+        return slope_PF.to(features_PF.dtype)
+
+    def _score(self, event_ED: Tensor, conditions_EC: Tensor) -> Tensor:
+        projected_E = (event_ED * self.projection(conditions_EC)).sum(1) / math.sqrt(event_ED.shape[1])
+        scores_E: Tensor = self.output(event_ED).squeeze(1) + projected_E
+        return scores_E.float()
+
+
+def size_E1(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
+    """ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
+    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
+
+
+def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
+    return size_E1(segments.sizes_E, dtype)
+
+
+def _start_xavier(network: nn.Module, gain: float) -> None:
+    if gain == 0:
+        return
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight, gain=gain)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,219 @@
+"""The networks of the muon WGAN, and what their losses are made of, for a part of a microbatch.
+
+Shape suffixes: E events, P particles, C conditions.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from common.errors import BadInputError
+from workloads.base.batch import Microbatch
+from workloads.base.segments import Segments, sort_within_events
+from workloads.base.thin import counts_of
+from workloads.muons.models.bundles import Bundles
+from workloads.muons.models.count_head import make_count_head
+from workloads.muons.models.standardise import Standardise
+from workloads.muons.models.wgan import losses
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.energy_score import EnergyScore, energy_score
+from workloads.muons.models.wgan.model import Critic, Generator
+from workloads.muons.models.wgan.penalty_sample import penalised_events
+
+
+@dataclass(frozen=True)
+class Events:
+    """A part of a microbatch as the networks see it."""
+
+    conditions_EC: Tensor
+    segments: Segments
+    present_E: Tensor
+    """(E,) float32: 1 for an event with muons, 0 for an empty one."""
+    real_PF: Tensor
+    """Standardised muons, sorted by energy in each event. The networks don't care, the penalty pairs by rank."""
+    twice: tuple[Tensor, Segments]
+    """Conditions and segments of the events, followed by themselves: for real and generated ones in one pass."""
+    source: Microbatch
+    share: float
+    """The part's particles, over those of its microbatch."""
+    random: torch.Generator
+
+    @property
+    def has_muons(self) -> bool:
+        """True if any event has."""
+        return self.source.num_particles > 0
+
+
+class Draw(NamedTuple):
+    """What an update draws at random for a part."""
+
+    z_EZ: Tensor
+    z_PZ: Tensor
+    mix_E: Tensor
+    """Uniform in [0, 1]: where between real and generated event the penalty is taken."""
+    other: tuple[Tensor, Tensor] | None = None
+    """z_EZ and z_PZ of a second event for the same primary and count, where the energy score needs one."""
+
+    @property
+    def noise(self) -> tuple[Tensor, Tensor]:
+        """What the generator is given."""
+        return self.z_EZ, self.z_PZ
+
+
+class Networks:
+    """Standardisation, count head, generator with its running mean, critic."""
+
+    def __init__(self, config: WganConfig, device: torch.device, seed: int, *, bf16: bool) -> None:
+        self.config = config
+        self.device = device
+        self._bf16 = bf16
+        # Weights are drawn on the host, so that a seed means the same start on every device, and the caller's
+        # generator is left as it was.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            self.standardise = Standardise(config.network).to(device)
+            self.count_head = make_count_head(config.network, config.network.count_head).to(device)
+            self.generator = Generator(self.standardise.num_features, config.network).to(device)
+            self.critic = Critic(self.standardise.num_features, config.network).to(device)
+        self.generator_average = copy.deepcopy(self.generator).requires_grad_(False)
+        self._generate: Callable[..., Tensor] = self.generator
+        self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
+        if config.compile:
+            _check_compiler(device)
+            self._generate = torch.compile(self._generate, dynamic=True)
+            self._raw_scores = torch.compile(self._raw_scores, dynamic=True)
+            self._slope = torch.compile(self._slope, dynamic=True)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """By their name in a checkpoint."""
+        return {
+            "standardise": self.standardise,
+            "count_head": self.count_head,
+            "generator": self.generator,
+            "generator_average": self.generator_average,
+            "critic": self.critic,
+        }
+
+    def normalise(self) -> None:
+        """Compute the critic's weights, where they are normalised: once an update, on a rank without muons as well."""
+        for module in self.critic.modules():
+            if parametrize.is_parametrized(module, "weight"):
+                _ = module.weight
+
+    def events(self, source: Microbatch, share: float, random: torch.Generator) -> Events:
+        """What the networks see of ``source``."""
+        segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
+        muons = source.particle_columns["muons"]
+        real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
+        conditions_EC = self.standardise.conditions(source.event_columns["primary"])
+        return Events(
+            conditions_EC=conditions_EC,
+            segments=segments,
+            present_E=(segments.counts_E > 0).float(),
+            real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
+            twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
+            source=source,
+            share=share,
+            random=random,
+        )
+
+    def draw(self, part: Events, *, for_generator: bool = False) -> Draw:
+        """For a critic's update, or a generator's. Moves the part's generator on."""
+        mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
+        draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
+        if not for_generator or self.config.energy_score_weight == 0:
+            return draw
+        return draw._replace(other=self.generator.noise(part.segments, part.random))
+
+    def fake(self, part: Events, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """Generated features with the real counts, so that both have the same segments. -> (P, F)."""
+        with self._precision():
+            features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
+        return features_PF
+
+    def critic_loss(self, part: Events, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
+        """The critic's loss without penalty, and the gap D(real) - D(fake), unsaturated; sums over events."""
+        with self._precision():  # real and generated events in one pass
+            real_E, fake_E = self._raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice).chunk(2)
+        gap = -losses.critic_loss(real_E.detach(), fake_E.detach(), part.present_E)
+        saturate = self.critic.saturate
+        return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
+
+    def penalty(self, part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
+        """Of the part's events, or of a sample that stands for them; None if none of the sample has muons."""
+        fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
+        between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
+        conditions_EC, segments, scale = part.conditions_EC, part.segments, 1.0
+        first, last = penalised_events(
+            part.source,
+            fraction=self.config.gp_sample_fraction,
+            max_particles=self.config.gp_max_muons * part.share,
+            update=update,
+        )
+        if (first, last) != (0, part.source.num_events):
+            sample = part.source.part(first, max(first, last))
+            if sample.num_particles == 0:
+                return None
+            first_particle = int(part.source.host_offsets_E1[first])
+            between_PF = between_PF[first_particle : first_particle + sample.num_particles]
+            conditions_EC = conditions_EC[first:last]
+            segments = Segments.from_offsets(sample.offsets_E1, sample.num_particles, counts_of(sample))
+            scale = part.source.num_present / sample.num_present
+        with self._precision():
+            slope_PF = self._slope(between_PF, conditions_EC, segments)
+        penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
+        return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
+
+    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, EnergyScore]:
+        """-Σ D(fake), a sum over events, and the energy score, 0 where it has no weight."""
+        fake_PF = self.fake(part, draw.noise)
+        with self._precision():
+            raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
+        loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
+        if draw.other is None:
+            return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
+        other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
+        return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
+
+    def count_loss(self, part: Events) -> Tensor:
+        """Of the count head, a sum over events."""
+        return self.count_head.loss(part.conditions_EC, part.segments.sizes_E)
+
+    @torch.no_grad()
+    def generate(self, primary_E4: Tensor) -> Bundles:
+        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
+
+        Waits for the device, and holds all events at once: split long lists. Draws from torch's global generator.
+        RuntimeError before the first batch with muons.
+        """
+        self.standardise.require_fit()
+        sampling = self.config.sampling
+        conditions_EC = self.standardise.conditions(primary_E4.to(self.device))
+        drawn_E = self.count_head.sample(conditions_EC)
+        counts_E = drawn_E.clamp_max(sampling.max_count)
+        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
+        generator = self.generator_average if self.config.generator_average_decay > 0 else self.generator
+        features_PF = generator(conditions_EC, segments, generator.noise(segments))
+        bounded_PF = features_PF.clamp(-sampling.max_deviation, sampling.max_deviation)
+        num_capped = int((drawn_E > sampling.max_count).sum())
+        return Bundles(counts_E, self.standardise.muons(bounded_PF), num_capped)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def _check_compiler(device: torch.device) -> None:
+    if device.type == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        raise BadInputError(
+            "trainer.wgan.compile = true needs a C++ compiler on the CPU (g++ or clang++), and there is none: "
+            "install one, or set trainer.wgan.compile = false"
+        )

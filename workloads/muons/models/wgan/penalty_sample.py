@@ -1,0 +1,29 @@
+"""Which events the gradient penalty sees, where not all: neighbours, since the stream is shuffled. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from workloads.base.batch import Microbatch
+from workloads.base.noise import noise_seed
+
+
+def penalised_events(events: Microbatch, *, fraction: float, max_particles: float, update: int) -> tuple[int, int]:
+    """First and last (exclusive) event: about ``fraction`` of them, with at most ``max_particles`` (0: any number).
+
+    Another random place for each ``update``. Empty if the event there has more particles than that alone.
+    """
+    wanted = math.ceil(events.num_events * fraction)
+    if 0 < max_particles < events.num_particles:
+        wanted = min(wanted, max(1, math.floor(events.num_events * max_particles / events.num_particles)))
+    if wanted >= events.num_events:
+        return 0, events.num_events
+    places = math.ceil(events.num_events / wanted)
+    first = wanted * (noise_seed(events.unit, events.index, update) % places)
+    last = min(first + wanted, events.num_events)
+    if max_particles > 0:
+        offsets = events.host_offsets_E1
+        last = min(last, int(np.searchsorted(offsets, offsets[first] + max_particles, side="right")) - 1)
+    return first, last
