@@ -120,7 +120,6 @@ UPWARD: dict[str, set[str]] = {
     "common/files/transfer.py": {"services.fetcher.staging.cache_layout"},
     "services/trainer/telemetry/open_telemetry.py": {"icestream.reading.validation"},
     "workloads/base/evaluator.py": {"services.trainer.telemetry.sinks"},
-    "workloads/base/optimiser.py": {"services.trainer.health.health", "services.trainer.ranks.ranks"},
     "workloads/muons/evaluation/evaluate.py": {
         "icestream.reading.staging",
         "services.config.root",
@@ -133,12 +132,7 @@ UPWARD: dict[str, set[str]] = {
         "services.trainer.stream.position",
     },
     "workloads/muons/generation/run.py": {"icestream.reading.local_files", "services.config.root"},
-    "workloads/muons/models/fit.py": {"services.trainer.ranks.ranks"},
-    "workloads/muons/models/flow/task.py": {"services.trainer.health.health", "services.trainer.ranks.ranks"},
     "workloads/muons/models/panel.py": {"services.trainer.telemetry.sinks"},
-    "workloads/muons/models/standardise.py": {"services.trainer.ranks.ranks"},
-    "workloads/muons/models/wgan/optimiser.py": {"services.trainer.health.health", "services.trainer.ranks.ranks"},
-    "workloads/muons/models/wgan/task.py": {"services.trainer.health.health", "services.trainer.ranks.ranks"},
 }
 """Upward imports that are still to be mended."""
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
-from services.trainer.health.health import UpdateLimits
-from services.trainer.ranks.ranks import SumOverRanks
+from workloads.base.context import SumOverRanks, UpdateLimits
 
 Kind = TypeVar("Kind", Adam, SGD)
 

@@ -22,7 +22,7 @@ from common.input_errors import MachineError, machine_errno, one_line
 from common.messages import shortened
 from common.own_memory import limit_memory
 from common.process import end_with_parent
-from common.schema import WORKLOADS
+from workloads import registry
 
 if TYPE_CHECKING:
     from common.plan import Footer
@@ -40,7 +40,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     settings = json.loads(sys.stdin.readline())
     stream = StreamConfig.model_validate(settings["stream"])
-    workload = WORKLOADS[settings["workload"]].stored_as(SourceConfig.model_validate(settings["source"]))
+    workload = registry.workload(settings["workload"]).schema.stored_as(SourceConfig.model_validate(settings["source"]))
     from common.files.bad_file import BadFileError  # with numpy and Arrow: after the environment was set
     from common.files.footers import read_footer
     from common.plan import SlotCapacity

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from services.trainer.ranks.ranks import SumOverRanks
 from workloads.base.batch import Batch
+from workloads.base.context import SumOverRanks
 from workloads.muons.models.standardise import Standardise
 
 MIN_PARTICLES_TO_FIT = 2

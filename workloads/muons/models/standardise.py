@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from services.trainer.ranks.ranks import SumOverRanks, one_rank
+from workloads.base.context import SumOverRanks, one_rank
 from workloads.muons.models.config import MuonNetworkConfig
 
 NUM_CONDITIONS = 5

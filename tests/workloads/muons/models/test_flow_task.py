@@ -12,8 +12,8 @@ from host_syncs import no_host_sync
 from pydantic import ValidationError
 from test_wgan_task import changed, make_microbatch, split, toy_batch, weights
 
-from services.trainer.health.health import UpdateLimits
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext, UpdateLimits
 from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
 from workloads.muons.models.flow.task import FlowTask
 
@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 def make_task(*, seed: int = 1, threads: int = 1, limits: UpdateLimits | None = None, **settings: Any) -> FlowTask:
     config = FlowConfig.model_validate({"network": SMALL, "warmup_steps": 0, **settings})
-    return FlowTask(config, CPU, seed, threads=threads, limits=limits or UpdateLimits())
+    return FlowTask(config, StepContext(CPU, seed, threads=threads, limits=limits or UpdateLimits()))
 
 
 def saved(task: FlowTask) -> dict[str, Any]:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from services.trainer.health.health import UpdateLimits
-from services.trainer.ranks.ranks import SumOverRanks, one_rank
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, Learned, uncompiled
 from workloads.base.schedule import learning_rate_factor
@@ -42,18 +41,14 @@ class FlowTask:
     def __init__(
         self,
         config: FlowConfig,
-        device: torch.device,
-        seed: int,
-        *,
-        limits: UpdateLimits = UpdateLimits(),  # noqa: B008  frozen
-        sum_over_ranks: SumOverRanks = one_rank,
-        bf16: bool = False,
-        threads: int = 1,
+        context: StepContext,
     ) -> None:
-        """On a CPU, ``threads`` parts of a batch are worked off at once."""
+        """On a CPU, ``context.threads`` parts of a batch are computed at once."""
+        device, seed, threads = context.device, context.seed, context.threads
+        limits, sum_over_ranks = context.limits, context.sum_over_ranks
         self.config = config
         self.device = device
-        self.networks = networks = Networks(config, device, seed, bf16=bf16)
+        self.networks = networks = Networks(config, device, seed, bf16=context.bf16)
         self._averaged: list[Tensor] = list(networks.velocity_average.parameters())
         self._latest: list[Tensor] = list(networks.velocity.parameters())
 

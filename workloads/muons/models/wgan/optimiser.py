@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam
 
-from services.trainer.health.health import UpdateLimits
-from services.trainer.ranks.ranks import SumOverRanks
+from workloads.base.context import SumOverRanks, UpdateLimits
 from workloads.base.optimiser import GuardedOptimiser, uncompiled
 from workloads.muons.models.count_head import MeanCountHead, MixtureCountHead
 from workloads.muons.models.wgan.config import WganConfig
