@@ -47,13 +47,16 @@ def _local(text: str) -> Iterator[Path]:
     text = text.removeprefix("file://").replace("{range}", "*")
     if "://" in text or text.startswith("@"):
         return
-    path = Path(text)
-    found = path.rglob("*") if path.is_dir() else map(Path, iglob(text, recursive=True))  # noqa: PTH207  any pattern
-    for number, one in enumerate(found):
-        if one.suffix in SUFFIXES and one.is_file():
-            yield one
+    for number, path in enumerate(_files(text)):
+        if path.suffix in SUFFIXES and path.is_file():
+            yield path
         if number == _MOST_LOOKED_AT:
             return
+
+
+def _files(text: str) -> Iterator[Path]:
+    for path in map(Path, iglob(text, recursive=True)):  # noqa: PTH207  a pattern that may be absolute
+        yield from path.rglob("*") if path.is_dir() else (path,)
 
 
 def _columns(path: Path) -> frozenset[str]:
