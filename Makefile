@@ -67,9 +67,10 @@ bench: $(VENV)/.complete
 bench-physics: $(VENV)/.complete
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
-# The configuration reference is written from the configuration tree itself.
+# The configuration reference is written from the configuration tree, the README's file tree from docstrings.
 docs: $(VENV)/.complete
 	$(BIN)/python docs/write_configuration.py
+	$(BIN)/python docs/write_tree.py
 
 # make up CPU=1 DECODERS=3    in containers; without CPU=1 the trainer takes the GPU
 up:

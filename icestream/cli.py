@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
 from collections.abc import Mapping
 
@@ -86,8 +85,7 @@ class LazyGroup(click.Group):
 
 def imported(verb: Verb) -> click.Command:
     """The click command of a verb."""
-    module, _, attribute = verb.target.partition(":")
-    command = getattr(importlib.import_module(module), attribute)
+    command = registry.imported(verb.target)
     assert isinstance(command, click.Command)
     return command
 

@@ -6,11 +6,11 @@ A workload outside of this repository is a folder `workloads/NAME/` in a directo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import workloads
 from workloads.base.verb import Verb
@@ -52,10 +52,13 @@ def verbs(name: str) -> Mapping[str, Verb]:
     return found
 
 
-@cache
-def workload_of_model(model: str) -> Workload:
-    """The workload that a model belongs to. Raises KeyError."""
-    for one in every_workload():
-        if model in one.models:
-            return one
-    raise KeyError(model)
+def sample(name: str) -> Callable[[Path, int, int], None] | None:
+    """Writer of simulated events of the workload of that name, if it has one."""
+    target = workload(name).sample
+    return imported(target) if target is not None else None
+
+
+def imported(target: str) -> Any:
+    """The attribute that a `module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)

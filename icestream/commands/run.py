@@ -67,10 +67,10 @@ _ENDING_S = 10.0
 EXAMPLES = """\b
 Examples:
   icestream run -i demo --run-dir runs/demo
-  icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
-  icestream run --run-dir runs/muons                  # goes on where it stopped
+  icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/mine
+  icestream run --run-dir runs/mine                  # goes on where it stopped
   icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
-  icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
+  icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/mine
 
 \b
 Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you can mend, 1 a bug.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ _STOP = b"\0stop"
 def training_of(config: Config) -> Training:
     """The training of the configured model."""
     model = registry.workload(config.workload).models[config.trainer.model]
-    module, _, attribute = model.training.partition(":")
-    training: Training = getattr(import_module(module), attribute)
+    training: Training = registry.imported(model.training)
     return training
 
 

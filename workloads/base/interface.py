@@ -32,6 +32,9 @@ class Workload:
     """Columns, where files hold them, and which values they may have."""
     models: Mapping[str, Model]
     """By name, which is unique among all workloads; the first is the default."""
+    sample: str | None = None
+    """`module:attribute` of `sample(folder, events, seed)`, which writes a file of simulated events for `icestream
+    bench`; None: there is no simulator."""
 
     @property
     def default_model(self) -> str:

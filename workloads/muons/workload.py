@@ -14,4 +14,5 @@ WORKLOAD = Workload(
         "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
         "flow": Model("flow matching", FlowConfig, "workloads.muons.models.flow.training:TRAINING"),
     },
+    sample="workloads.muons.simulator.write:write_sample",
 )
