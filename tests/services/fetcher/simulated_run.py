@@ -15,7 +15,7 @@ doesn't end is a deadlock.
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -118,9 +118,10 @@ class SimulatedRun:
         return units_in_advance(stream(self.slots, self.lanes), self.prefetch_units)
 
     def _picture(self) -> str:
-        first = min(lane.deliver_k for lane in self.dispatcher.lanes)
-        state = {name: value for name, value in vars(self.dispatcher).items() if name not in ("_stimuli", "units")}
-        return "\n".join([str(state), *self.dispatcher.story(first)])
+        first = min(lane.deliver_k for lane in self.dispatcher.lanes.all)
+        parts = (self.dispatcher.units, self.dispatcher.decoders, self.dispatcher.lanes, self.dispatcher.failures)
+        state = [{name: value for name, value in vars(part).items() if name != "planned"} for part in parts]
+        return "\n".join([*map(str, state), *self.dispatcher.story(first)])
 
     # ------------------------------------------------------------ events
 
@@ -176,7 +177,7 @@ class SimulatedRun:
         elif peer.undead:
             # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
             needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
-            if sum(len(decoder.zombies) for decoder in self.dispatcher._decoders.values()) > self.slots - needed:
+            if sum(len(decoder.zombies) for decoder in self.dispatcher.decoders.by_name.values()) > self.slots - needed:
                 self._kill(peer.name)
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
@@ -210,7 +211,7 @@ class SimulatedRun:
                     if isinstance(message, m.Lease):
                         assert message.unit.block >= self.evicted_before, "the file of a lease is evicted"
                         assert message.unit.k not in self.restaging, "the file of a lease is gone"
-                        if len(self.dispatcher._decoders[name].leases) == 1:
+                        if len(self.dispatcher.decoders.by_name[name].leases) == 1:
                             self.heard_s[name] = self.awake_s
                     peer = self.decoders.get(name) or self.trainers.get(name)
                     if peer is not None:
@@ -236,7 +237,7 @@ class SimulatedRun:
         silent_s = self.awake_s - self.heard_s[name]
         assert silent_s > STALL_TIMEOUT_S - (1 + self.pauses) * TICK_S, f"{name} is fenced after {silent_s} s"
         decoder, chance = self.decoders.get(name), self.rng.random()
-        blamed = Counter(self.dispatcher._deaths)
+        blamed = self.dispatcher.failures.counts
         if decoder is not None and decoder.stopped:
             self.dispatcher.excuse(name)
         if decoder is None:
@@ -248,11 +249,11 @@ class SimulatedRun:
         else:
             decoder.hung = decoder.undead = True  # the kill is accepted, and nothing follows
         if decoder is not None and decoder.stopped:
-            assert blamed == self.dispatcher._deaths, "a suspended process is no unit's fault"
+            assert blamed == self.dispatcher.failures.counts, "a suspended process is no unit's fault"
 
     def _is_staged(self) -> bool:
         """The next block is there: as many are staged ahead as StageAhead does."""
-        at = self.dispatcher.units.get(self.dispatcher.furthest_k)
+        at = self.dispatcher.units.planned.get(self.dispatcher.lanes.furthest_k)
         return at is None or unit(self.planned).block <= at.block + self.blocks_ahead
 
     def _plan_a_block(self) -> None:

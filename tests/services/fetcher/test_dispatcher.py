@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from common import messages as m
-from services.fetcher import dispatcher as dispatcher_module
 from services.fetcher.dispatcher import (
-    FENCE_GRACE_S,
     Action,
     Dispatcher,
     EndRun,
@@ -21,6 +19,8 @@ from services.fetcher.dispatcher import (
     Send,
     State,
 )
+from services.fetcher.dispatcher import dispatcher as dispatcher_module
+from services.fetcher.dispatcher.decoder_pool import FENCE_GRACE_S
 
 PLAN = "00" * 16
 LAYOUT = m.Layout(5, 9, 1)
@@ -108,7 +108,7 @@ def test_a_unit_is_decoded_delivered_released_and_its_slot_is_used_again(make: C
     dispatcher = make(slots=1)
     lease = lease_of(dispatcher.handle("a", m.Hello(1), 0.0))
     assert delivered(dispatcher.handle("a", m.Done(0, lease, LAYOUT, TALLY), 1.0)) == [0]
-    assert dispatcher.num(State.DELIVERED) == 1
+    assert dispatcher.units.num(State.DELIVERED) == 1
     assert leases(dispatcher.handle("t", m.Release(0), 2.0)) == [("a", 1, 0)]
 
 
@@ -186,7 +186,7 @@ def test_a_kill_that_is_accepted_and_does_not_end_the_decoder_is_not_trusted(mak
     assert delivered(dispatcher.handle("b", m.Done(0, 3, LAYOUT, TALLY), 20.0)) == [0]
     assert leases(dispatcher.handle("t", m.Release(0), 20.0)) == [("b", 1, 1)], "a's slot is out of service"
     dispatcher.lose("a")
-    assert dispatcher.free == [0]
+    assert dispatcher.units.free == [0]
 
 
 def test_a_suspended_decoders_unit_is_not_blamed(make: Callable[..., Dispatcher]) -> None:
@@ -377,7 +377,7 @@ def test_files_are_evicted_only_behind_a_commit(make: Callable[..., Dispatcher])
 
 def test_the_files_of_the_last_planned_block_are_evicted_once_it_is_used_up(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(units=1)
-    block = dispatcher.units[0].block
+    block = dispatcher.units.planned[0].block
     dispatcher.handle("a", m.Hello(1), 0.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     dispatcher.handle("t", m.Release(0), 0.0)
@@ -454,7 +454,7 @@ def test_a_stall_with_all_slots_at_the_trainer_and_an_idle_decoder_is_the_traine
     dispatcher = make(slots=1)
     dispatcher.handle("a", m.Hello(1), 100.0)
     dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 100.0)
-    assert (dispatcher.num(State.DELIVERED), dispatcher.num(State.READY)) == (1, 0)
+    assert (dispatcher.units.num(State.DELIVERED), dispatcher.units.num(State.READY)) == (1, 0)
     assert stalls(dispatcher) == {"no_free_slot": 7.0}
 
 
@@ -465,7 +465,7 @@ def test_busy_decoders_hold_a_lease(make: Callable[..., Dispatcher]) -> None:
     dispatcher = make(slots=1)
     dispatcher.handle("a", m.Hello(2), 0.0)
     dispatcher.handle("b", m.Hello(2), 0.0)
-    assert (dispatcher.num_busy, dispatcher.num_staying) == (1, 2)
+    assert (dispatcher.decoders.num_busy, dispatcher.decoders.num_staying) == (1, 2)
 
 
 def test_the_trainer_waits_for_a_unit_that_is_not_ready_but_not_for_one_after_the_last(
@@ -517,7 +517,7 @@ def test_a_retired_decoder_finishes_its_leases_and_gets_no_more(make: Callable[.
     dispatcher = make(slots=3)
     dispatcher.handle("a", m.Hello(2), 0.0)
     dispatcher.retire()
-    assert (dispatcher.num_staying, dispatcher.num_busy) == (0, 0)
+    assert (dispatcher.decoders.num_staying, dispatcher.decoders.num_busy) == (0, 0)
     actions = dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
     assert (delivered(actions), leases(actions)) == ([0], [])
     assert leases(dispatcher.handle("a", m.Done(1, 2, LAYOUT, TALLY), 0.0)) == []
@@ -556,9 +556,9 @@ def test_a_trainer_that_goes_back_behind_a_commit_has_its_files_staged_again(wit
 
 def test_a_unit_behind_a_commit_is_not_kept_for_the_next_trainer(with_blocks: Dispatcher) -> None:
     cursor = commit_with_unit_0_held(with_blocks)
-    assert with_blocks.num(State.DELIVERED) == 1
+    assert with_blocks.units.num(State.DELIVERED) == 1
     with_blocks.lose("t")
-    assert with_blocks.num(State.READY) == 0
+    assert with_blocks.units.num(State.READY) == 0
     assert not any(isinstance(a, Replan) for a in with_blocks.handle("t2", m.Attach(0, 1, PLAN, (cursor,)), 0.0))
 
 
@@ -632,10 +632,10 @@ def test_an_invariant_that_fails_comes_with_the_story_of_its_unit(make: Callable
     assert [line.split(": ")[0] for line in story] == ["0.0 s a", "0.0 s a", "1.0 s a"]
     assert "Lease(lease=1" in story[1]
     assert story[2].endswith("lost")
-    dispatcher._table[1].lease = 99
+    dispatcher.units.held[1].lease = 99
     with pytest.raises(AssertionError, match=r"(?s)unit 1: leases agree.*Lease\(lease=2"):
         dispatcher.validate()
-    dispatcher._table[1].lease = 2
+    dispatcher.units.held[1].lease = 2
 
 
 def test_a_whole_epoch_without_an_event_to_train_is_noticed(make: Callable[..., Dispatcher]) -> None:
@@ -644,7 +644,7 @@ def test_a_whole_epoch_without_an_event_to_train_is_noticed(make: Callable[..., 
     dispatcher.handle("a", m.Hello(6), 0.0)
     for k, barren in enumerate((0, 0, 0, 0, 1, 1)):
         dispatcher.handle("a", m.Done(k, k + 1, m.Layout(0, 0, 0), m.Tally(rows_read=5, empty=5)), 0.0)
-        assert dispatcher.barren_epochs == barren, k
+        assert dispatcher.lanes.barren_epochs == barren, k
 
 
 def test_units_that_are_done_early_do_not_make_an_epoch_look_barren(make: Callable[..., Dispatcher]) -> None:
@@ -654,7 +654,7 @@ def test_units_that_are_done_early_do_not_make_an_epoch_look_barren(make: Callab
     for k in (0, 1, 3, 5, 2, 4):  # the second unit of each epoch has outliers only
         layout, tally = (m.Layout(0, 0, 0), m.Tally(5, outliers=5)) if k % 2 else (LAYOUT, TALLY)
         dispatcher.handle("a", m.Done(k, k + 1, layout, tally), 0.0)
-        assert dispatcher.barren_epochs == 0
+        assert dispatcher.lanes.barren_epochs == 0
 
 
 def test_the_journal_of_a_trainer_that_is_refused_says_nothing_of_the_run(make: Callable[..., Dispatcher]) -> None:
@@ -671,8 +671,8 @@ def test_a_cursor_far_ahead_does_not_have_the_plan_made_without_end(
     dispatcher = Dispatcher(slots=2, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=10.0, lanes=2)
     dispatcher.handle("t", m.Attach(0, 2, PLAN, (START, m.Cursor(unit=2**61 + 1))), 0.0)
     while not dispatcher.plan_is_long:
-        dispatcher.add_units([unit(dispatcher.next_k)])
-    assert len(dispatcher.units) == 100
+        dispatcher.add_units([unit(dispatcher.units.next_k)])
+    assert len(dispatcher.units.planned) == 100
     assert dispatcher.starved is False
     dispatcher.handle("a", m.Hello(1), 0.0)
     for k in (0, 2):
@@ -769,4 +769,4 @@ def test_a_unit_that_a_machine_fails_on_is_given_out_again_for_ever_without_blam
         assert restaging.problem == failed.reason
     restaging.handle("d", m.Done(0, lease.lease, m.Layout(10, 0, 1), m.Tally(rows_read=10)), 50.0)
     assert restaging.problem == ""
-    assert restaging.num(State.READY) == 1
+    assert restaging.units.num(State.READY) == 1
