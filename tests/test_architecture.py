@@ -274,23 +274,27 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
+@pytest.mark.process
 def test_a_decoder_and_a_fetcher_start_without_torch() -> None:
     assert "torch" not in modules_after("import services.decoder.service")
     assert "torch" not in modules_after("import services.fetcher.service, icestream.commands.fetcher")
 
 
+@pytest.mark.process
 def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
     modules = modules_after("import icestream.commands.decoder, services.decoder.service")
     assert "pyarrow" in modules
     assert not modules & {"torch", "scipy", "h5py", "tensorboard", "matplotlib", "fsspec", "rich", "prometheus_client"}
 
 
+@pytest.mark.process
 def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported() -> None:
     modules = modules_after("import icestream.commands.decoder, services.config.root, icestream.cli")
     assert "services.decoder.cores" in modules
     assert not modules & {"numpy", "pyarrow"}
 
 
+@pytest.mark.process
 def test_the_help_text_needs_no_heavy_import() -> None:
     code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
     assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from faulty_services import AGAIN_VARIABLE
 from federation.federation import Federation
-from runs import FAULTY_ICESTREAM, PATIENCE_S, SMALL_STREAM, Process, Processes, settings
+from runs import PATIENCE_S, SMALL_STREAM, Process, Processes, settings
 from showers import EPOCHS, Showers, Undisturbed
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def arguments(served: Served, *more: str) -> list[str]:
 
 def start_impatient(processes: Processes, command: list[str], environment: dict[str, str]) -> Process:
     """`icestream run` that soon tries again what may pass."""
-    return processes.start("run", *command, program=FAULTY_ICESTREAM, environment=environment | {AGAIN_VARIABLE: "0.5"})
+    return processes.start("run", *command, environment=environment | {AGAIN_VARIABLE: "0.5"})
 
 
 def problem(processes: Processes) -> str:

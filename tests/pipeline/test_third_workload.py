@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from runs import PACKAGE_ROOT, Processes, settings
+from runs import ICESTREAM, PACKAGE_ROOT, Processes, settings
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,10 @@ def test_a_workload_that_is_one_folder_trains_end_to_end(processes: Processes, f
     environment = {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(folder)])}
     small = ("stream.unit_events=400", "stream.batch_events=50", "stream.slot_mib=1", "trainer.device=cpu")
     often = ("trainer.validation.events=100", "trainer.validation.every=50", "trainer.checkpoint_every=50")
-    summary = processes.train("-i", str(hits), "--epochs", "5", *settings(*small, *often), environment=environment)
+    arguments = ["-i", str(hits), "--epochs", "5", *settings(*small, *often)]
+    run = processes.start("run", *arguments, environment=environment, program=ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    summary = processes.summary()
 
     assert summary.events["trained"] == 5 * EVENTS
     assert processes.checkpoint()["task"]["factor"] == pytest.approx(FACTOR, rel=0.01)

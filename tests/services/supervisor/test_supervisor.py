@@ -23,6 +23,8 @@ from services.config.local import LocalConfig
 from services.supervisor import supervisor as supervisor_module
 from services.supervisor.supervisor import Outcome, Processes, Supervisor, service_command
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 
 STAND_IN = """

@@ -56,6 +56,7 @@ def test_an_update_that_overflowed_is_left_out(kind: type[Adam | SGD], options: 
     assert weight.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.process
 def test_a_trainers_start_does_not_import_torchs_compiler() -> None:
     code = """
 import sys

@@ -602,6 +602,7 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
     assert all(bool(value.isfinite()) for value in task.held_out(toy_batch(2, counts=[3, 700])).values())
 
 
+@pytest.mark.process
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
 def test_compiled_networks_make_the_same_step() -> None:
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
