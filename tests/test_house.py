@@ -16,16 +16,13 @@ MOST_FUNCTION_LINES = 60
 LONG_FILES_FOR_NOW: frozenset[str] = frozenset(
     {
         "common/messages.py",
-        "services/fetcher/dispatcher.py",
         "services/fetcher/service.py",
         "services/supervisor/supervisor.py",
         "workloads/muons/models/wgan/task.py",
         "tests/common/test_remote_attacks.py",
         "tests/common/test_remote_transport.py",
         "tests/common/test_transport.py",
-        "tests/services/fetcher/simulated_run.py",
         "tests/services/fetcher/test_cache.py",
-        "tests/services/fetcher/test_dispatcher.py",
         "tests/services/supervisor/test_supervisor.py",
         "tests/common/pelican/test_fuzzed_answers.py",
         "tests/common/pelican/test_token_device_flow.py",

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
-from simulated_peers import EVENTS, FILLED, PLAN, Checkpoint, Decoder, Memory, Trainer
+from simulated_faults import inject_fault
+from simulated_peers import EVENTS, PLAN, Checkpoint, Decoder, Memory, Trainer
 
 from common import messages as m
 from common.config import StreamConfig
@@ -41,10 +42,6 @@ STALL_TIMEOUT_S = 20.0
 MAX_STEPS = 30_000
 TICK_S = 1.0
 """The fetcher's service ticks at least this often, while it is awake."""
-FAULTS = (
-    *("kill", "hang", "hang", "stop", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish"),
-    *("pause trainer", "pause fetcher", "pause fetcher", "pause all"),
-)
 
 
 @lru_cache(None)
@@ -139,10 +136,10 @@ class SimulatedRun:
         chance = rng.random()
         if chance < 0.05:
             if self.restaging:
-                self._act(self.dispatcher.restaged(self.restaging.pop(0)))
+                self.act(self.dispatcher.restaged(self.restaging.pop(0)))
         elif chance < 0.10 and self.faults > 0:
             self.faults -= 1
-            self._fault()
+            inject_fault(self)
         elif chance < 0.1 + self.plan_chance and self.planned < self.num_units and self._is_staged():
             self._plan_a_block()
         elif chance < 0.3 and self.dying:
@@ -155,7 +152,7 @@ class SimulatedRun:
             self._let_one_act()
 
     def _tick(self) -> None:
-        self._act(self.dispatcher.tick(self.now_s))
+        self.act(self.dispatcher.tick(self.now_s))
 
     def _let_one_act(self) -> None:
         rng = self.rng
@@ -178,12 +175,12 @@ class SimulatedRun:
             # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
             needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
             if sum(len(decoder.zombies) for decoder in self.dispatcher.decoders.by_name.values()) > self.slots - needed:
-                self._kill(peer.name)
+                self.kill(peer.name)
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
-                self._kill(peer.name)
+                self.kill(peer.name)
             elif peer.retired and not (peer.inbox or peer.leases or peer.writing):
-                self._leave(peer.name)
+                self.leave(peer.name)
         elif self.faults == 0 and rng.random() < 0.1:
             peer.hung = peer.stopped = False  # one that can't be killed is woken, or killed, by somebody at some time
 
@@ -192,8 +189,8 @@ class SimulatedRun:
         if isinstance(message, m.Attach):  # as the fetcher's service does: a dead one must not be in the way
             for former in self.dispatcher.trainers:
                 if former not in self.trainers:
-                    self._act(self.dispatcher.lose(former))
-        self._act(self.dispatcher.handle(name, message, self.now_s))
+                    self.act(self.dispatcher.lose(former))
+        self.act(self.dispatcher.handle(name, message, self.now_s))
 
     def _hear_of_the_dead(self) -> None:
         """One of its last messages, in order, or its death."""
@@ -202,9 +199,10 @@ class SimulatedRun:
             self._hear(name, self.dying[name].popleft())
         else:
             del self.dying[name]
-            self._act(self.dispatcher.lose(name))
+            self.act(self.dispatcher.lose(name))
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def act(self, actions: Sequence[Action]) -> None:
+        """As the fetcher's service acts, with the promises that can be seen there."""
         for action in actions:
             match action:
                 case Send(name, message):
@@ -243,9 +241,9 @@ class SimulatedRun:
         if decoder is None:
             pass  # dead, and nobody has heard of it yet: the kill finds no process
         elif chance < 0.5:
-            self._kill(name)
+            self.kill(name)
         elif chance < 0.75:
-            self._act(self.dispatcher.fence_failed(name))
+            self.act(self.dispatcher.fence_failed(name))
         else:
             decoder.hung = decoder.undead = True  # the kill is accepted, and nothing follows
         if decoder is not None and decoder.stopped:
@@ -258,9 +256,9 @@ class SimulatedRun:
 
     def _plan_a_block(self) -> None:
         first, self.planned = self.planned, min(self.planned + UNITS_PER_BLOCK, self.num_units)
-        self._act(self.dispatcher.add_units([unit(k) for k in range(first, self.planned)]))
+        self.act(self.dispatcher.add_units([unit(k) for k in range(first, self.planned)]))
         if self.planned == self.num_units:
-            self._act(self.dispatcher.end_plan())
+            self.act(self.dispatcher.end_plan())
 
     # ------------------------------------------------------------ who comes
 
@@ -341,48 +339,18 @@ class SimulatedRun:
     def _skipped(self) -> frozenset[int]:
         return self.checkpoints[-1].skipped
 
-    # ------------------------------------------------------------ what goes wrong
+    # ------------------------------------------------------------ peers that end
 
-    def _fault(self) -> None:
-        rng = self.rng
-        names = list(self.decoders)
-        kind = rng.choice(FAULTS)
-        if kind == "trainer" and self.trainers:
-            name = rng.choice(list(self.trainers))
-            for one in list(self.trainers) if self.lockstep else [name]:  # the others can't go on without it
-                self._kill(one)
-        elif kind == "fetcher" and rng.random() < 0.5:
-            self._kill_fetcher()
-        elif kind == "rubbish":
-            self._rubbish()
-        elif kind in ("pause fetcher", "pause all"):
-            self.now_s += rng.uniform(1.0, 300.0)
-            self.pauses += 1
-            self.asleep = rng.randint(0, 60) if kind == "pause fetcher" else 0
-        elif kind == "pause trainer" and self.trainers:
-            rng.choice(list(self.trainers.values())).paused = rng.randint(1, 40)
-        elif kind == "retire":
-            self._act(self.dispatcher.retire())
-        elif names:
-            name = rng.choice(names)
-            if kind == "kill":
-                self._kill(name)
-            elif kind == "leave" and not self.decoders[name].hung and self.decoders[name].writing is None:
-                self._leave(name)
-            elif not self.decoders[name].undead:
-                self.decoders[name].hung = kind in ("hang", "stop")
-                self.decoders[name].stopped = kind == "stop"
-
-    def _leave(self, name: str) -> None:
+    def leave(self, name: str) -> None:
         """In good order: what it said last is heard."""
         self.dying[name] = self.decoders.pop(name).outbox + deque([m.Bye()])
 
-    def _kill(self, name: str) -> None:
+    def kill(self, name: str) -> None:
         """Some of its last messages are lost with it."""
         peer = self.decoders.pop(name, None) or self.trainers.pop(name)
         self.dying[name] = deque(list(peer.outbox)[: self.rng.randint(0, len(peer.outbox))])
 
-    def _kill_fetcher(self) -> None:
+    def kill_fetcher(self) -> None:
         """Its peers see its end and connect again; the arena is a new one."""
         self._start_fetcher()
         self.restaging.clear()
@@ -393,23 +361,3 @@ class SimulatedRun:
             trainer.connection_lost()
             trainer.name = self._name("t")
             self.trainers[trainer.name] = trainer
-
-    def _rubbish(self) -> None:
-        """A message that nobody should have sent: from a stranger, or from a peer of another part, or out of date."""
-        rng = self.rng
-        k, lease = rng.randint(0, self.num_units), rng.randint(0, 9)
-        name = rng.choice(["nobody", *self.decoders, *self.trainers])
-        cursors = tuple(m.Cursor(unit=lane) for lane in range(self.lanes))
-        for_trainers = (m.Want(rng.randint(0, 5), 2), m.Release(k), m.Committed(cursors), m.Finished())
-        for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
-        if name in self.trainers:
-            messages = for_decoders
-        elif name in self.decoders:
-            messages = for_trainers
-        else:
-            messages = (*for_trainers, *for_decoders)
-        self._act(self.dispatcher.handle(name, rng.choice(messages), self.now_s))
-        if self.dispatcher.trainers:  # whoever else wants their lanes is told so, and changes nothing
-            (refused,) = self.dispatcher.handle("second", m.Attach(0, 1, PLAN, cursors), self.now_s)
-            assert isinstance(refused, Send)
-            assert isinstance(refused.message, m.Refuse)
