@@ -21,18 +21,6 @@ def test_the_readmes_file_tree_is_that_of_the_packages() -> None:
     assert section in (ROOT / "README.md").read_text(), "run `make docs`"
 
 
-def test_every_promise_of_the_architecture_names_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    promises = text[text.index("## 3. Promises") : text.index("## 4.")]
-    rows = re.findall(r"^\| (\d) \|.*\| (.*) \|$", promises, re.M)
-    assert [number for number, _ in rows] == list("12345678")
-    for number, held_by in rows:
-        paths = re.findall(r"`(tests/[\w/.]+)`", held_by)
-        assert paths, f"promise {number} names no test"
-        for path in paths:
-            assert (ROOT / path).exists(), f"promise {number} names {path}"
-
-
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
