@@ -60,6 +60,7 @@ SHARED_NAMES_FOR_NOW: frozenset[str] = frozenset(
         "Spread",
         "Summary",
         "Wanted",
+        "Workload",
     }
 )
 """The same of names that several public classes have."""
