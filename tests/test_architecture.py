@@ -111,6 +111,7 @@ PURE = (
     "workloads/muons/models/wgan/penalty_sample.py",
     "workloads/base/schedule.py",
     "services/trainer/telemetry/window.py",
+    "workloads/base/limits.py",
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
@@ -129,11 +130,12 @@ KNOWS_NO_MODEL = (
     *(name for name in COMMON_MODULES if name not in ("common/schema.py", "workloads/muons/geometry.py")),
     *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
     *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
+    *(str(path.relative_to(ROOT)) for path in (ROOT / "workloads/base").glob("*.py")),
 )
 
 
 def sources() -> list[Path]:
-    return sorted([*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py")])
+    return sorted(path for room in ("common", "services", "workloads") for path in ROOT.glob(f"{room}/**/*.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -170,6 +172,21 @@ def test_the_models_share_what_is_in_muons_and_nothing_of_each_other(package: st
     assert paths
     for path in paths:
         found = [module for module in imports(path) for other in others if is_in(module, f"services.trainer.{other}")]
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+BASE_MODULES = ("batch", "evaluator", "noise", "optimiser", "schedule", "segments", "thin")
+"""Of the trainer, and to move to workloads/base."""
+
+
+def test_the_base_of_all_workloads_imports_nothing_but_itself_and_common() -> None:
+    base = ROOT.glob("workloads/base/*.py")
+    paths = [*base, *(ROOT / f"services/trainer/{name}.py" for name in BASE_MODULES if name != "evaluator")]
+    assert len(paths) > len(BASE_MODULES)
+    allowed = ("common", "workloads.base", *(f"services.trainer.{name}" for name in BASE_MODULES))
+    for path in paths:
+        ours = [module for module in imports(path) if module.split(".")[0] in ("common", "services", "workloads")]
+        found = [module for module in ours if not any(is_in(module, package) for package in allowed)]
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 

@@ -1,1 +1,1 @@
-"""What is learned from the stream: one folder for each workload."""
+"""Workloads: what is learned from the stream, one self-contained folder each."""

@@ -33,6 +33,7 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
 from services.trainer.telemetry.open_telemetry import open_telemetry
+from workloads.base.context import StepContext
 from workloads.base.evaluator import Evaluator
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.panel import MuonPanel
@@ -44,9 +45,9 @@ logger = logging.getLogger(__name__)
 _LOCK_WAIT_S = 60.0
 _STOP = b"\0stop"
 
-TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
-    "wgan": lambda config, device, ranks: WganTask(config.trainer.wgan, device, config.seed, **_shared(config, ranks)),
-    "flow": lambda config, device, ranks: FlowTask(config.trainer.flow, device, config.seed, **_shared(config, ranks)),
+TASKS: dict[str, Callable[[Config, StepContext], Task]] = {
+    "wgan": lambda config, context: WganTask(config.trainer.wgan, context),
+    "flow": lambda config, context: FlowTask(config.trainer.flow, context),
 }
 _MEANING_OF_WEIGHTS = ("radius_offset_m", "pooling")
 """Settings of networks that no shape tells of."""
@@ -54,14 +55,16 @@ AVERAGED = {"wgan": "w_gap", "flow": "flow_loss"}
 """The metric of each model's whose mean over the last steps is told."""
 
 
-def _shared(config: Config, ranks: Ranks) -> dict[str, Any]:
-    """What every model is given."""
-    return {
-        "sum_over_ranks": ranks.sum_,
-        "limits": update_limits(config.trainer.health),
-        "bf16": config.trainer.precision == "bf16",
-        "threads": config.trainer.threads or len(os.sched_getaffinity(0)),
-    }
+def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepContext:
+    """The conditions under which every model trains."""
+    return StepContext(
+        device=device,
+        seed=config.seed,
+        limits=update_limits(config.trainer.health),
+        sum_over_ranks=ranks.sum_,
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    )
 
 
 def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
@@ -173,7 +176,7 @@ def _resume(
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
         state = TrainState(
-            TASKS[config.trainer.model](config, device, ranks),
+            TASKS[config.trainer.model](config, step_context(config, device, ranks)),
             device,
             feed.plan_hash,
             lanes=config.stream.lanes,

@@ -1,1 +1,1 @@
-"""What workloads share."""
+"""Parts of a training step that all workloads share."""

@@ -15,7 +15,7 @@ from common.summary import SUMMARY_FILE
 from icestream.commands.bench.batches import batches_from_files, simulated_batches
 from services.config.root import load_config
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import TASKS, pick_device, set_up_torch
+from services.trainer.service import TASKS, pick_device, set_up_torch, step_context
 from services.trainer.speed.replay import Ceiling, measure, write_ceiling
 
 
@@ -37,7 +37,7 @@ def bench_trainer(
     set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches
     batches = make(config, num_batches, device)
-    task = TASKS[config.trainer.model](config, device, Ranks.alone())
+    task = TASKS[config.trainer.model](config, step_context(config, device, Ranks.alone()))
     ceiling = measure(task, batches, device, seconds=seconds, steps=steps)
     assert ceiling is not None  # nobody stops it
     if run_dir is not None:

@@ -15,7 +15,7 @@ from test_wgan_task import changed, split, toy_batch
 from icestream.cli import cli
 from services.config.root import Config
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import AVERAGED, TASKS, _evaluator
+from services.trainer.service import AVERAGED, TASKS, _evaluator, step_context
 from services.trainer.state import TrainState
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.panel import MuonPanel
@@ -74,7 +74,7 @@ def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
     trainer: dict[str, Any] = {"model": model, "flow": {"network": SMALL.model_dump()}}
     config = Config.model_validate({"trainer": trainer})
-    task = TASKS[config.trainer.model](config, CPU, Ranks.alone())
+    task = TASKS[config.trainer.model](config, step_context(config, CPU, Ranks.alone()))
     assert isinstance(task, FlowTask) == (model == "flow")
     assert type(_evaluator(config, task)) is panel
     assert AVERAGED[model] in task.step(toy_batch())
