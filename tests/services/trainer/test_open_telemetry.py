@@ -32,8 +32,8 @@ def make_config(**trainer: Any) -> Config:
 
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:
     """Train the toy from step ``first`` on, as the loop does."""
-    task = WganTask(config.trainer.wgan, StepContext(CPU, seed=1))
-    state = TrainState(task, CPU, "plan", headline="w_gap")
+    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
+    state = TrainState(task, CPU, "plan")
     state.step = first - 1
     telemetry = open_telemetry(run_dir, config, state, WganPanel(task, config.seed), config.model_dump_json())
     for step in range(first, last + 1):
@@ -89,8 +89,8 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
     config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
-    task = WganTask(config.trainer.wgan, StepContext(CPU, seed=1))
-    state = TrainState(task, CPU, "plan", headline="w_gap")
+    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
+    state = TrainState(task, CPU, "plan")
     telemetry = open_telemetry(tmp_path, config, state, WganPanel(task, 0), config.model_dump_json(), rank=2)
     metrics = task.step(toy_batch(30))
     state.step = 1
