@@ -131,12 +131,10 @@ UPWARD: dict[str, set[str]] = {
     "workloads/muons/evaluation/evaluate.py": {
         "icestream.reading.staging",
         "services.config.root",
-        "services.trainer.checkpoints.checkpoint",
     },
     "workloads/muons/evaluation/read.py": {"icestream.reading.events", "services.config.root"},
     "workloads/muons/generation/load.py": {
         "services.config.root",
-        "services.trainer.checkpoints.checkpoint",
         "services.trainer.stream.position",
     },
     "workloads/muons/generation/run.py": {"icestream.reading.local_files", "services.config.root"},

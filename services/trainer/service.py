@@ -19,7 +19,7 @@ from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
 from services.trainer.checkpoints.changed_settings import changed_settings
-from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
+from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints
 from services.trainer.health.health import update_limits
 from services.trainer.loop import train
 from services.trainer.ranks.agreement import Agreement
@@ -33,6 +33,7 @@ from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
 from services.trainer.telemetry.open_telemetry import open_telemetry
 from workloads import registry
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.task import Task
 from workloads.base.training import Training
