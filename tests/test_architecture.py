@@ -124,8 +124,6 @@ ROOMS = ("common", "workloads", "services", "icestream")
 """From the ground up: a file imports from its own room and from those before it."""
 SERVICES = ("fetcher", "decoder", "trainer", "supervisor", "outputs")
 UPWARD: dict[str, set[str]] = {
-    "common/files/remotes.py": {"icestream.commands.token", "services.config.root"},
-    "common/files/transfer.py": {"services.fetcher.staging.cache_layout"},
     "services/trainer/telemetry/open_telemetry.py": {"icestream.reading.validation"},
     "workloads/base/evaluator.py": {"services.trainer.telemetry.sinks"},
     "workloads/muons/evaluation/evaluate.py": {

@@ -18,7 +18,6 @@ LONG_FILES_FOR_NOW: frozenset[str] = frozenset(
         "common/messages.py",
         "services/fetcher/service.py",
         "services/supervisor/supervisor.py",
-        "workloads/muons/models/wgan/task.py",
         "tests/common/test_remote_attacks.py",
         "tests/common/test_remote_transport.py",
         "tests/common/test_transport.py",

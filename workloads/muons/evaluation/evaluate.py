@@ -147,7 +147,7 @@ def _real(wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequ
 
 def _read(wanted: Wanted, trained: Trained, config: Config) -> Real:
     column = "" if wanted.weights == NATURAL_FLUX else wanted.weights
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         sources = expand(config.input, remotes)
         seen = trained_on(sources, trained.config, remotes)
         with staging(config, remotes, sources) as stage:
