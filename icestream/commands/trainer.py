@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from common.run_dir import own_files_only
 from services.config.root import Config, load_config
 from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
+
+if TYPE_CHECKING:
+    from common.ragged import UnitArrays
 
 RANK_LOST_EXIT_CODE = 1
 
@@ -83,7 +87,7 @@ def trainer(
 
     started_s = time.monotonic()
     try:
-        status = run_trainer(run_dir, config, stop, accept_new_plan=new_plan)
+        status = run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
     except RankLost as lost:
         logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
         logging.shutdown()
@@ -99,3 +103,10 @@ def trainer(
     )
     write_summary(run_dir, summary)
     click.echo("\n".join(summary_lines(summary)))
+
+
+def _read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
+    """Events of `trainer.validation.input`; few runs need the decoder's code that reads them."""
+    from icestream.reading.validation import read_validation_events
+
+    return read_validation_events(config, run_dir)

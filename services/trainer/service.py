@@ -31,7 +31,7 @@ from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
-from services.trainer.telemetry.open_telemetry import open_telemetry
+from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
@@ -63,7 +63,14 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
     )
 
 
-def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
+def run_trainer(
+    run_dir: Path,
+    config: Config,
+    stop: StopFlag,
+    read_validation_events: ReadValidationEvents,
+    *,
+    accept_new_plan: bool,
+) -> TrainerStatus | None:
     """Train to the end, or until asked to stop; the final status, None if stopped before anything began.
 
     As one of the ranks that the environment tells of, if it does. Raises BadInputError for a user's mistake, RankLost
@@ -80,7 +87,17 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
         checkpoints, latest = _restore(run_dir, config, stop, ranks)
-        status = _resume(run_dir, config, stop, device, ranks, checkpoints, latest, accept_new_plan=accept_new_plan)
+        status = _resume(
+            run_dir,
+            config,
+            stop,
+            device,
+            ranks,
+            checkpoints,
+            latest,
+            read_validation_events,
+            accept_new_plan=accept_new_plan,
+        )
         ranks.close()  # in good order; a rank that fails is seen to be gone
         return status
     except StopRequested:
@@ -160,6 +177,7 @@ def _resume(
     ranks: Ranks,
     checkpoints: Checkpoints,
     latest: tuple[Path, dict[str, Any]] | None,
+    read_validation_events: ReadValidationEvents,
     *,
     accept_new_plan: bool,
 ) -> TrainerStatus:
@@ -194,7 +212,7 @@ def _resume(
                 start_from(Path(config.trainer.start_from), state.task, config)
         for warning in training.warnings(config.trainer.of_model):
             logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
+        return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events)
     finally:
         feed.close()
 
@@ -250,10 +268,19 @@ def pick_device(name: str) -> torch.device:
 
 
 def _train(
-    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
+    run_dir: Path,
+    config: Config,
+    state: TrainState,
+    feed: Feed,
+    checkpoints: Checkpoints,
+    ranks: Ranks,
+    stop: StopFlag,
+    read_validation_events: ReadValidationEvents,
 ) -> TrainerStatus:
     evaluator = training_of(config).evaluator(state.task, config.seed)
-    telemetry = open_telemetry(run_dir, config, state, evaluator, _shown(config), rank=ranks.rank)
+    telemetry = open_telemetry(
+        run_dir, config, state, evaluator, _shown(config), read_validation_events, rank=ranks.rank
+    )
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)

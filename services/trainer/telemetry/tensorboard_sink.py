@@ -11,7 +11,8 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import histogram_raw, hparams, image, text
 
-from services.trainer.telemetry.sinks import Histogram, Image, Setting
+from services.trainer.telemetry.sinks import Setting
+from workloads.base.evaluator import Histogram, Image
 
 TENSORBOARD_FOLDER = "tensorboard"
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
