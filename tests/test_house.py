@@ -28,7 +28,6 @@ LONG_FILES_FOR_NOW: frozenset[str] = frozenset(
         "tests/common/pelican/test_token_source.py",
         "tests/pipeline/test_pelican_run.py",
         "tests/services/trainer/test_feed.py",
-        "tests/workloads/muons/models/test_wgan_task.py",
     }
 )
 """Files that are still to be split. A file that has become short fails the test until it is taken out."""
