@@ -8,9 +8,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
@@ -49,6 +49,21 @@ class Config(ConfigBranch):
     trainer: TrainerConfig = TrainerConfig()
     outputs: OutputsConfig = OutputsConfig()
     local: LocalConfig = LocalConfig()
+
+    @model_validator(mode="after")
+    def _counts_alone(self) -> Self:
+        """What `trainer.model = "none"` has no use for."""
+        if self.trainer.model == "none" and self.local.trainers > 1:
+            raise ValueError(
+                f"trainer.model = 'none' counts in one trainer, but local.trainers = {self.local.trainers}: use"
+                " --trainers 1 (stream.lanes may stay), or a model"
+            )
+        if self.trainer.model == "none" and self.trainer.start_from:
+            raise ValueError(
+                f"trainer.model = 'none' has no weights, but trainer.start_from = {self.trainer.start_from!r}: leave"
+                " one of them out"
+            )
+        return self
 
     def stored_workload(self) -> Workload:
         """The workload, read from files as `source` describes them. Raises BadInputError."""

@@ -41,8 +41,9 @@ class WandbConfig(ConfigBranch):
 class TrainerConfig(ConfigBranch):
     """Read by services/trainer."""
 
-    model: Literal["wgan", "flow"] = "wgan"
-    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
+    model: Literal["wgan", "flow", "none"] = "wgan"
+    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). ``none``: events are only counted,
+    which shows how fast the pipeline alone is (docs/performance.md). A checkpoint fits its own only."""
     start_from: str = ""
     """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
     learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""

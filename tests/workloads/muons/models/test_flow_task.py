@@ -286,6 +286,7 @@ def test_looking_at_held_out_events_changes_nothing_and_says_the_same_again() ->
         assert torch.equal(value, task.networks.velocity.state_dict()[name])
 
 
+@pytest.mark.slow
 def test_it_learns_the_toy_events() -> None:
     """Energies that rise with the primary's, radii that don't: both means, both spreads, and what an event shares."""
     task = make_task(schedule_steps=300, flow_lr=5e-3)
@@ -296,6 +297,7 @@ def test_it_learns_the_toy_events() -> None:
     torch.testing.assert_close(generated.std(0), real.std(0), atol=0.1, rtol=0)
 
 
+@pytest.mark.slow
 def test_it_learns_what_all_muons_of_an_event_share() -> None:
     """An offset of lg r, drawn once an event, is in no condition: only the pooled context can carry it."""
 

@@ -409,6 +409,7 @@ def test_an_update_beyond_the_limits_is_left_out(limits: UpdateLimits) -> None:
     assert metrics["c_loss"].isfinite()
 
 
+@pytest.mark.slow
 def test_parts_that_are_worked_off_at_once_teach_the_same_as_one_after_the_other() -> None:
     settings = {"network": SMALL, "chunk_particles": 8}
     one, four = (WganTask(WganConfig.model_validate(settings), CPU, seed=1, threads=threads) for threads in (1, 4))
