@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from faults import Fault, environment, met
-from runs import Processes, settings
+from runs import ICESTREAM, Processes, settings
 from showers import Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -46,7 +46,9 @@ def position_of(checkpoint: dict[str, Any]) -> StreamPosition:
 def test_a_run_without_a_model_takes_the_same_stream_and_needs_no_torch(
     processes: Processes, command: list[str], undisturbed: Undisturbed, without_torch: dict[str, str]
 ) -> None:
-    summary = processes.train(*command, *NONE, environment=without_torch)
+    run = processes.start("run", *command, *NONE, environment=without_torch, program=ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    summary = processes.summary()
     assert processes.audit() == undisturbed.audit
     assert summary.events == undisturbed.summary.events
     assert summary["steps"] == undisturbed.steps
