@@ -12,7 +12,7 @@ from common.plan_hash import plan_hash
 from common.redact import without_secrets
 from common.status import TrainerStatus
 from services.config.root import Config
-from services.trainer.checkpoint_folder import other_model
+from services.trainer.checkpoints.checkpoint_folder import other_model
 
 
 def require_plan(found: str, config: Config, run_dir: Path) -> None:

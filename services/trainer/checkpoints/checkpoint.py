@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 
 from common.errors import BadInputError
-from services.trainer.checkpoint_folder import CHECKPOINT_FOLDER, CheckpointFolder, UnreadableError
+from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER, CheckpointFolder, UnreadableError
 
 logger = logging.getLogger(__name__)
 

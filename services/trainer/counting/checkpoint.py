@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import BadInputError
-from services.trainer.checkpoint_folder import CheckpointFolder, UnreadableError
+from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder, UnreadableError
 
 FORMAT = 1
 

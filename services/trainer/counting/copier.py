@@ -9,7 +9,7 @@ import numpy as np
 
 from common.arena import Arena
 from common.ragged import UnitArrays
-from services.trainer.microbatch_copy import slice_microbatch
+from services.trainer.stream.microbatch_copy import slice_microbatch
 from workloads.base.batch import Microbatch
 
 

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 
 from common.ragged import UnitArrays
-from services.trainer.microbatch_copy import slice_microbatch
-from services.trainer.rank_group import RankGroup, SingleRank
+from services.trainer.ranks.rank_group import RankGroup, SingleRank
+from services.trainer.stream.microbatch_copy import slice_microbatch
 
 AUDIT_FILE = "audit.jsonl"
 

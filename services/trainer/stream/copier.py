@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.arena import Arena
 from common.ragged import Array, UnitArrays
-from services.trainer.microbatch_copy import Copier, Copiers, slice_microbatch
+from services.trainer.stream.microbatch_copy import Copier, Copiers, slice_microbatch
 from workloads.base.batch import Microbatch
 
 logger = logging.getLogger(__name__)
