@@ -69,12 +69,15 @@ def test_a_run_without_a_model_takes_the_same_stream_and_needs_no_torch(
 
 
 def test_a_run_without_a_model_goes_on_where_it_stopped(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
+    processes: Processes, command: list[str], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    first = processes.train(*command, *NONE, "--max-steps", "37")
+    copies = settings(f"outputs.destination={tmp_path / 'copies'}")
+    first = processes.train(*command, *NONE, *copies, "--max-steps", "37")
     assert first["steps"] == newest(processes)["step"] == 37
     assert processes.audit() == undisturbed.audit[: len(processes.audit())]
+    shutil.rmtree(processes.run_dir / "checkpoints")  # they come back from where they were copied to
     whole = processes.train("--max-steps", "0", "--decoders", "1")
+    assert "checkpoints/step-000000037.json was brought back" in processes.started[-1].output()
     assert "goes on from step-000000037.json" in processes.log("trainer")
     assert processes.audit() == undisturbed.audit
     assert whole.events == undisturbed.summary.events
