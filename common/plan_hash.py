@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from common.config import StreamConfig
 from common.redact import without_tokens
@@ -24,11 +25,23 @@ def plan_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,
-        "workload": dataclasses.asdict(workload),
+        "workload": _described(workload),
         "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
         "seed": seed,
     }
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=_BYTES).hexdigest()
+
+
+def _described(workload: Workload) -> dict[str, Any]:
+    """The workload as JSON. What it can say since plan version 3 is left out where it says nothing, and ``nesting`` is
+    the number of lists around a value, as that version has it."""
+    described = dataclasses.asdict(workload)
+    for source, column in zip(described["source_columns"], workload.source_columns, strict=True):
+        source["nesting"] = int(column.is_list) + int(workload.per(column) == "particle")
+    for rule in described["rules"]:
+        if rule["maximum"] == float("inf"):
+            del rule["maximum"]
+    return described
 
 
 def files_digest(files: Iterable[tuple[str, int]]) -> str:

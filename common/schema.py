@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,41 +14,65 @@ SCHEMA_VERSION = 2
 """Part of the plan hash: raise it when the meaning or the order of a column changes."""
 
 
+DTYPES = frozenset({"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8"})
+"""Types of a unit's columns: numpy's names."""
+
+Per = Literal["event", "particle"]
+
+
 @dataclass(frozen=True)
 class Column:
     """One named array of a unit: one row per event or per particle, ``fields`` wide."""
 
     name: str
-    per: Literal["event", "particle"]
+    per: Per
     dtype: str
+    """One of DTYPES."""
     fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """One column of a source file: numbers (nesting 0), lists of numbers (1), or lists of such lists (2)."""
+    """One column of a source file, and the column of the unit that it fills.
+
+    Its values stand once an event or, one list around them, once a particle, as ``into`` does. Types are those of
+    ``into``: bool from bool, integers from integers of any width that hold no other values, floats from floats, which
+    are rounded.
+    """
 
     name: str
-    nesting: Literal[0, 1, 2]
+    """In the file. Fields of structs follow after a dot: ``pulses.time`` is field ``time`` of a struct, of a list of
+    structs, or of a struct of lists."""
     into: str
     """Column of the unit that it fills."""
     field: int | None = None
-    """Field of that column; None: all of them, so that each innermost list must have that many numbers."""
+    """Field of that column; None: all of them, each value being a list of that many numbers."""
     stored: tuple[str, ...] = ()
     """What each innermost list of the files holds, in order. Empty: the fields of ``into``, and no more."""
     also_seen: tuple[str, ...] = ()
     """Other numbers that files are known to hold: proposed to the user, never assumed."""
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Column of the file, and fields of structs from the outermost on."""
+        return tuple(self.name.split("."))
+
+    @property
+    def is_list(self) -> bool:
+        """True if each value is a list: the fields of ``into``."""
+        return self.field is None
+
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Values that a field may have: finite, and at least ``minimum``. Anything else is bad input."""
+    """Values that a field may have: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input."""
 
     column: str
     field: int
-    minimum: float
+    minimum: float = float("-inf")
     drop_unless_positive: bool = False
     """A particle with 0 or less here is none (converters write such fillers): it is dropped and counted."""
+    maximum: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -94,7 +120,17 @@ class Workload:
     tables: FlatTables | None = None
     """How HDF5 files hold the same events; None: there is no such layout."""
 
-    def columns_per(self, per: Literal["event", "particle"]) -> tuple[Column, ...]:
+    def __post_init__(self) -> None:
+        """Raise ValueError for columns that no file could fill."""
+        problem = next(_contradictions(self), None)
+        if problem:
+            raise ValueError(f"workload {self.name}: {problem}")
+
+    def per(self, source: SourceColumn) -> Per:
+        """What the file column has one value of."""
+        return self.column(source.into).per
+
+    def columns_per(self, per: Per) -> tuple[Column, ...]:
         """The columns with one row per event, or per particle, in slot order."""
         return tuple(column for column in self.columns if column.per == per)
 
@@ -105,6 +141,10 @@ class Workload:
     def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
         """The numbers of an innermost list of this file column, in the files' order."""
         return source.stored or self.column(source.into).fields
+
+    def numbers_a_value(self, source: SourceColumn) -> int:
+        """How many numbers a value of this file column has."""
+        return len(self.stored_fields(source)) if source.is_list else 1
 
     def source_column(self, name: str) -> SourceColumn:
         """The file column of that name."""
@@ -120,7 +160,7 @@ class Workload:
 
     def with_all_stored(self) -> Workload:
         """The same workload, but with every number that the files' lists hold, in the files' order."""
-        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.nesting}
+        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.is_list}
 
         def moved(column: str, field: int) -> int:
             return stored[column].index(self.column(column).fields[field]) if column in stored else field
@@ -135,7 +175,7 @@ class Workload:
 
     def stored_as(self, source: SourceConfig) -> Workload:
         """This workload, read from files like those. Raises BadInputError that names the key and what it lacks."""
-        lists = {column.name: column for column in self.source_columns if column.nesting}
+        lists = {column.name: column for column in self.source_columns if column.is_list}
         for name, stored in source.fields.items():
             key = f"source.fields.{name}"
             if name not in lists:
@@ -154,6 +194,40 @@ class Workload:
         )
 
 
+def _contradictions(workload: Workload) -> Iterator[str]:
+    """Why no file could fill the columns."""
+    columns = {column.name: column for column in workload.columns}
+    if len(columns) < len(workload.columns):
+        yield "two columns have one name"
+    if not any(column.per == "particle" for column in workload.columns):
+        yield "it has no column of particles"
+    for column in workload.columns:
+        if column.dtype not in DTYPES:
+            yield f"column {column.name} has type {column.dtype}; expected one of {', '.join(sorted(DTYPES))}"
+    targets = [*(source.into for source in workload.source_columns), *(rule.column for rule in workload.rules)]
+    unknown = sorted(set(targets) - columns.keys())
+    if unknown:
+        yield f"it has no column {unknown[0]}, but a file column or a rule of it"
+        return
+    filled: Counter[tuple[str, int | None]] = Counter()
+    of_file: dict[str, Per] = {}
+    for source in workload.source_columns:
+        target = columns[source.into]
+        filled.update((target.name, i) for i in (range(len(target.fields)) if source.is_list else (source.field,)))
+        if of_file.setdefault(source.path[0], target.per) != target.per:
+            yield f"column {source.path[0]} of its files has values per event and per particle"
+        if any(other.name.startswith(f"{source.name}.") for other in workload.source_columns):
+            yield f"column {source.name} of its files is a value and a struct"
+    wanted: set[tuple[str, int | None]] = {(one.name, i) for one in columns.values() for i in range(len(one.fields))}
+    once = {field for field, times in filled.items() if times == 1}
+    wrong = sorted(f"{name}[{i}]" for name, i in (filled.keys() | wanted) - (once & wanted))
+    if wrong:
+        yield f"its file columns must fill each field once, but not {', '.join(wrong)}"
+    for rule in workload.rules:
+        if not 0 <= rule.field < len(columns[rule.column].fields):
+            yield f"{rule} is about a field that its column has not"
+
+
 MUONS = Workload(
     name="muons",
     columns=(
@@ -164,10 +238,10 @@ MUONS = Workload(
         Column("primary_id", "event", "<u8", ("major", "minor")),
     ),
     source_columns=(
-        SourceColumn("primary_major_id", 0, "primary_id", 0),
-        SourceColumn("primary_minor_id", 0, "primary_id", 1),
-        SourceColumn("primary", 1, "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
-        SourceColumn("muons", 2, "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
+        SourceColumn("primary_major_id", "primary_id", 0),
+        SourceColumn("primary_minor_id", "primary_id", 1),
+        SourceColumn("primary", "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
+        SourceColumn("muons", "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
     ),
     rules=(
         ValueRule("primary", 0, minimum=1e-9),
@@ -188,6 +262,8 @@ MUONS = Workload(
         particle_list="muons",
     ),
 )
+
+NO_TABLES = "HDF5, which the workload {} is not read from: write Parquet files"
 
 # Where an event came from; the decoder adds these to every workload.
 SOURCE_COLUMNS = (

@@ -42,7 +42,7 @@ def _parquet(path: Path, workload: Workload) -> list[ColumnLayout]:
         raise BadInputError(f"damaged: {error}") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"truncated, or not Parquet: {' '.join(str(error).split())[:300]}") from None
-    names = {source.name for source in workload.source_columns}
+    names = {source.path[0] for source in workload.source_columns}
     codecs: dict[str, set[str]] = {}
     for group in footer.row_groups:
         for column in group.columns:

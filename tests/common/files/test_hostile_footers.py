@@ -212,21 +212,24 @@ def test_chunks_that_hold_anything_are_read_or_refused(
 # ---------------------------------------------------------------- what must be accepted
 
 
+NAMES = {source.name: source.name for source in MUONS.source_columns}
+
+
 def claims(rows: int, particles: int) -> ParquetFooter:
     """One row group, as a footer tells it."""
     values = {"primary_major_id": rows, "primary_minor_id": rows, "primary": 4 * rows, "muons": 3 * particles}
     columns = tuple(ColumnChunk((name,), number, 0, 0, 4 * number, 4 * number) for name, number in values.items())
-    return ParquetFooter(rows, (RowGroupMetadata(rows, columns),))
+    return ParquetFooter(rows, (RowGroupMetadata(rows, columns),), tuple(column.path for column in columns))
 
 
 @pytest.mark.parametrize(("rows", "particles"), [(0, 0), (1, 178_000), (10_000_000, 80_000_000), (5000, 890_000_000)])
 def test_large_row_groups_are_within_what_may_be_claimed(rows: int, particles: int) -> None:
-    check_claims(claims(rows, particles), MUONS)
+    check_claims(claims(rows, particles), MUONS, NAMES)
 
 
 def test_more_rows_than_can_be_counted_are_refused_before_anything_is_decoded() -> None:
     with pytest.raises(DamagedFooter, match="row group 0 has 33554433 rows; at most 33554432 are read"):
-        check_claims(claims(MOST_ROWS + 1, 0), MUONS)
+        check_claims(claims(MOST_ROWS + 1, 0), MUONS, NAMES)
 
 
 @settings(deadline=None, max_examples=60)

@@ -21,8 +21,9 @@ from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
 from common.files.footers import read_footer
-from common.files.parquet.lists import BadList, is_list, list_lengths, matrix, null_mask
+from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
+from common.parquet_columns import is_list
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.schema import SourceColumn, Workload
 from workloads.muons.geometry import vertical_depth_m
@@ -181,7 +182,7 @@ class _Table:
             raise BadInputError(
                 f"column {source.name!r} is {schema.field(source.name).type}; expected lists of numbers"
             )
-        ids = tuple(column.name for column in workload.source_columns if column.nesting == 0)
+        ids = tuple(column.name for column in workload.source_columns if not column.is_list)
         ids = ids if names.issuperset(ids) else ()
         count = "" if wanted is None else _count_column(schema, wanted)
         numbers = list(fields) if is_flat else [source.name]
@@ -215,6 +216,8 @@ class _Table:
         stored = workload.stored_fields(self.source)
         try:
             values = matrix(lists, len(stored), [stored.index(field) for field in fields], "<f4")
+        except BadNumber as error:
+            raise BadInputError(f"row {first_row + error.index}: {fields[error.column]} {error}") from None
         except BadList as error:
             hint = workload.fields_hint(self.source, len(lists[error.index]))
             raise BadInputError(
