@@ -31,7 +31,9 @@ RUN pip install -c constraints.txt -r requirements.txt
 
 COPY pyproject.toml README.md ./
 COPY common/ common/
+COPY icestream/ icestream/
 COPY services/ services/
+COPY workloads/ workloads/
 RUN pip install -c constraints.txt . && rm -rf build *.egg-info
 
 # /scratch is all that libraries may write besides the run directory (compose makes the rest read-only).

@@ -13,8 +13,9 @@ SIMULATED ?= $(if $(filter $(DEMO)-validation,$(VALIDATION)),bench)
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
+TEST_JOBS ?= 2
 
-.PHONY: run-local demo-federation test lint format bench bench-physics docs up down clean
+.PHONY: run-local demo-federation test test-fast lint format bench bench-physics docs up down clean
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -47,8 +48,13 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 demo-federation: $(VENV)/.complete
 	$(BIN)/python -m tests.federation $(FEDERATION)
 
+# Everything, in two processes: the tests mostly wait. make test TEST_JOBS=8 on a larger machine
 test: $(VENV)/.complete
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 20
+
+# What starts no process and takes no ten seconds: before every commit.
+test-fast: $(VENV)/.complete
+	$(BIN)/pytest -n $(TEST_JOBS) -m 'not process and not slow'
 
 lint: $(VENV)/.complete
 	$(BIN)/ruff check .
@@ -67,9 +73,10 @@ bench: $(VENV)/.complete
 bench-physics: $(VENV)/.complete
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
-# The configuration reference is written from the configuration tree itself.
+# The configuration reference is written from the configuration tree, the README's file tree from docstrings.
 docs: $(VENV)/.complete
 	$(BIN)/python docs/write_configuration.py
+	$(BIN)/python docs/write_tree.py
 
 # make up CPU=1 DECODERS=3    in containers; without CPU=1 the trainer takes the GPU
 up:

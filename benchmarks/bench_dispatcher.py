@@ -131,7 +131,7 @@ def serve(run_dir: Path, num_units: int, lanes: int) -> float:
         transport = ServerTransport(run_dir, TransportConfig(), arena, PLAN_HASH)
         try:
             seconds = 0.0
-            while not seconds or dispatcher.num_decoders:
+            while not seconds or dispatcher.decoders:
                 assert time.monotonic() < deadline_s, "a process hangs"
                 for event in transport.poll(0.2):
                     actions: list[Action] = []
@@ -152,7 +152,7 @@ def serve(run_dir: Path, num_units: int, lanes: int) -> float:
                                     transport.send(send.peer, send.message)
                             case EndRun():
                                 seconds = time.perf_counter() - wanted_s
-                                for peer in dispatcher.decoders:
+                                for peer in dispatcher.decoders.names:
                                     transport.send(peer, m.Stop())
                 dispatcher.tick(time.monotonic())
             return seconds

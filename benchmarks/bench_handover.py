@@ -179,7 +179,7 @@ def dispatch(run_dir: Path, num_units: int) -> None:
         transport = ServerTransport(run_dir, TransportConfig(), arena, PLAN_HASH)
         try:
             ended = False
-            while not (ended and not dispatcher.num_decoders):
+            while not (ended and not dispatcher.decoders):
                 assert time.monotonic() < deadline_s, "a process hangs"
                 for event in transport.poll(0.2):
                     match event:
@@ -200,7 +200,7 @@ def _act(transport: ServerTransport, dispatcher: Dispatcher, actions: Sequence[A
             case Send(peer, message):
                 transport.send(peer, message)
             case EndRun():
-                for peer in dispatcher.decoders:
+                for peer in dispatcher.decoders.names:
                     transport.send(peer, m.Stop())
                 return True
     return False

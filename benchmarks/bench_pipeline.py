@@ -79,7 +79,8 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
     )
     store_config(run_dir, config)
     made: list[StepsTwice] = []
-    make_task = service.TASKS[config.trainer.model]
+    training = service.training_of(config)
+    make_task = training.task
 
     def make_twice(*given: Any, **named: Any) -> Any:
         task = make_task(*given, **named)
@@ -92,11 +93,11 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
         processes = [
             subprocess.Popen([*ICESTREAM, verb, "--run-dir", str(run_dir)], stdout=log, stderr=log) for verb in verbs
         ]
-        service.TASKS[config.trainer.model] = make_twice
+        training.task = make_twice  # type: ignore[method-assign]
         try:
             service.run_trainer(run_dir, config, StopFlag(), accept_new_plan=False)
         finally:
-            service.TASKS[config.trainer.model] = make_task
+            training.task = make_task  # type: ignore[method-assign]
             for process in processes:
                 process.terminate()
                 process.wait()

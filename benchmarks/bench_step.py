@@ -29,6 +29,7 @@ import torch
 
 from benchmarks.reference_step import ReferenceStep
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -48,7 +49,7 @@ def main() -> None:
     compare(batch, device, compiled=arguments.compile)
 
     config = WganConfig(compile=arguments.compile)
-    shipped = WganTask(config, device, seed=1, threads=arguments.threads)
+    shipped = WganTask(config, StepContext(device, seed=1, threads=arguments.threads))
     plain = ReferenceStep(config, device, seed=1)
     pairs = []
     for repeat in range(arguments.repeats + 2):
@@ -114,7 +115,7 @@ def compare(batch: Batch, device: torch.device, *, compiled: bool) -> None:
         compile=compiled,
         chunk_particles=batch.num_particles,  # parts draw their noise one after the other
     )
-    found = WganTask(config, device, seed=1).step(batch)
+    found = WganTask(config, StepContext(device, seed=1)).step(batch)
     for name, value in ReferenceStep(config, device, seed=1).step(batch).items():
         if abs(float(found[name]) - value) > 1e-5 * max(1.0, abs(value)):
             raise SystemExit(f"{name}: {float(found[name])} shipped, {value} plain")
@@ -135,7 +136,7 @@ def matrix_flops(task: WganTask, batch: Batch) -> float:
     """Floating-point operations of the step's matrix products."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    alone = WganTask(task.config, task.device, seed=1)  # one thread: the counter sees its own only
+    alone = WganTask(task.config, StepContext(task.device, seed=1))  # one thread: the counter sees its own only
     alone.step(batch)
     with FlopCounterMode(display=False) as counter:
         alone.step(batch)

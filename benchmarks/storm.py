@@ -14,8 +14,8 @@ finished. Each run is struck for at most a minute, and then has to end by itself
 
 A strike is a kill, or a suspension (of one, some or all processes, shorter or longer than fetcher.stall_timeout_s) that
 ends with SIGCONT or SIGKILL. The seed decides all choices: which process, which strike, how long, which pause before
-the next one. At which instant of a process's own work it comes is up to the machine. A trainer takes seconds to start,
-so it is killed less often than the others.
+the next one. At which instant of a process's own work it comes is up to the machine. Processes are forked from one that
+has imported everything (`tests/pipeline/zygote.py`): more of them are at work when they are struck.
 
 Table: a line for each run, then signals by process and kind. The last line is JSON. Exit code 1 at the first run that
 isn't the undisturbed one; its folder is kept, and named.
@@ -43,9 +43,12 @@ from typing import Any
 
 from benchmarks.storm_strikes import STALL_TIMEOUT_S, VERBS, Record, Storm, Strike, forecast
 from benchmarks.storm_verdict import Outcome, problems
-from tests.pipeline.runs import FAULTY_ICESTREAM, SMALL_STREAM, Process, Processes, settings
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pipeline"))
+
+from runs import SMALL_STREAM, Process, Processes, settings
 
 COMMON = (
     *SMALL_STREAM,
@@ -78,9 +81,7 @@ class Command:
 
     def start(self, processes: Processes) -> Process:
         """Give it."""
-        if self.is_idle:
-            return processes.start("run", *self.arguments, program=FAULTY_ICESTREAM, environment={"PACE": "0"})
-        return processes.start("run", *self.arguments)
+        return processes.start("run", *self.arguments, environment={"PACE": "0"} if self.is_idle else None)
 
 
 @contextmanager

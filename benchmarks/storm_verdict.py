@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.storm_strikes import STALL_TIMEOUT_S, Record
-from tests.pipeline.runs import Processes, same
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pipeline"))
+
+from runs import Processes, same
 
 
 @dataclass(frozen=True)

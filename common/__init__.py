@@ -1,1 +1,1 @@
-"""What two services must agree on, and nothing else (numpy, no torch)."""
+"""Modules that every room uses: units, slots, plan, messages, files (numpy, no torch)."""

@@ -85,13 +85,13 @@ class SourceConfig(ConfigBranch):
 
     fields: dict[str, tuple[str, ...]] = {}
     """Numbers of each innermost list, in the files' order, by file column: for files with more, or other, ones than
-    the workload's. Example: `source.fields.primary=["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]`.
-    A name that the workload doesn't know is skipped. In HDF5 files the two ids stand before these."""
+    the workload's (docs/files.md has examples). A name that the workload doesn't know is skipped. In HDF5 files the ids
+    stand before these."""
     depth_kind: Literal["vertical", "slant"] = "vertical"
     """What the files call depth: metres below the surface, or metres along the track. It is vertical after decoding."""
     nulls: Literal["error", "empty"] = "error"
-    """`error`: a null event or list quarantines its row group. `empty`: an event without a primary is dropped and
-    counted as empty, a null list of particles is an event without any, a null particle is dropped and counted."""
+    """`error`: a null event or list quarantines its row group. `empty`: an event without its event columns is dropped
+    and counted as empty, a null list of particles is an event without any, a null particle is dropped and counted."""
 
 
 class TransportConfig(ConfigBranch):

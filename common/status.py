@@ -168,7 +168,7 @@ class TrainerStatus(Status):
     batches: Hop = Hop()
     """The hop `batches`; its occupancy is the fetcher's to tell."""
     losses: dict[str, float] = {}
-    """Newest values, such as c_loss, g_loss, m_loss, w_gap, w_gap_ma_500 or flow_loss, m_loss, flow_loss_ma_500."""
+    """Newest metrics that the model has chosen for it, by name; `NAME_ma_500`: mean of the last 500 steps."""
     checkpoint: str = ""
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0

@@ -1,1 +1,1 @@
-"""The front door: what a person types and imports."""
+"""The front door: commands and what they share."""

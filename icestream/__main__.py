@@ -1,4 +1,4 @@
-"""`python -m services` is the `icestream` command."""
+"""`python -m icestream` is the `icestream` command."""
 
 from icestream.cli import main
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
 from common.redact import shown
 from common.redacted_log import redact_tracebacks
+from workloads import registry
+from workloads.base.verb import Verb
 
 _LONGEST_ERROR = 8000
 
 
-class Verb(NamedTuple):
-    """Where a command lives, and its line in the list of commands."""
-
-    target: str
-    summary: str
-
-
 VERBS = {
     "run": Verb("icestream.commands.run:run", "Start every service on this machine and show progress."),
-    "simulate": Verb("workloads.muons.commands.simulate:simulate", "Write muon bundles with known truth (a toy)."),
     "inspect": Verb(
         "icestream.commands.inspect.command:inspect", "Print what files hold, and what to set to use them."
     ),
@@ -34,18 +27,9 @@ VERBS = {
     ),
     "plan": Verb("icestream.commands.plan.command:plan", "Print a run's plan, bytes and slots without running it."),
     "ranges": Verb("icestream.commands.ranges:ranges", "Show which ranges of a run are done, and which to come."),
-    "evaluate": Verb(
-        "workloads.muons.commands.evaluate:evaluate", "Compare generated with real events: numbers, plots, a page."
-    ),
     "fetcher": Verb("icestream.commands.fetcher:fetcher", "Start a run's fetcher: stages files, deals out units."),
     "decoder": Verb("icestream.commands.decoder:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer."),
-    "generate": Verb(
-        "workloads.muons.commands.generate:generate", "Write muon bundles of a trained model for primaries."
-    ),
-    "export": Verb(
-        "workloads.muons.commands.export:export", "Write a trained generator as torch.export and ONNX files."
-    ),
     "outputs": Verb("icestream.commands.outputs:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb(
         "icestream.commands.outliers.command:outliers", "Merge the outlier files of a run into large ones."
@@ -66,19 +50,61 @@ class LazyGroup(click.Group):
     """A click group that imports a command's module when the command is called, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *dict.fromkeys(verb for name in registry.names() for verb in registry.verbs(name))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        module, _, attribute = VERBS[cmd_name].target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)
-        return command
+        """The command of that name; of a workload's verb, that of the first workload that has it."""
+        verb = VERBS.get(cmd_name)
+        for name in registry.names():
+            verb = verb or registry.verbs(name).get(cmd_name)
+        return imported(verb) if verb is not None else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command and its arguments. `--workload NAME` behind a workload's verb says of which workload."""
+        cmd_name, command, rest = super().resolve_command(ctx, args)
+        if cmd_name is None or cmd_name in VERBS:
+            return cmd_name, command, rest
+        wanted, rest = without_workload(rest)
+        if wanted is None:
+            return cmd_name, command, rest
+        having = [name for name in registry.names() if cmd_name in registry.verbs(name)]
+        if wanted not in having:
+            raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
+        return cmd_name, imported(registry.verbs(wanted)[cmd_name]), rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+        sections: dict[str, Mapping[str, Verb]] = {"Commands": VERBS}
+        sections |= {f"Commands of the workload {name}": registry.verbs(name) for name in registry.names()}
+        for title, verbs in sections.items():
+            if verbs:
+                with formatter.section(title):
+                    formatter.write_dl([(name, verb.summary) for name, verb in verbs.items()])
+
+
+def imported(verb: Verb) -> click.Command:
+    """The click command of a verb."""
+    command = registry.imported(verb.target)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of `--workload` among the arguments, if it is there, and all the others."""
+    rest: list[str] = []
+    wanted = None
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument == "--workload":
+            wanted = next(remaining, None)
+            if wanted is None:
+                raise click.BadOptionUsage("--workload", "Option '--workload' requires an argument.")
+        elif argument.startswith("--workload="):
+            wanted = argument.partition("=")[2]
+        else:
+            rest.append(argument)
+    return wanted, rest
 
 
 @click.group(

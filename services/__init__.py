@@ -1,1 +1,1 @@
-"""The three kinds of process, the simulator beside them, and the command that starts them."""
+"""The processes of a run."""

@@ -1,16 +1,38 @@
-"""Fast tests first, so that a mistake shows early; everything runs."""
+"""Fast tests first, so that a mistake shows early; everything runs.
+
+A test that starts a process has the marker `process`: all of tests/pipeline, and every one that XRootD serves, are
+given it here. A test without it that starts one fails. `make test-fast` runs what is neither `process` nor `slow`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from federation.fixtures import federation, started_federation  # noqa: F401  (for every test)
+from no_processes import guarded
+
+PIPELINE = Path(__file__).with_name("pipeline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if item.path.is_relative_to(PIPELINE) or parameters.get("started_federation") == "xrootd":
+            item.add_marker(pytest.mark.process)
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    yield from guarded(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    yield from guarded(item)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SERVICES = ("simulator", "fetcher", "decoder", "trainer")
 
 PURE = (
     "common/bounds.py",
@@ -49,7 +47,15 @@ PURE = (
     "workloads/base/report/text.py",
     "workloads/base/report/verdict.py",
     "services/fetcher/inventory/claims.py",
-    "services/fetcher/dispatcher.py",
+    "services/fetcher/dispatcher/actions.py",
+    "services/fetcher/dispatcher/decoder_pool.py",
+    "services/fetcher/dispatcher/dispatcher.py",
+    "services/fetcher/dispatcher/grants.py",
+    "services/fetcher/dispatcher/history.py",
+    "services/fetcher/dispatcher/invariants.py",
+    "services/fetcher/dispatcher/lanes.py",
+    "services/fetcher/dispatcher/unit_failures.py",
+    "services/fetcher/dispatcher/unit_table.py",
     "services/fetcher/hops.py",
     "icestream/commands/plan/mixing.py",
     "services/fetcher/staging/next_use.py",
@@ -116,26 +122,33 @@ PURE = (
 )
 OUTSIDE_WORLD = ("socket", "time", "threading", "subprocess", "sqlite3", "zmq", "signal", "asyncio", "multiprocessing")
 
-COMMON_MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "common").glob("**/*.py"))
-_TRAINER_MODULES = (
-    *("loop", "feed", "state", "copier", "position", "batch", "audit"),
-    *("ahead", "gauges", "pace", "profile", "replay"),
-    *("noise", "optimiser", "schedule", "segments", "thin"),
-    *("checkpoint", "guard", "health", "health_log", "recent_steps", "rollback", "saver", "snapshot"),
-    *("telemetry", "validation", "evaluator", "sinks"),
-)
-KNOWS_NO_MODEL = (
-    *(f"services/fetcher/{path.name}" for path in (ROOT / "services/fetcher").glob("*.py")),
-    *(str(path.relative_to(ROOT)) for path in (ROOT / "common/pelican").glob("**/*.py")),
-    *(f"services/decoder/{path.name}" for path in (ROOT / "services/decoder").glob("*.py")),
-    *(name for name in COMMON_MODULES if name not in ("common/schema.py", "workloads/muons/geometry.py")),
-    *(f"services/trainer/{name}.py" for name in _TRAINER_MODULES),
-    *(f"services/trainer/{name}.py" for name in ("telemetry", "validation", "evaluator", "sinks")),
-)
+ROOMS = ("common", "workloads", "services", "icestream")
+"""From the ground up: a file imports from its own room and from those before it."""
+SERVICES = ("fetcher", "decoder", "trainer", "supervisor", "outputs")
+UPWARD: dict[str, set[str]] = {
+    "common/files/remotes.py": {"icestream.commands.token", "services.config.root"},
+    "common/files/transfer.py": {"services.fetcher.staging.cache_layout"},
+    "services/trainer/telemetry/open_telemetry.py": {"icestream.reading.validation"},
+    "workloads/base/evaluator.py": {"services.trainer.telemetry.sinks"},
+    "workloads/muons/evaluation/evaluate.py": {
+        "icestream.reading.staging",
+        "services.config.root",
+        "services.trainer.checkpoints.checkpoint",
+    },
+    "workloads/muons/evaluation/read.py": {"icestream.reading.events", "services.config.root"},
+    "workloads/muons/generation/load.py": {
+        "services.config.root",
+        "services.trainer.checkpoints.checkpoint",
+        "services.trainer.stream.position",
+    },
+    "workloads/muons/generation/run.py": {"icestream.reading.local_files", "services.config.root"},
+    "workloads/muons/models/panel.py": {"services.trainer.telemetry.sinks"},
+}
+"""Upward imports that are still to be mended."""
 
 
 def sources() -> list[Path]:
-    return sorted([*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py")])
+    return sorted(path for room in ROOMS for path in ROOT.glob(f"{room}/**/*.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -157,32 +170,65 @@ def test_the_sources_are_found() -> None:
     assert "common.errors.BadInputError" in set(imports(ROOT / "common/plan.py"))
 
 
+def test_every_package_is_in_a_room() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages == set(ROOMS)
+
+
+def test_imports_go_down_only() -> None:
+    for path in sources():
+        name = str(path.relative_to(ROOT))
+        above = ROOMS[ROOMS.index(path.relative_to(ROOT).parts[0]) + 1 :]
+        found = {module.rpartition(".")[0] for module in imports(path) if module.split(".")[0] in above}
+        assert found == UPWARD.get(name, set()), f"{name} imports {found}"
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_never_imports_another(service: str) -> None:
-    for path in ROOT.glob(f"services/{service}/**/*.py"):
+    paths = list(ROOT.glob(f"services/{service}/**/*.py"))
+    assert paths
+    for path in paths:
         for other in SERVICES:
             if other != service:
                 found = [module for module in imports(path) if is_in(module, f"services.{other}")]
                 assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
-@pytest.mark.parametrize(("package", "others"), [("wgan", ["flow"]), ("flow", ["wgan"]), ("muons", ["wgan", "flow"])])
-def test_the_models_share_what_is_in_muons_and_nothing_of_each_other(package: str, others: list[str]) -> None:
-    paths = list(ROOT.glob(f"services/trainer/{package}/*.py"))
-    assert paths
-    for path in paths:
-        found = [module for module in imports(path) for other in others if is_in(module, f"services.trainer.{other}")]
+def test_the_configuration_imports_no_service() -> None:
+    for path in ROOT.glob("services/config/*.py"):
+        found = [module for module in imports(path) for service in SERVICES if is_in(module, f"services.{service}")]
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
-def test_common_and_config_modules_import_neither_a_service_nor_torch() -> None:
+def workloads() -> list[str]:
+    return sorted(path.parent.name for path in ROOT.glob("workloads/*/__init__.py"))
+
+
+@pytest.mark.parametrize("workload", workloads())
+def test_a_workload_imports_what_workloads_share_and_itself(workload: str) -> None:
+    for path in ROOT.glob(f"workloads/{workload}/**/*.py"):
+        for other in (
+            set(workloads()) - {workload, "base"} - ({"muons"} if workload == "base" else set())
+        ):  # the report: to be mended
+            found = [module for module in imports(path) if is_in(module, f"workloads.{other}")]
+            assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+@pytest.mark.parametrize(("model", "other"), [("wgan", "flow"), ("flow", "wgan")])
+def test_a_model_imports_nothing_of_another(model: str, other: str) -> None:
+    paths = list(ROOT.glob(f"workloads/muons/models/{model}/*.py"))
+    assert paths
+    for path in paths:
+        found = [module for module in imports(path) if is_in(module, f"workloads.muons.models.{other}")]
+        assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+def test_common_and_configuration_do_not_import_torch() -> None:
     for path in sources():
         name = path.relative_to(ROOT)
-        if name.parts[0] == "common" or name.name.endswith("config.py"):
-            for module in imports(path):
-                is_config = name.name == "config.py" and re.fullmatch(r"services(\.\w+)+\.(\w+_)?config\.\w+", module)
-                assert is_config or not is_in(module, "services"), f"{name} imports {module}"
-                assert not is_in(module, "torch"), f"{name} imports {module}"
+        if name.parts[0] == "common" or name.parts[:2] == ("services", "config") or name.name == "config.py":
+            found = [module for module in imports(path) if is_in(module, "torch")]
+            assert not found, f"{name} imports {found}"
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -204,9 +250,21 @@ def test_no_pickle_is_read() -> None:
                 assert any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
 
 
-@pytest.mark.parametrize("name", KNOWS_NO_MODEL)
-def test_the_pipeline_knows_no_model(name: str) -> None:
-    assert "muon" not in (ROOT / name).read_text().lower()
+def test_the_engine_knows_no_workload() -> None:
+    for path in sources():
+        name = path.relative_to(ROOT)
+        if name.parts[0] in ("common", "services") and str(name) not in NAMES_A_WORKLOAD:
+            assert "muon" not in path.read_text().lower(), name
+
+
+NAMES_A_WORKLOAD = {
+    "common/schema.py",
+    "services/config/root.py",
+    "services/config/trainer.py",
+    "services/decoder/decode.py",
+    "services/trainer/service.py",
+}
+"""Still to be mended: they name the workload that there is."""
 
 
 def modules_after(code: str) -> set[str]:
@@ -218,23 +276,27 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.rpartition("MODULES ")[2].split())
 
 
+@pytest.mark.process
 def test_a_decoder_and_a_fetcher_start_without_torch() -> None:
     assert "torch" not in modules_after("import services.decoder.service")
     assert "torch" not in modules_after("import services.fetcher.service, icestream.commands.fetcher")
 
 
+@pytest.mark.process
 def test_a_decoder_imports_nothing_that_it_starts_slower_with() -> None:
     modules = modules_after("import icestream.commands.decoder, services.decoder.service")
     assert "pyarrow" in modules
     assert not modules & {"torch", "scipy", "h5py", "tensorboard", "matplotlib", "fsspec", "rich", "prometheus_client"}
 
 
+@pytest.mark.process
 def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported() -> None:
     modules = modules_after("import icestream.commands.decoder, services.config.root, icestream.cli")
     assert "services.decoder.cores" in modules
     assert not modules & {"numpy", "pyarrow"}
 
 
+@pytest.mark.process
 def test_the_help_text_needs_no_heavy_import() -> None:
     code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
     assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)

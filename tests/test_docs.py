@@ -16,56 +16,9 @@ def test_the_configuration_page_is_what_the_configuration_tree_says() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make docs`"
 
 
-def test_the_readmes_file_tree_names_every_module_and_nothing_else() -> None:
-    readme = (ROOT / "README.md").read_text()
-    tree = readme[readme.index("## Files") :]
-    named: set[str] = set()
-    folders: list[tuple[int, str]] = []
-    for line in tree.splitlines():
-        entry = re.match(r"^( {4,})((?:[\w/]+\.py|[\w/]+/)(?:  ?[\w/]+\.py)*)(\s|$)", line)
-        if entry is None:
-            continue
-        depth = len(entry[1])
-        folders = [folder for folder in folders if folder[0] < depth]
-        for name in entry[2].split():
-            path = "".join(folder for _, folder in folders) + name
-            assert (ROOT / path).exists(), f"the README names {path}"
-            named.add(path)
-            if name.endswith("/"):
-                folders.append((depth, name))
-    told_as_folder = (
-        "workloads/muons/simulator/",
-        "workloads/muons/models/wgan/",
-        "workloads/muons/models/flow/",
-        "workloads/muons/models/",
-    )
-    for module in [*ROOT.glob("common/**/*.py"), *ROOT.glob("services/**/*.py")]:
-        path = str(module.relative_to(ROOT))
-        small = module.name in ("__init__.py", "__main__.py", "command.py", "config.py") or path in SMALL
-        if not small and not path.startswith(told_as_folder):
-            assert path in named, f"the README's file tree lacks {path}"
-
-
-SMALL = {
-    "icestream/commands/config.py",
-    "common/options.py",
-    "services/config/wait.py",
-    "common/files/rows.py",
-    "workloads/base/batch.py",
-    "services/trainer/telemetry/window.py",
-}
-
-
-def test_every_promise_of_the_architecture_names_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    promises = text[text.index("## 3. Promises") : text.index("## 4.")]
-    rows = re.findall(r"^\| (\d) \|.*\| (.*) \|$", promises, re.M)
-    assert [number for number, _ in rows] == list("12345678")
-    for number, held_by in rows:
-        paths = re.findall(r"`(tests/[\w/.]+)`", held_by)
-        assert paths, f"promise {number} names no test"
-        for path in paths:
-            assert (ROOT / path).exists(), f"promise {number} names {path}"
+def test_the_readmes_file_tree_is_that_of_the_packages() -> None:
+    section = runpy.run_path(str(ROOT / "docs" / "write_tree.py"))["section"]()
+    assert section in (ROOT / "README.md").read_text(), "run `make docs`"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

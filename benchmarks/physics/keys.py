@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
-    *(f"services/trainer/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
+    *(f"workloads/base/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
     "workloads/muons/models/",
 )
 _WGAN = ("workloads/muons/models/wgan/", *_SHARED)
@@ -52,7 +52,7 @@ def training_key(run: Run) -> str:
 def result_key(run: Run) -> str:
     """Of the metrics of these weights."""
     judged = asdict(run.judged_by or run.source)
-    samplers = f"services/trainer/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
+    samplers = f"workloads/muons/models/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
     code = code_digest((*_EVALUATION, samplers))
     return _digest([training_key(run), judged, run.events, run.c2st, code])
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from benchmarks.physics.present_recipe import PresentRecipe
 from benchmarks.physics.spec import Run
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.base.schedule import learning_rate_factor
 from workloads.base.segments import segment_sum
 from workloads.muons.generation.generator import MuonGenerator
@@ -67,7 +68,7 @@ class Wgan:
 
     def __init__(self, run: Run) -> None:
         self.config = wgan_config(run)
-        self.task = WganTask(self.config, CPU, seed=run.seed)
+        self.task = WganTask(self.config, StepContext(CPU, run.seed))
         for name in run.changes:
             _CHANGES[name](self.task)
 
@@ -166,7 +167,7 @@ class Flow:
 
     def __init__(self, run: Run) -> None:
         self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
-        self.task = FlowTask(self.config, CPU, seed=run.seed)
+        self.task = FlowTask(self.config, StepContext(CPU, run.seed))
 
     @property
     def num_parameters(self) -> int:

@@ -1,1 +1,1 @@
-"""Input files: found, fetched, checked and read."""
+"""Input files: listed, fetched, checked and read."""

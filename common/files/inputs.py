@@ -109,22 +109,22 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
     for line_number, (url, *rest) in entries:
         if url.startswith("@"):
             raise BadInputError(f"@{path}, line {line_number}: a list in a list")
-        if not rest:
-            try:
-                yield from _expand_one(url, remotes)
-            except BadInputError as error:
-                kind = NothingFound if isinstance(error, NothingFound) else BadInputError
-                raise kind(f"@{path}, line {line_number}: {error}") from None
-            continue
-        check_path(url)
-        size, checksum = (*rest, "")[:2]
-        size_bytes = number(size)
-        if size_bytes is None or len(rest) > 2 or (checksum and not is_checksum(checksum)):
-            raise BadInputError(
-                f"@{path}, line {line_number}: expected an input, or URL, size in bytes and (for example) "
-                "adler32=0123abcd, with tabs between"
-            )
-        yield SourceFile(url, size_bytes, checksum)
+        try:
+            yield from [_listed(url, *rest)] if rest else _expand_one(url, remotes)
+        except BadInputError as error:
+            kind = NothingFound if isinstance(error, NothingFound) else BadInputError
+            raise kind(f"@{path}, line {line_number}: {error}") from None
+
+
+def _listed(url: str, size: str, checksum: str = "", *more: str) -> SourceFile:
+    """A line of a list file that has more than an input."""
+    check_path(url)
+    size_bytes = number(size)
+    if size_bytes is None or more or (checksum and not is_checksum(checksum)):
+        raise BadInputError(
+            "expected an input, or URL, size in bytes and (for example) adler32=0123abcd, with tabs between"
+        )
+    return SourceFile(url, size_bytes, checksum)
 
 
 def _expand_local(text: str) -> list[SourceFile]:

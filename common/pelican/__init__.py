@@ -1,1 +1,1 @@
-"""A Pelican federation as a client sees it: discovery, listings, transfers. Used by the fetcher and for outputs."""
+"""Client of a Pelican federation: discovery, listings, transfers."""

@@ -1,5 +1,7 @@
-"""How the processes of a run meet: a lifeline (unix stream) and a control socket (ZeroMQ) for every peer on this host,
-and one encrypted TCP connection for a trainer elsewhere.
+"""Transport: lifelines and control sockets between the processes of a run.
+
+A lifeline (unix stream) and a control socket (ZeroMQ) for every peer on this host, and one encrypted TCP connection for
+a trainer elsewhere.
 
 Lifeline: tells who connects (SO_PEERCRED: the owner only), hands over the arena's descriptor and a name for the
 control socket, and gives end-of-file when the other side is dead, however it died. A peer that closes in good order

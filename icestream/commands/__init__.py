@@ -1,1 +1,1 @@
-"""One module or folder for each verb: options here, work in the rooms below."""
+"""One module or folder for each verb."""

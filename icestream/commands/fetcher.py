@@ -12,7 +12,8 @@ import click
 from common.options import absolute, config_options, input_option, ranges_option, run_dir_option
 from common.process import StopFlag, end_with_parent, start_logging
 from common.run_dir import make_run_dir
-from services.config.root import Config, load_config, store_config
+from icestream.reading.workload import load_run_config
+from services.config.root import Config, store_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, DamagedLedger, damage_named, set_aside
 from services.fetcher.service import FetcherService
 
@@ -34,7 +35,7 @@ def fetcher(
     if warning := make_run_dir(run_dir):
         logger.warning("%s", warning)
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     while not stop:
         try:
             _serve(run_dir, config, stop)

@@ -67,10 +67,10 @@ _ENDING_S = 10.0
 EXAMPLES = """\b
 Examples:
   icestream run -i demo --run-dir runs/demo
-  icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/muons
-  icestream run --run-dir runs/muons                  # goes on where it stopped
+  icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/mine
+  icestream run --run-dir runs/mine                  # goes on where it stopped
   icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
-  icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/muons
+  icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/mine
 
 \b
 Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you can mend, 1 a bug.
@@ -81,6 +81,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @input_option
 @ranges_option
 @run_dir_option
+@click.option("--workload", help="What the files hold: muons, …. Default: told by their columns, else muons.")
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
 @click.option("--trainers", type=int, help="Trainer processes that learn together, one a GPU.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
@@ -106,6 +107,7 @@ def run(
     inputs: tuple[str, ...],
     ranges: str | None,
     run_dir: Path,
+    workload: str | None,
     decoders: str | None,
     trainers: int | None,
     device: str | None,
@@ -133,6 +135,7 @@ def run(
 
     flags = {
         "input": absolute(inputs) or None,
+        "workload": workload,
         "fetcher.ranges": ranges,
         "local.decoders": decoders,
         "local.trainers": trainers,
@@ -184,14 +187,14 @@ def _resolve(
     run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
 ) -> Config:
     """The configuration; for a fresh run without what the old one stored. Before anything is deleted."""
-    from services.config.root import load_config
+    from icestream.reading.workload import load_run_config
 
     with tempfile.TemporaryDirectory() as nothing_stored:
         stored_in = Path(nothing_stored) if fresh or not run_dir.is_dir() else run_dir
-        config = load_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+        config = load_run_config(stored_in, toml=toml, assignments=assignments, flags=flags)
         if "lanes" not in config.stream.model_fields_set:  # not said, and not stored: as many as there are trainers
             flags = flags | {"stream.lanes": config.local.trainers}
-            config = load_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+            config = load_run_config(stored_in, toml=toml, assignments=assignments, flags=flags)
     if config.stream.lanes % config.local.trainers:
         raise BadInputError(
             f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"

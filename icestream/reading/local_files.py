@@ -15,7 +15,8 @@ from common.files.remotes import Remotes
 from common.files.transfer import cache_path
 from common.plan import SourceFile
 from common.redact import shown
-from services.config.root import Config, load_config
+from icestream.reading.workload import load_run_config
+from services.config.root import Config
 
 
 @contextmanager
@@ -38,4 +39,4 @@ def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
 def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
     """The settings for some files. No run directory takes part. Raises BadInputError."""
     with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
-        return load_config(Path(nothing), toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
+        return load_run_config(Path(nothing), toml=toml, assignments=assignments, flags={"input": tuple(inputs)})

@@ -1,1 +1,1 @@
-"""The configuration tree, and the branch of each service."""
+"""The configuration tree: its root, and one branch for each service."""

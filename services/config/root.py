@@ -8,21 +8,22 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
-from common.schema import WORKLOADS, Workload
+from common.schema import Workload
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
 from services.config.trainer import TrainerConfig
+from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
 CONFIG_FILE = "config.json"
@@ -33,7 +34,7 @@ class Config(ConfigBranch):
 
     input: tuple[str, ...] = ()
     """Files, directories, globs or URLs, in any number."""
-    workload: Literal["muons"] = "muons"
+    workload: str = registry.DEFAULT
     """Which ragged columns the run streams."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the plan, the shuffle and the weights."""
@@ -52,7 +53,38 @@ class Config(ConfigBranch):
 
     def stored_workload(self) -> Workload:
         """The workload, read from files as `source` describes them. Raises BadInputError."""
-        return WORKLOADS[self.workload].stored_as(self.source)
+        return registry.workload(self.workload).schema.stored_as(self.source)
+
+    @field_validator("workload")
+    @classmethod
+    def _is_a_workload(cls, workload: str) -> str:
+        if workload not in registry.names():
+            raise ValueError(f"one of {', '.join(registry.names())}")
+        return workload
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_of_the_workload(cls, tree: Any) -> Any:
+        """A workload without a model trains its default one; a model without a workload is trained on its own."""
+        trainer = tree.get("trainer", {}) if isinstance(tree, dict) else None
+        if not isinstance(trainer, dict):
+            return tree
+        if "workload" in tree and "model" not in trainer and tree["workload"] in registry.names():
+            return tree | {"trainer": trainer | {"model": registry.workload(tree["workload"]).default_model}}
+        if "workload" not in tree and isinstance(trainer.get("model"), str):
+            found = [one.name for one in registry.every_workload() if trainer["model"] in one.models]
+            return tree | {"workload": found[0]} if found else tree
+        return tree
+
+    @model_validator(mode="after")
+    def _model_belongs_to_the_workload(self) -> Config:
+        models = registry.workload(self.workload).models
+        if self.trainer.model not in models:
+            raise ValueError(
+                f"trainer.model = {self.trainer.model!r} is no model of workload = {self.workload!r}: use one of"
+                f" {', '.join(models)}"
+            )
+        return self
 
 
 def load_config(

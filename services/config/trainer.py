@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model, field_validator
 
 from common.config import ConfigBranch
 from services.config.health import HealthConfig
-from workloads.muons.models.flow.config import FlowConfig
-from workloads.muons.models.wgan.config import WganConfig
+from workloads import registry
 
 
 class ValidationConfig(ConfigBranch):
@@ -38,10 +37,10 @@ class WandbConfig(ConfigBranch):
     """Words to find the run by."""
 
 
-class TrainerConfig(ConfigBranch):
+class _Settings(ConfigBranch):
     """Read by services/trainer."""
 
-    model: Literal["wgan", "flow"] = "wgan"
+    model: str = registry.workload(registry.DEFAULT).default_model
     """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
     start_from: str = ""
     """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
@@ -84,5 +83,34 @@ class TrainerConfig(ConfigBranch):
     health: HealthConfig = HealthConfig()
     validation: ValidationConfig = ValidationConfig()
     wandb: WandbConfig = WandbConfig()
-    wgan: WganConfig = WganConfig()
-    flow: FlowConfig = FlowConfig()
+
+    @field_validator("model")
+    @classmethod
+    def _is_a_model(cls, model: str) -> str:
+        names = [name for workload in registry.every_workload() for name in workload.models]
+        if model not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return model
+
+    @property
+    def of_model(self) -> ConfigBranch:
+        """The section of the model that is trained."""
+        section = getattr(self, self.model)
+        assert isinstance(section, ConfigBranch)
+        return section
+
+
+if TYPE_CHECKING:
+    TrainerConfig = _Settings
+else:
+    TrainerConfig = create_model(
+        "TrainerConfig",
+        __base__=_Settings,
+        __doc__=_Settings.__doc__,
+        **{
+            name: (model.config, model.config())
+            for workload in registry.every_workload()
+            for name, model in workload.models.items()
+        },
+    )
+    """The settings, with a section for each model of each workload."""

@@ -1,1 +1,1 @@
-"""Decodes leased units into slots of the arena."""
+"""Decoder: leased units decoded into slots of the arena."""

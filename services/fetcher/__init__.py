@@ -1,1 +1,1 @@
-"""Stages source files, plans units, and hosts the dispatcher."""
+"""Fetcher: files staged, units planned, leases dealt out by the dispatcher."""

@@ -247,13 +247,13 @@ class FetcherService:
                     self._remember_bad(files)
                 case EndRun():
                     self._ended = True
-                    if self._dispatcher.plan_ended and not self._dispatcher.units_ahead:
+                    if self._dispatcher.units.ended and not self._dispatcher.units_ahead:
                         self._delete(self._ahead.evict(self._ahead.next_to_plan))
 
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
-        if self._dispatcher.barren_epochs and not self._config.epochs:
+        if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
                 "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
@@ -333,7 +333,7 @@ class FetcherService:
 
     def _current_block(self) -> int:
         """The block that is being dealt out."""
-        units, k = self._dispatcher.units, self._dispatcher.furthest_k
+        units, k = self._dispatcher.units.planned, self._dispatcher.lanes.furthest_k
         return units[k].block if k in units else self._ahead.next_to_plan
 
     def _submit(self, file: int) -> None:
@@ -377,7 +377,7 @@ class FetcherService:
             self._files_planned += len(staged)
             self._events_planned += sum(unit.rows for unit in units)
             self._act(self._dispatcher.add_units(units))
-        if self._ahead.ended and not self._dispatcher.plan_ended:
+        if self._ahead.ended and not self._dispatcher.units.ended:
             self._act(self._dispatcher.end_plan())
 
     def _ask_for_commit(self) -> None:
@@ -392,7 +392,7 @@ class FetcherService:
             )
         now_s = time.monotonic()
         if not self._commit_asked and now_s >= self._next_request_s:
-            at_work = self._dispatcher.num(State.DELIVERED) > 0
+            at_work = self._dispatcher.units.num(State.DELIVERED) > 0
             self._next_request_s = now_s + (_REQUEST_AT_WORK_S if at_work else _REQUEST_S)
             self._committed_by.clear()
             for trainer in self._dispatcher.trainers:
@@ -436,10 +436,10 @@ class FetcherService:
         """Tell the decoders that the run is over, and give them a moment to see it."""
         if not self._ended:
             return
-        for peer in self._dispatcher.decoders:
+        for peer in self._dispatcher.decoders.names:
             self._transport.send(peer, m.Stop())
         deadline_s = time.monotonic() + _LINGER_S
-        while self._dispatcher.num_decoders and time.monotonic() < deadline_s:
+        while self._dispatcher.decoders and time.monotonic() < deadline_s:
             for event in self._transport.poll(_POLL_S):
                 match event:
                     case Received(peer, m.Hello()):  # it came, or came back, too late
@@ -458,10 +458,10 @@ class FetcherService:
             stall=dispatcher.stall,
             staging_full=self._ahead.is_full,
             staged=self._ahead.part_ahead(self._current_block()),
-            decoders=dispatcher.num_staying,
-            decoders_busy=dispatcher.num_busy,
-            slots=dispatcher.slots,
-            slots_filled=dispatcher.num(State.READY) + dispatcher.num(State.DELIVERED),
+            decoders=dispatcher.decoders.num_staying,
+            decoders_busy=dispatcher.decoders.num_busy,
+            slots=dispatcher.units.slots,
+            slots_filled=dispatcher.units.num(State.READY) + dispatcher.units.num(State.DELIVERED),
             trainer_waits=dispatcher.trainer_waits,
             prefetched=dispatcher.prefetched,
         )
@@ -476,9 +476,9 @@ class FetcherService:
         """Decoders wanted, 0 if that is the user's affair; tells those that are too many to leave."""
         if self._scaling is None:
             return 0
-        load = Load(self._dispatcher.num_staying, no_credit, idle) if self._dispatcher.trainers else None
+        load = Load(self._dispatcher.decoders.num_staying, no_credit, idle) if self._dispatcher.trainers else None
         wanted = self._scaling.update(now_s, load)
-        for _ in range(self._dispatcher.num_staying - wanted if load is not None else 0):
+        for _ in range(self._dispatcher.decoders.num_staying - wanted if load is not None else 0):
             self._act(self._dispatcher.retire())
         return wanted
 
@@ -514,15 +514,15 @@ class FetcherService:
             files_bad=self._ledger.num_bad_files(),
             bytes_staged=self._ahead.bytes_held,
             events_planned=self._events_planned,
-            units_planned=dispatcher.next_k,
-            units_leased=dispatcher.num(State.LEASED),
-            units_ready=dispatcher.num(State.READY),
-            units_delivered=dispatcher.num(State.DELIVERED),
-            slots=dispatcher.slots,
-            slots_free=len(dispatcher.free),
+            units_planned=dispatcher.units.next_k,
+            units_leased=dispatcher.units.num(State.LEASED),
+            units_ready=dispatcher.units.num(State.READY),
+            units_delivered=dispatcher.units.num(State.DELIVERED),
+            slots=dispatcher.units.slots,
+            slots_free=len(dispatcher.units.free),
             arena_bytes=self._arena.size_bytes,
-            decoders=dispatcher.num_decoders,
-            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders),
+            decoders=len(dispatcher.decoders),
+            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.names),
             decoders_wanted=wanted,
             decoders_lost=dispatcher.counts["decoders_lost"],
             events_decoded=dispatcher.counts["events_decoded"],

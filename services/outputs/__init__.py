@@ -1,1 +1,1 @@
-"""A run's checkpoints and TensorBoard files, copied to another place, and back."""
+"""Outputs: checkpoints and TensorBoard files copied elsewhere, and back."""

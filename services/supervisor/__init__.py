@@ -1,1 +1,1 @@
-"""`icestream run`: all services of a run on one machine, as child processes."""
+"""Supervisor: every service of a run on one machine, as child processes."""

@@ -1,1 +1,1 @@
-"""Trains a model on the stream of microbatches."""
+"""Trainer: the loop over batches, and its state."""

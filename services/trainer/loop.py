@@ -78,7 +78,7 @@ def train(
                 metrics = state.task.step(fed.batch)
                 state.step += 1
                 state.position = fed.position
-                state.recent.add(metrics[state.averaged])
+                state.recent.add(metrics[state.headline])
                 state.seconds = time.monotonic() - started_s
                 guard.note(state.step, fed.batch, metrics)
                 if audit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,40 +27,39 @@ from services.trainer.ranks.rank_place import device_of, place_from
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
-from services.trainer.state import Task, TrainState
+from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
 from services.trainer.telemetry.open_telemetry import open_telemetry
-from workloads.base.evaluator import Evaluator
-from workloads.muons.models.flow.task import FlowTask
-from workloads.muons.models.panel import MuonPanel
-from workloads.muons.models.wgan.panel import WganPanel
-from workloads.muons.models.wgan.task import WganTask
+from workloads import registry
+from workloads.base.context import StepContext
+from workloads.base.task import Task
+from workloads.base.training import Training
 
 logger = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 60.0
 _STOP = b"\0stop"
 
-TASKS: dict[str, Callable[[Config, torch.device, Ranks], Task]] = {
-    "wgan": lambda config, device, ranks: WganTask(config.trainer.wgan, device, config.seed, **_shared(config, ranks)),
-    "flow": lambda config, device, ranks: FlowTask(config.trainer.flow, device, config.seed, **_shared(config, ranks)),
-}
-_MEANING_OF_WEIGHTS = ("radius_offset_m", "pooling")
-"""Settings of networks that no shape tells of."""
-AVERAGED = {"wgan": "w_gap", "flow": "flow_loss"}
-"""The metric of each model's whose mean over the last steps is told."""
+
+def training_of(config: Config) -> Training:
+    """The training of the configured model."""
+    model = registry.workload(config.workload).models[config.trainer.model]
+    training: Training = registry.imported(model.training)
+    return training
 
 
-def _shared(config: Config, ranks: Ranks) -> dict[str, Any]:
-    """What every model is given."""
-    return {
-        "sum_over_ranks": ranks.sum_,
-        "limits": update_limits(config.trainer.health),
-        "bf16": config.trainer.precision == "bf16",
-        "threads": config.trainer.threads or len(os.sched_getaffinity(0)),
-    }
+def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepContext:
+    """What every model's step is given."""
+    return StepContext(
+        device,
+        config.seed,
+        limits=update_limits(config.trainer.health),
+        sum_over_ranks=ranks.sum_,
+        bf16=config.trainer.precision == "bf16",
+        threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+    )
 
 
 def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
@@ -172,13 +170,15 @@ def _resume(
             if config.transport.connect:
                 remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
             raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
+        training = training_of(config)
         state = TrainState(
-            TASKS[config.trainer.model](config, device, ranks),
+            training.task(config.trainer.of_model, step_context(config, device, ranks)),
             device,
             feed.plan_hash,
             lanes=config.stream.lanes,
             health=config.trainer.health,
-            averaged=AVERAGED[config.trainer.model],
+            headline=training.headline,
+            shown=training.shown,
         )
         if latest is not None:
             path, checkpoint = latest
@@ -191,7 +191,7 @@ def _resume(
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
             if config.trainer.start_from:
                 start_from(Path(config.trainer.start_from), state.task, config)
-        for warning in config.trainer.wgan.warnings() if config.trainer.model == "wgan" else ():
+        for warning in training.warnings(config.trainer.of_model):
             logger.warning(warning)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
     finally:
@@ -212,7 +212,7 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     """Weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
-    meaning = tuple(f"trainer.{config.trainer.model}.network.{name}: " for name in _MEANING_OF_WEIGHTS)
+    meaning = tuple(f"trainer.{config.trainer.model}.{name}: " for name in training_of(config).meaning_of_weights)
     for line in changed_settings(checkpoint["config"], _shown(config)):
         if line.startswith(meaning):  # they would load, and mean something else
             raise BadInputError(
@@ -251,7 +251,8 @@ def pick_device(name: str) -> torch.device:
 def _train(
     run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
 ) -> TrainerStatus:
-    telemetry = open_telemetry(run_dir, config, state, _evaluator(config, state.task), _shown(config), rank=ranks.rank)
+    evaluator = training_of(config).evaluator(state.task, config.seed)
+    telemetry = open_telemetry(run_dir, config, state, evaluator, _shown(config), rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
@@ -281,13 +282,6 @@ def _train(
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
     return status
-
-
-def _evaluator(config: Config, task: Task) -> Evaluator:
-    if isinstance(task, FlowTask):
-        return MuonPanel(task, config.seed)
-    assert isinstance(task, WganTask)
-    return WganPanel(task, config.seed)
 
 
 def _shown(config: Config) -> str:

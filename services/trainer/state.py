@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -14,38 +14,13 @@ from services.config.health import HealthConfig
 from services.trainer.health.health import HealthWatch
 from services.trainer.stream.position import StreamPosition
 from services.trainer.telemetry.window import WindowedMean
-from workloads.base.batch import Batch
+from workloads.base.task import Task
 
 AVERAGED_STEPS = 500
 NEW_PLAN_REMEDY = (
     "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
     "begin this plan, or --fresh to start anew"
 )
-
-
-class Task(Protocol):
-    """A model with its losses and optimisers; the loop knows no more of it."""
-
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        """One optimiser step; 0-dim metrics on the device."""
-
-    def observed(self, metrics: Mapping[str, float]) -> None:
-        """The newest step's metrics have reached the host."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that training goes on from."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). A part that does not fit any more (another optimiser, say) is left out, and logged.
-
-        Raises KeyError, RuntimeError or ValueError if the networks differ.
-        """
-
-    def load_weights(self, state: dict[str, Any]) -> None:
-        """Take over what was learned from another run's state_dict(), and nothing else. Raises as load_state_dict."""
-
-    def scale_learning_rates(self, factor: float) -> None:
-        """Multiply all learning rates by ``factor`` from now on; part of state_dict()."""
 
 
 class TrainState:
@@ -59,9 +34,10 @@ class TrainState:
         *,
         lanes: int = 1,
         health: HealthConfig | None = None,
-        averaged: str = "w_gap",
+        headline: str = "loss",
+        shown: Sequence[str] = (),
     ) -> None:
-        """``averaged``: the metric of the task's whose mean over the last steps is told."""
+        """``headline``: metric whose mean over the last steps is shown; ``shown``: other metrics of the status file."""
         self.task = task
         self.device = device
         self.plan_hash = plan_hash
@@ -71,14 +47,16 @@ class TrainState:
         self.position = StreamPosition.start(lanes)
         self.audit_bytes: tuple[int, ...] = ()
         """Of each rank's file."""
-        self.averaged = averaged
+        self.headline = headline
+        self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
+        """Metrics of the status file."""
         self.recent = WindowedMean(AVERAGED_STEPS, device)
         """Of that metric."""
         self.watch = HealthWatch(health or HealthConfig())
 
     def recent_mean(self) -> dict[str, Tensor]:
         """By its name as a metric."""
-        return {f"{self.averaged}_ma_{AVERAGED_STEPS}": self.recent.mean()}
+        return {f"{self.headline}_ma_{AVERAGED_STEPS}": self.recent.mean()}
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
         """The state as a checkpoint holds it: tensors, numbers and texts."""
@@ -88,7 +66,7 @@ class TrainState:
             "seconds": self.seconds,
             "position": self.position.model_dump_json(),
             "audit_bytes": list(self.audit_bytes),
-            self.averaged: self.recent.state_dict(),
+            self.headline: self.recent.state_dict(),
             "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
             "rng_cpu": torch.get_rng_state(),
@@ -124,7 +102,7 @@ class TrainState:
                 f"the checkpoint at step {self.step} fits no model of this configuration ({reason}): resume with its "
                 "settings, or use --fresh"
             ) from None
-        self.recent.load_state_dict(checkpoint[self.averaged])
+        self.recent.load_state_dict(checkpoint[self.headline])
         self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])
         if self.device.type == "cuda" and checkpoint["rng_cuda"] is not None:

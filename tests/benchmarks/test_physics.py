@@ -141,6 +141,7 @@ def script(text: str):
     return command
 
 
+@pytest.mark.process
 def test_runs_are_made_once_and_after_the_weights_that_they_begin_with(tmp_path: Path) -> None:
     made = runs.in_order((runs.CORSIKA, runs.NO_EMPTIES))
     writes = script(
@@ -158,6 +159,7 @@ def test_runs_are_made_once_and_after_the_weights_that_they_begin_with(tmp_path:
     assert said[-1] == f"0 runs to make, {len(made)} kept; 3 at a time"
 
 
+@pytest.mark.process
 def test_a_run_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
     with pytest.raises(schedule.RunFailed, match=r"(?s)no-empties-all failed.*no such luck"):
         schedule.make_results(
@@ -165,6 +167,7 @@ def test_a_run_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.process
 def test_an_interruption_ends_the_processes(tmp_path: Path) -> None:
     waits = script(
         "if NAME == 'no-empties-all':\n"

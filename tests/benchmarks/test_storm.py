@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.storm import run_storm
 from benchmarks.storm_strikes import STRIKES, VERBS, Record, Victim, forecast
-from benchmarks.storm_verdict import Outcome, silence_s, told, tracebacks
-from tests.pipeline.runs import Processes
+from benchmarks.storm_verdict import Outcome, Processes, silence_s, told, tracebacks
 
 DECODER, FETCHER = 7, 8
 
@@ -74,6 +73,7 @@ def test_a_run_that_trained_one_byte_else_differs() -> None:
     assert one.differences(Outcome({"audit.jsonl": b"b"}, {}, {"trained": 1}, 3, {})) == ["other audits", "other steps"]
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_few_signals_at_a_run_change_nothing(tmp_path: Path) -> None:
     figures = run_storm(tmp_path, seed=1, signals=20, conditions=["files behind a web server"], epochs=2)

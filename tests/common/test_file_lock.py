@@ -63,6 +63,7 @@ def leave_note(run_dir: Path, text: str) -> None:
     lock_file(run_dir).write_text(text)
 
 
+@pytest.mark.process
 def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_path: Path) -> None:
     with held_by_another(tmp_path, "trainer", "node-a") as holder:
         told = (
@@ -73,6 +74,7 @@ def test_a_second_host_is_refused_with_the_name_and_the_time_of_the_first(tmp_pa
         RunLock(tmp_path, "fetcher", "fetcher").close()  # another part of the run
 
 
+@pytest.mark.process
 def test_a_killed_holder_keeps_nobody_out_and_is_named_if_it_was_another_host(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_lock_that_is_let_go_names_nobody(tmp_path: Path) -> None:
     assert lock_file(tmp_path).read_text() == ""
 
 
+@pytest.mark.process
 def test_who_waits_gets_the_lock_when_its_holder_ends(tmp_path: Path) -> None:
     with held_by_another(tmp_path, "run") as holder:
         asked = []
@@ -208,6 +211,7 @@ def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the ledger, which SQLite can't share between hosts
 
 
+@pytest.mark.process
 def test_a_fetcher_on_a_second_host_touches_nothing_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.fetcher.service._LOCK_S", 0.0)
     before = sorted(tmp_path.iterdir())
@@ -218,6 +222,7 @@ def test_a_fetcher_on_a_second_host_touches_nothing_of_the_run(tmp_path: Path, m
     assert made == {LOCKS_FOLDER, "boot-id"}, "no ledger, no status, no configuration"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("host", "refused"), [("node-a", True), ("", False)])
 def test_ranges_are_told_on_the_host_of_the_fetcher_only(tmp_path: Path, host: str, refused: bool) -> None:
     store_config(tmp_path, Config(input=("x",)))

@@ -61,6 +61,7 @@ def comes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.process
 def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(
     start: Callable[[str], subprocess.Popen[str]],
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_stopped_process_is_suspended_and_a_sleeping_one_is_not(
     assert comes_true(lambda: not is_suspended(process.pid))
 
 
+@pytest.mark.process
 def test_a_process_in_uninterruptible_sleep_is_suspended(start: Callable[[str], subprocess.Popen[str]]) -> None:
     """The parent of a vfork sleeps like that until its child ends."""
     process = start("import ctypes; print('here'); c = ctypes.CDLL(None); c.vfork() or c.pause()")

@@ -244,6 +244,7 @@ raise RuntimeError("uncaught " + token)
 """
 
 
+@pytest.mark.process
 def test_no_log_of_any_library_and_no_traceback_shows_a_token() -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, cwd=root)

@@ -497,6 +497,7 @@ def child() -> Iterator[Child]:
         process.wait()
 
 
+@pytest.mark.process
 def test_a_trainer_that_is_killed_is_lost_at_once(serve: Serve, config: TransportConfig, child: Child) -> None:
     server, where = serve(config)  # heartbeats would take 20 s
     process = child(where)
@@ -510,6 +511,7 @@ def test_a_trainer_that_is_killed_is_lost_at_once(serve: Serve, config: Transpor
     assert events == [Lost(event.peer)]
 
 
+@pytest.mark.process
 def test_a_killed_trainers_connection_is_seen_as_ended_before_it_is_reported(
     serve: Serve, config: TransportConfig, child: Child
 ) -> None:
@@ -527,6 +529,7 @@ def test_a_killed_trainers_connection_is_seen_as_ended_before_it_is_reported(
     assert poll_until_lost(server) == [Lost(event.peer)]
 
 
+@pytest.mark.process
 def test_a_trainer_that_hangs_is_lost_after_the_heartbeats_timeout(
     serve: Serve, config: TransportConfig, child: Child
 ) -> None:
@@ -551,6 +554,7 @@ while True:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_trainer_learns_that_the_fetcher_was_killed_or_hangs(
     tmp_path: Path, config: TransportConfig, number: signal.Signals

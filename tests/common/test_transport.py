@@ -375,6 +375,7 @@ def child(run_dir: Path, config: TransportConfig) -> Iterator[subprocess.Popen[b
     process.wait()
 
 
+@pytest.mark.process
 def test_a_fence_kills_a_process_that_hangs(server: ServerTransport, child: subprocess.Popen[bytes]) -> None:
     (event,) = poll_for(server, 1)
     child.send_signal(signal.SIGSTOP)  # a stopped process can't be told, only killed
@@ -384,12 +385,14 @@ def test_a_fence_kills_a_process_that_hangs(server: ServerTransport, child: subp
     assert server.fence(event.peer), "who is gone needs no fence"
 
 
+@pytest.mark.process
 def test_a_killed_process_is_lost(server: ServerTransport, child: subprocess.Popen[bytes]) -> None:
     (event,) = poll_for(server, 1)
     child.kill()
     assert poll_until_lost(server) == [Lost(event.peer)]
 
 
+@pytest.mark.process
 def test_who_can_not_be_seen_can_not_be_fenced(
     server: ServerTransport, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +493,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.process
 def test_what_a_killed_fetcher_left_is_removed(run_dir: Path, config: TransportConfig, arena: Arena) -> None:
     killed = subprocess.run([sys.executable, "-c", SERVER, str(run_dir), config.sockets], cwd=ROOT, timeout=60)
     assert killed.returncode == -signal.SIGKILL

@@ -67,6 +67,7 @@ def test_a_file_is_put_with_a_token(filesystem: NewFilesystem, federation: Feder
     assert (federation.root / f"private/up/{federation.kind}.bin").read_bytes() == b"new"
 
 
+@pytest.mark.process
 def test_an_unmodified_process_reads_with_the_token_of_its_environment(
     filesystem: NewFilesystem, federation: Federation, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def icestream_run(run_dir: Path, *arguments: str) -> Result:
     return result
 
 
+@pytest.mark.process
 def test_a_run_tells_where_everything_is_and_ends_with_a_summary(tmp_path: Path) -> None:
     result = icestream_run(tmp_path, "-i", "/data/demo", "-i", "/data/more", "--decoders", "1")
     assert result.exit_code == 0
@@ -72,6 +73,7 @@ def test_a_run_tells_where_everything_is_and_ends_with_a_summary(tmp_path: Path)
     assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 10, True)
 
 
+@pytest.mark.process
 def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[str, list[str]]) -> None:
     services["trainer"][2] = "8"
     result = icestream_run(tmp_path, "-i", "demo")
@@ -79,6 +81,7 @@ def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[
     assert "Error: events do not add up" in result.output
 
 
+@pytest.mark.process
 def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: dict[str, list[str]]) -> None:
     services["trainer"] = [REFUSAL]
     result = icestream_run(tmp_path, "-i", "demo", "--new-plan")
@@ -87,6 +90,7 @@ def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: di
     assert json.loads((tmp_path / "summary.json").read_text())["exit_code"] == 2
 
 
+@pytest.mark.process
 def test_a_run_that_is_refused_leaves_the_stored_configuration_as_it_was(
     tmp_path: Path, services: dict[str, list[str]]
 ) -> None:
@@ -97,6 +101,7 @@ def test_a_run_that_is_refused_leaves_the_stored_configuration_as_it_was(
     assert (tmp_path / "config.json").read_text() == stored
 
 
+@pytest.mark.process
 def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
     flags = "--decoders 1 --device cpu --epochs 3 --max-steps 7 --seed 5 --strict --set stream.slots=4"
     icestream_run(tmp_path, "-i", "/data/demo", *flags.split())
@@ -111,6 +116,7 @@ def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
     assert stored["fetcher"]["strict"] is True
 
 
+@pytest.mark.process
 def test_decoders_may_be_auto(tmp_path: Path) -> None:
     result = icestream_run(tmp_path, "-i", "/data/demo", "--decoders", "auto")
     assert "fetcher, decoders as needed, trainer" in result.output
@@ -147,6 +153,7 @@ def fill(run_dir: Path) -> None:
     (run_dir / "notes.txt").touch()
 
 
+@pytest.mark.process
 def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> None:
     fill(tmp_path / "run")
     (tmp_path / "data").mkdir()
@@ -159,6 +166,7 @@ def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> N
     assert (tmp_path / "data" / "precious").exists()
 
 
+@pytest.mark.process
 def test_fresh_deletes_the_former_models_report_which_export_would_take_for_the_new_ones(tmp_path: Path) -> None:
     report = tmp_path / "evaluation" / "report.json"
     report.parent.mkdir()
@@ -174,6 +182,7 @@ def test_fresh_without_a_terminal_needs_yes(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("answer", "deleted"), [(True, True), (False, False)])
 def test_fresh_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, deleted: bool) -> None:
     fill(tmp_path)
@@ -187,6 +196,7 @@ def test_fresh_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "checkpoints").exists() is not deleted
 
 
+@pytest.mark.process
 def test_fresh_has_nothing_to_ask_in_a_new_directory(tmp_path: Path) -> None:
     assert icestream_run(tmp_path / "run", "--fresh", "-i", "demo").exit_code == 0
 
@@ -199,6 +209,7 @@ def test_fresh_without_an_input_deletes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("place", ["", "checkpoints", "checkpoints/best.pt"])
 def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, place: str) -> None:
     run_dir = tmp_path / "run"
@@ -211,6 +222,7 @@ def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, pla
     assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
 
 
+@pytest.mark.process
 def test_all_files_of_a_run_are_its_owners_alone_whatever_the_umask(tmp_path: Path) -> None:
     assert icestream_run(tmp_path / "runs" / "one", "-i", "demo").exit_code == 0
     made = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
@@ -232,6 +244,7 @@ def test_a_run_directory_that_every_user_may_write_to_is_refused(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_run_directory_that_its_group_may_write_to_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o775)
     result = icestream_run(tmp_path, "-i", "demo")
@@ -239,6 +252,7 @@ def test_a_run_directory_that_its_group_may_write_to_is_told(tmp_path: Path) -> 
     assert result.exit_code == 0
 
 
+@pytest.mark.process
 def test_a_run_directory_of_somebody_else_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(tmp_path, 12345, -1) if os.getuid() == 0 else monkeypatch.setattr("os.geteuid", lambda: 12345)
     assert f"Warning: {tmp_path}: belongs to user" in icestream_run(tmp_path, "-i", "demo").output
@@ -256,6 +270,7 @@ def test_fresh_deletes_nothing_under_a_run_or_a_service_that_is_active(
     assert (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.process
 def test_a_second_run_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     with RunLock(tmp_path, "run", "icestream run"), pytest.raises(BadInputError, match="the run is in use by"):
         icestream_run(tmp_path, "-i", "demo")
@@ -280,6 +295,7 @@ def stored_lanes(run_dir: Path) -> int:
     return lanes
 
 
+@pytest.mark.process
 def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Path) -> None:
     # Once one trainer has ended the others get so long, and a busy machine may start them one after the other.
     patient = ("--set", "local.stop_timeout_s=60")
@@ -292,6 +308,7 @@ def test_as_many_lanes_as_trainers_unless_they_are_given_or_stored(tmp_path: Pat
     assert stored_lanes(tmp_path / "b") == 4
 
 
+@pytest.mark.process
 def test_lanes_that_trainers_can_not_share_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"local\.trainers = 2, but stream\.lanes = 3"):
         icestream_run(tmp_path, "-i", "demo", "--trainers", "2", "--set", "stream.lanes=3")

@@ -87,6 +87,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         yield Home(folder, here)
 
 
+@pytest.mark.process
 def test_a_token_is_got_shown_renewed_and_used_and_stands_nowhere_but_in_its_file(home: Home) -> None:
     home.here.flow.answers = ["pending"]
     got = home.icestream("token", "-i", INPUT, "--issuer", home.here.issuer.url)
@@ -120,6 +121,7 @@ def test_a_token_is_got_shown_renewed_and_used_and_stands_nowhere_but_in_its_fil
         assert not any(secret in text for text in texts)
 
 
+@pytest.mark.process
 def test_whether_a_token_suffices_is_the_exit_code(home: Home) -> None:
     none = home.icestream("token", "--show", "-i", INPUT)
     assert (none.returncode, "no token" in none.stdout) == (2, True)
@@ -137,6 +139,7 @@ def test_whether_a_token_suffices_is_the_exit_code(home: Home) -> None:
     assert (local.returncode, "no token is needed" in local.stdout) == (0, True)
 
 
+@pytest.mark.process
 def test_what_is_missing_is_asked_for_in_one_line(home: Home) -> None:
     for arguments, told in (
         ([], "-i/--input"),

@@ -1,7 +1,7 @@
 """What can happen to a process, and at which instant of its work: the fault of a test, and the proof that it happened.
 
-A test starts the services through `faulty_services.py`, which reads the fault from the environment, wraps the function
-at whose call the instant is, and runs the real command. The first process that reaches the instant writes the marker,
+`faulty_services.py` reads the fault from the environment of the process and wraps the function at whose call the
+instant is, before the process runs its command. The first process that reaches the instant writes the marker,
 meets the fault, and is the last to do so. Of several faults, each waits for the one before to be over. The services
 themselves know nothing of it.
 """

@@ -1,7 +1,6 @@
-"""`python faulty_services.py VERB …` is `icestream VERB …`, but for the fault that the environment names.
+"""The faults that the environment names, put into a process of icestream before it runs its command.
 
-Children of `run` are started the same way. Only functions that other modules import by name are wrapped, where they are
-defined and before anybody has imported them.
+Every process that the tests fork (`zygote.py`) calls `arrange_faults`; without one of the variables nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from faults import VARIABLE, Fault, faults_of, meet
-
-from icestream.cli import main
 
 PACE_VARIABLE = "PACE"
 """Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
@@ -105,13 +100,17 @@ INSTANTS = {
 
 
 def wrap(function: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``wrapper(function)`` in the function's place."""
+    """Put ``wrapper(function)`` in the function's place, also where it was imported by name."""
     module, _, path = function.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
     for each in classes:
         owner = getattr(owner, each)
-    setattr(owner, name, wrapper(getattr(owner, name)))
+    real = getattr(owner, name)
+    places = [owner] if classes else [each for each in sys.modules.values() if vars(each).get(name) is real]
+    wrapped = wrapper(real)
+    for place in places:
+        setattr(place, name, wrapped)
 
 
 def arrange(fault: Fault) -> None:
@@ -211,39 +210,24 @@ def train_at_once() -> None:
     wrap("workloads.muons.models.wgan.task:WganTask.step", lambda function: lambda task, batch: dict(metrics))
 
 
-def start_children_the_same_way() -> None:
-    """Have `icestream run` start its children by this file."""
-
-    def wrapper(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
-        def wrapped(*arguments: Any, **options: Any) -> list[str]:
-            words = command(*arguments, **options)
-            at = words.index("-m")
-            return [*words[:at], __file__, *words[at + 2 :]]
-
-        return wrapped
-
-    wrap("services.supervisor.supervisor:service_command", wrapper)
-
-
-if __name__ == "__main__":
-    verb = sys.argv[1]
-    if verb == "run":
-        start_children_the_same_way()
-    if VARIABLE in os.environ:
-        for fault in faults_of(os.environ[VARIABLE]):
+def arrange_faults(verb: str) -> None:
+    """Have this process, which is about to run ``icestream VERB``, meet what the environment names."""
+    told = os.environ
+    if VARIABLE in told:
+        for fault in faults_of(told[VARIABLE]):
             if fault.verb == verb:
                 arrange(fault)
-    if PACE_VARIABLE in os.environ and verb == "trainer":
-        match os.environ[PACE_VARIABLE].split():
-            case ["0"]:
-                train_at_once()
-            case [pause_s, num_steps]:
-                slow_down(float(pause_s), int(num_steps))
-    if AGAIN_VARIABLE in os.environ and verb == "fetcher":
-        try_again_after(float(os.environ[AGAIN_VARIABLE]))
-    if DIVERGE_VARIABLE in os.environ and verb == "trainer":
-        unit, times = os.environ[DIVERGE_VARIABLE].split()
+    if AGAIN_VARIABLE in told and verb == "fetcher":
+        try_again_after(float(told[AGAIN_VARIABLE]))
+    if verb != "trainer":
+        return
+    match told.get(PACE_VARIABLE, "").split():
+        case ["0"]:
+            train_at_once()
+        case [pause_s, num_steps]:
+            slow_down(float(pause_s), int(num_steps))
+    if DIVERGE_VARIABLE in told:
+        unit, times = told[DIVERGE_VARIABLE].split()
         diverge(int(unit), int(times))
-    if DIVERGE_TOGETHER_VARIABLE in os.environ and verb == "trainer":
-        diverge_together(int(os.environ[DIVERGE_TOGETHER_VARIABLE]))
-    main()
+    if DIVERGE_TOGETHER_VARIABLE in told:
+        diverge_together(int(told[DIVERGE_TOGETHER_VARIABLE]))

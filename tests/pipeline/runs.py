@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from forked import Forked
+from zygote import MODULE
 
 from common.status import FetcherStatus, TrainerStatus, read_status
 
 PATIENCE_S = 240.0
 _POLL_S = 0.01
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent
-ICESTREAM = ("-m", "icestream")
-FAULTY_ICESTREAM = (str(Path(__file__).with_name("faulty_services.py")),)
-"""Instead of ICESTREAM: the same commands, with a fault in one of them."""
+ICESTREAM = ("-m", MODULE)
+"""Program of a new interpreter."""
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ def settings(*assignments: str) -> list[str]:
 class Process:
     """One command that a test has started, with its output in a file."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Forked
     output_path: Path
 
     @property
@@ -97,24 +98,36 @@ class Processes:
         verb: str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
-        program: Sequence[str] = ICESTREAM,
+        program: Sequence[str] = (),
     ) -> Process:
-        """`icestream VERB --run-dir RUN …` in a process group of its own."""
+        """`icestream VERB --run-dir RUN …` in a session of its own.
+
+        It is forked from a process that has imported everything, or, with ``program``, a new interpreter that runs it.
+        """
         output_path = self.logs / f"{len(self.started)}-{verb}.log"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
+        variables = inherited | {"OMP_NUM_THREADS": "1"} | dict(environment or {})
+        command = [sys.executable, *(program or ICESTREAM), verb, "--run-dir", str(self.run_dir), *arguments]
+        popen: subprocess.Popen[bytes] | Forked
         with output_path.open("wb") as output:
-            popen = subprocess.Popen(
-                [sys.executable, *program, verb, "--run-dir", str(self.run_dir), *arguments],
-                cwd=PACKAGE_ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=inherited | {"OMP_NUM_THREADS": "1"} | dict(environment or {}),
-                start_new_session=True,
-            )
-        process = Process(popen, output_path)
-        self.started.append(process)
-        return process
+            if not program:
+                popen = Forked(command, output=output.fileno(), environment=variables, cwd=PACKAGE_ROOT)
+            else:
+                popen = subprocess.Popen(
+                    command,
+                    cwd=PACKAGE_ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=variables,
+                    start_new_session=True,
+                )
+        return self.add(popen, output_path)
+
+    def add(self, popen: subprocess.Popen[bytes] | Forked, output_path: Path) -> Process:
+        """A process of the run that was started otherwise."""
+        self.started.append(Process(popen, output_path))
+        return self.started[-1]
 
     def finish(self, process: Process) -> int:
         """Wait for the end of a process; its exit code."""
@@ -205,8 +218,7 @@ class Processes:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            is_icestream = b"icestream" in words or FAULTY_ICESTREAM[0].encode() in words
-            is_of_run = str(self.run_dir).encode() in words and is_icestream
+            is_of_run = str(self.run_dir).encode() in words and MODULE.encode() in words
             if is_of_run and fields[0] not in "ZX" and (not verb or verb.encode() in words):
                 found.append((int(fields[19]), int(entry.name)))  # start time, pid
         return [pid for _, pid in sorted(found)]

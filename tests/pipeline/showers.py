@@ -13,7 +13,7 @@ from runs import Processes, Summary, same
 NUM_FILES = 3
 EVENTS_PER_FILE = 2_000
 ROW_GROUP_EVENTS = 200
-EPOCHS = 3
+EPOCHS = 2
 
 
 @dataclass(frozen=True)

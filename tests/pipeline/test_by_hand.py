@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from runs import Processes, kill, settings
+from runs import ICESTREAM, Processes, kill, settings
 from showers import Undisturbed
 
 pytestmark = pytest.mark.slow
@@ -50,16 +50,16 @@ def test_services_started_one_by_one_in_a_long_path_trainer_first_make_the_same_
     tmp_path: Path, processes: Processes, command: list[str], undisturbed: Undisturbed, sockets: str
 ) -> None:
     processes.run_dir = tmp_path / ("long" * 20) / ("longer" * 20) / "run"  # a socket's path has 107 bytes
-    environment = {"ICESTREAM_TRANSPORT__SOCKETS": sockets}
-    trainer = processes.start("trainer", environment=environment)
-    decoders = [processes.start("decoder", environment=environment) for _ in range(2)]
+    how = {"environment": {"ICESTREAM_TRANSPORT__SOCKETS": sockets}, "program": ICESTREAM}
+    trainer = processes.start("trainer", **how)
+    decoders = [processes.start("decoder", **how) for _ in range(2)]
     for process in (trainer, *decoders):
         processes.wait_in(
             process, lambda process=process: "waiting for a run to be started in" in process.output(), "its waiting"
         )
     *inputs_and_settings, _, epochs = command
     options = [*inputs_and_settings, *settings(f"epochs={epochs}")]
-    fetcher = processes.start("fetcher", *options, environment=environment)
+    fetcher = processes.start("fetcher", *options, **how)
     for process in (trainer, fetcher, *decoders):
         assert processes.finish(process) == 0, processes.report()
     undisturbed.assert_same(processes)

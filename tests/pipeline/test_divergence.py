@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, same, settings
+from runs import SMALL_STREAM, Processes, same, settings
 from showers import Showers, Undisturbed
 from test_remote_input import Server, bytes_under, server, urls
 
@@ -26,7 +26,7 @@ def health_lines(processes: Processes) -> list[dict[str, object]]:
 def test_a_batch_that_training_fails_on_comes_again_and_every_event_counts_once(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start("run", *command, environment={"DIVERGE": f"{UNIT} 2"}, program=FAULTY_ICESTREAM)
+    run = processes.start("run", *command, environment={"DIVERGE": f"{UNIT} 2"})
     assert processes.finish(run) == 0, processes.report()
     assert processes.audit() == undisturbed.audit
     assert processes.summary().events == undisturbed.summary.events
@@ -51,7 +51,7 @@ def test_files_that_were_evicted_are_staged_again_when_training_goes_back_behind
         "trainer.log_every=1",
     )
     arguments = [*urls(server, names), *options]
-    run = processes.start("run", *arguments, environment={"DIVERGE": "13 1"}, program=FAULTY_ICESTREAM)
+    run = processes.start("run", *arguments, environment={"DIVERGE": "13 1"})
     assert processes.finish(run) == 0, processes.report()
     actions = [line["action"] for line in health_lines(processes) if line["verdict"] == "critical"]
     assert actions == ["went back to step 0, learning rates times 0.5"]
@@ -90,7 +90,7 @@ def test_trainers_that_learn_together_go_back_together_and_every_event_counts_on
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
     arguments = [*command, *LANES, "--trainers", "2"]
-    run = processes.start("run", *arguments, environment={"DIVERGE_TOGETHER": "33"}, program=FAULTY_ICESTREAM)
+    run = processes.start("run", *arguments, environment={"DIVERGE_TOGETHER": "33"})
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary().events == undisturbed.summary.events
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from faulty_services import PACE_VARIABLE
-from runs import FAULTY_ICESTREAM, Process, Processes, kill, settings
+from runs import Process, Processes, kill, settings
 from showers import Undisturbed
 from watch import Watch
 
@@ -60,7 +60,7 @@ def test_three_decoders_then_one_then_four_change_nothing(
     processes: Processes, command: list[str], undisturbed: Undisturbed, watch: Watch
 ) -> None:
     arguments = [*command, *NEVER_AGAIN, "--decoders", "3"]
-    run = processes.start("run", *arguments, program=FAULTY_ICESTREAM, environment={PACE_VARIABLE: "0.02 240"})
+    run = processes.start("run", *arguments, environment={PACE_VARIABLE: "0.02 240"})
     trainer = stop_the_trainer_at(processes, run, 5)
     processes.wait_in(run, lambda: processes.fetcher.decoders == 3, "three decoders")
     processes.wait_in(run, lambda: processes.fetcher.events_decoded > 0, "their work")
@@ -117,7 +117,7 @@ def test_a_trainer_a_hundred_times_slower_is_named_as_the_bottleneck_and_changes
     step_s = undisturbed.summary["seconds_total"] / undisturbed.steps
     num_steps = math.ceil(SLOW_S / (TIMES * step_s))
     pace = {PACE_VARIABLE: f"{TIMES * step_s} {num_steps}"}
-    run = processes.start("run", *command, program=FAULTY_ICESTREAM, environment=pace)
+    run = processes.start("run", *command, environment=pace)
     slow = processes.wait_in(run, watch.until(lambda: stalled(processes, "no_free_slot")), "the hint at the trainer")
     assert slow.bottleneck == "trainer"
     finish(processes, run, watch)
@@ -130,7 +130,7 @@ def test_a_trainer_a_hundred_times_faster_is_not_named_as_the_bottleneck_and_cha
 ) -> None:
     only_stream = settings("trainer.checkpoint_every=1000000", "trainer.log_every=1000000")
     endless = [*command, "--epochs", "0", "--decoders", "1", *only_stream]
-    run = processes.start("run", *endless, program=FAULTY_ICESTREAM, environment={PACE_VARIABLE: "0"})
+    run = processes.start("run", *endless, environment={PACE_VARIABLE: "0"})
     processes.wait_in(run, watch.until(lambda: processes.trainer.step > undisturbed.steps), "the fourth epoch's end")
     fast = processes.wait_in(run, watch.until(lambda: stalled(processes, "no_credit")), "the hint at the decoders")
     assert fast.bottleneck == "decoders"

@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 from faults import Fault, Met, environment, is_stopped, met
-from runs import FAULTY_ICESTREAM, SMALL_STREAM, Process, Processes, kill, settings
+from runs import SMALL_STREAM, Process, Processes, kill, settings
 from showers import Showers, Undisturbed
 from watch import Watch
 
@@ -88,7 +88,7 @@ def fault_of(moment: str, number: str) -> Fault:
 def start(processes: Processes, command: list[str], moments: list[str], number: str) -> Process:
     """`icestream run` whose processes meet the signal at these moments, one after the other."""
     faults = environment([fault_of(moment, number) for moment in moments], processes.logs)
-    return processes.start("run", *command, program=FAULTY_ICESTREAM, environment=faults)
+    return processes.start("run", *command, environment=faults)
 
 
 def await_fault(processes: Processes, watch: Watch, run: Process, index: int = 0) -> Met:
@@ -216,7 +216,7 @@ def test_all_processes_stopped_at_once_and_continued_change_nothing(
 
 def start_by_hand(processes: Processes, command: list[str], fault: Fault) -> list[Process]:
     """Fetcher, two decoders and the trainer, each started on its own."""
-    how = {"program": FAULTY_ICESTREAM, "environment": environment([fault], processes.logs)}
+    how = {"environment": environment([fault], processes.logs)}
     return [
         processes.start("fetcher", *command, **how),
         *(processes.start("decoder", **how) for _ in range(2)),

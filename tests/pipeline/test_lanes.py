@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from runs import PACKAGE_ROOT, Process, Processes, kill, settings
 
 pytestmark = pytest.mark.slow
@@ -20,18 +20,11 @@ LANES = ("stream.lanes=2", "epochs=2")
 def start_rank(processes: Processes, rank: int, ranks: int) -> Process:
     output_path = processes.logs / f"{len(processes.started)}-rank.log"
     program = str(Path(__file__).with_name("rank.py"))
+    command = [sys.executable, program, "trainer", "--run-dir", str(processes.run_dir), str(rank), str(ranks)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with output_path.open("wb") as output:
-        popen = subprocess.Popen(
-            [sys.executable, program, "trainer", "--run-dir", str(processes.run_dir), str(rank), str(ranks)],
-            cwd=PACKAGE_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE_ROOT)},
-            start_new_session=True,
-        )
-    processes.started.append(Process(popen, output_path))
-    return processes.started[-1]
+        popen = Forked(command, output=output.fileno(), environment=environment, cwd=PACKAGE_ROOT)
+    return processes.add(popen, output_path)
 
 
 def by_lane(lines: list[str]) -> dict[int, list[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import FAULTY_ICESTREAM, SMALL_STREAM, Processes, Summary, settings
+from runs import SMALL_STREAM, Processes, Summary, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
 BOUND_BY_PERMISSIONS = (
@@ -115,7 +115,7 @@ def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_ro
         pq.write_table(showers.tables[0], path, row_group_size=ROW_GROUP_EVENTS)
     command = ["-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=2", "fetcher.blocks_ahead=5")]
     # No more is decoded than three slots hold, of 25 units, before the steps are made.
-    run = processes.start("run", *command, program=FAULTY_ICESTREAM, environment={"PACE": "1 3"})
+    run = processes.start("run", *command, environment={"PACE": "1 3"})
     processes.wait_in(run, lambda: processes.fetcher.files_planned == num_good + 2, "the plan")
     os.truncate(truncated, 5_000)
     part = tmp_path / "new"

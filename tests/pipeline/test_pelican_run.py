@@ -1,7 +1,7 @@
 """Whole runs from a federation, with what can go wrong there: each case with its outcome.
 
-tests/common/pelican asks light servers and XRootD for the same, a request at a time. Here XRootD serves whole runs, odd names
-and the rest of a file; what else can happen to a run is the same with light servers.
+tests/common/pelican asks light servers and XRootD for the same, a request at a time. Here XRootD serves whole runs, odd
+names and the rest of a file; what else can happen to a run is the same with light servers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from faulty_services import AGAIN_VARIABLE
 from federation.federation import Federation
-from runs import FAULTY_ICESTREAM, PATIENCE_S, SMALL_STREAM, Process, Processes, settings
+from runs import PATIENCE_S, SMALL_STREAM, Process, Processes, settings
 from showers import EPOCHS, Showers, Undisturbed
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def arguments(served: Served, *more: str) -> list[str]:
 
 def start_impatient(processes: Processes, command: list[str], environment: dict[str, str]) -> Process:
     """`icestream run` that soon tries again what may pass."""
-    return processes.start("run", *command, program=FAULTY_ICESTREAM, environment=environment | {AGAIN_VARIABLE: "0.5"})
+    return processes.start("run", *command, environment=environment | {AGAIN_VARIABLE: "0.5"})
 
 
 def problem(processes: Processes) -> str:

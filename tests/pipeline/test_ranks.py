@@ -243,8 +243,7 @@ def start_torchrun_rank(processes: Processes, rank: int, port: int, **environmen
             env=os.environ | variables,
             start_new_session=True,
         )
-    processes.started.append(Process(popen, output_path))
-    return processes.started[-1]
+    return processes.add(popen, output_path)
 
 
 def free_port() -> int:

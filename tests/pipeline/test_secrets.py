@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from runs import Processes
+from runs import ICESTREAM, Processes
 
 SECRETS = {"BEARER_TOKEN": "x", "WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "OTEL_EXPORTER_OTLP_HEADERS": "a=x"}
 WANTED = {"fetcher": {"BEARER_TOKEN", "AWS_SECRET_ACCESS_KEY"}, "decoder": set(), "trainer": set(), "outputs": set()}
@@ -15,7 +15,7 @@ def test_the_processes_of_a_run_get_only_the_secrets_that_they_need(
     processes: Processes, command: list[str], tmp_path: Path
 ) -> None:
     destination = ["--set", f"outputs.destination={tmp_path / 'copies'}"]
-    run = processes.start("run", *command, *destination, environment=SECRETS)
+    run = processes.start("run", *command, *destination, environment=SECRETS, program=ICESTREAM)
 
     def all_there() -> dict[str, int] | None:
         found = children(run.pid)
@@ -35,6 +35,6 @@ def children(parent: int) -> dict[str, int]:
     found = {}
     for pid in pids:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "services" in words[:-1]:
-            found[words[words.index("services") + 1]] = int(pid)
+        if "icestream" in words[:-1]:
+            found[words[words.index("icestream") + 1]] = int(pid)
     return found

@@ -1,1 +1,1 @@
-"""What workloads share."""
+"""What workloads share: interface, batch, step, report."""

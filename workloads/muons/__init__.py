@@ -1,1 +1,1 @@
-"""Muon bundles: a conditional generator."""
+"""Muon bundles for given primaries: a conditional generator."""

@@ -1,1 +1,1 @@
-"""HDF5 files."""
+"""HDF5 files of flat tables."""

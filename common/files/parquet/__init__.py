@@ -1,1 +1,1 @@
-"""Parquet files."""
+"""Parquet files: footer, pages, columns."""

@@ -1,0 +1,1 @@
+"""Tokens of a federation: found, acquired, renewed."""

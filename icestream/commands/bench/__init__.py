@@ -1,1 +1,1 @@
-"""`icestream bench`."""
+"""`icestream bench`: speed of this machine."""

@@ -25,11 +25,9 @@ from services.fetcher.inventory.ranges import make_ranges
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
 from services.trainer.stream.copier import copy_to_host
+from workloads import registry
 from workloads.base.batch import Batch, Microbatch
-from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
-_PRESET = "bench"
 _SPARE = 1.25
 """Simulated events above what the batches need: a batch may be larger than asked for."""
 
@@ -55,10 +53,15 @@ def batches_from_files(config: Config, num_batches: int, device: torch.device) -
 
 
 def simulated_batches(config: Config, num_batches: int, device: torch.device) -> list[Batch]:
-    """Batches of events of the simulator's `bench` preset, through files and decoding like any others."""
+    """Batches of events of the workload's simulator, through files and decoding like any others.
+
+    Raises BadInputError if the workload has no simulator.
+    """
+    if (sample := registry.sample(config.workload)) is None:
+        raise BadInputError(f"the workload {config.workload} has no simulator: name files with -i")
     num_events = int(num_batches * config.stream.batch_events * _SPARE) + config.stream.lanes
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
-        write_dataset(Path(folder), preset(_PRESET), DatasetPlan(num_events, 1, config.seed), overwrite=True)
+        sample(Path(folder), num_events, config.seed)
         return batches_from_files(config.model_copy(update={"input": (folder,)}), num_batches, device)
 
 

@@ -13,9 +13,9 @@ import torch
 
 from common.summary import SUMMARY_FILE
 from icestream.commands.bench.batches import batches_from_files, simulated_batches
-from services.config.root import load_config
+from icestream.reading.workload import load_run_config
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import TASKS, pick_device, set_up_torch
+from services.trainer.service import pick_device, set_up_torch, step_context, training_of
 from services.trainer.speed.replay import Ceiling, measure, write_ceiling
 
 
@@ -32,12 +32,12 @@ def bench_trainer(
 ) -> str:
     """What was measured, for people or as JSON. Raises BadInputError."""
     with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
-        config = load_config(run_dir or Path(nothing), toml=toml, assignments=assignments, flags=flags)
+        config = load_run_config(run_dir or Path(nothing), toml=toml, assignments=assignments, flags=flags)
     device = pick_device(config.trainer.device)
     set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches
     batches = make(config, num_batches, device)
-    task = TASKS[config.trainer.model](config, device, Ranks.alone())
+    task = training_of(config).task(config.trainer.of_model, step_context(config, device, Ranks.alone()))
     ceiling = measure(task, batches, device, seconds=seconds, steps=steps)
     assert ceiling is not None  # nobody stops it
     if run_dir is not None:

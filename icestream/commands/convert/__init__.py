@@ -1,1 +1,1 @@
-"""`icestream convert`: files of any layout to the one that is read fastest."""
+"""`icestream convert`: files of any layout to the fastest one."""

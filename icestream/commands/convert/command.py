@@ -22,8 +22,8 @@ from icestream.reading.local_files import config_without_run, local_file
 
 
 @click.command(
-    epilog="Example: icestream convert 'old/*.h5' new/ --set "
-    '\'source.fields.muons=["energy_gev", "x_m", "y_m", "time_s"]\''
+    epilog="Examples: icestream convert 'old/*.h5' new/; where lists hold more numbers than the workload's, name all:"
+    ' --set \'source.fields.COLUMN=["a", "b", "c"]\''
 )
 @click.argument("inputs", nargs=-1, required=True, metavar="IN...")
 @click.argument("out", type=click.Path(path_type=Path))

@@ -1,1 +1,1 @@
-"""`icestream inspect`: what stands in a file, and what to set so that it can be used."""
+"""`icestream inspect`: contents of a file, and settings to use it."""

@@ -1,1 +1,1 @@
-"""`icestream outliers`: what is done with the outliers of a run that is over, or pauses."""
+"""`icestream outliers`: outlier files of a run, merged."""

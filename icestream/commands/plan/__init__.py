@@ -1,1 +1,1 @@
-"""`icestream plan`."""
+"""`icestream plan`: a run without running it."""

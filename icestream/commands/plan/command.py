@@ -18,7 +18,8 @@ from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.plan_hash import plan_hash
 from common.slow_progress import SlowProgress
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
-from services.config.root import Config, load_config
+from icestream.reading.workload import load_run_config
+from services.config.root import Config
 from services.fetcher.inventory.ranges import Range, make_ranges
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
@@ -58,7 +59,7 @@ def plan(
     temporary directory, a few at a time.
     """
     flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     first, *others = make_ranges(config.input, config.fetcher.ranges)
     if others:
         click.echo(f"range {first.name}; {len(others)} others follow", err=True)

@@ -1,1 +1,1 @@
-"""`icestream tensorboard`."""
+"""`icestream tensorboard`: event files of many runs, merged."""

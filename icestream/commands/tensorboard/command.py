@@ -19,7 +19,7 @@ from icestream.commands.tensorboard.merge import merge
 EXAMPLES = """\b
 Examples:
   icestream tensorboard merge runs/a runs/b -o all && tensorboard --logdir all
-  icestream tensorboard merge --glob 'runs/*' --since 7d --match 'muons|osdf' -o all
+  icestream tensorboard merge --glob 'runs/*' --since 7d --match 'wide|deep' -o all
   icestream tensorboard merge /scratch/runs --copy -o ~/tensorboard     # a folder of runs; copies, to take along
 """
 

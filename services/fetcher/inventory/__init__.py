@@ -1,1 +1,1 @@
-"""Inventory of a run's files."""
+"""Inventory: the frozen list of source files, range by range."""

@@ -1,1 +1,1 @@
-"""Staging of files to local disk."""
+"""Staging: files on local disk within a budget, inspected before use."""

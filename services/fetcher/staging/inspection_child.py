@@ -1,7 +1,8 @@
 """The process that reads what a staged file holds: libraries that parse what anybody may have written run here.
 
-`python -m services.fetcher.staging.inspection_child` is started by services/fetcher/staging/inspection.py. It answers each line on
-standard input, a JSON object with a path, by one JSON line on standard output; the first line says what is looked for.
+`python -m services.fetcher.staging.inspection_child` is started by services/fetcher/staging/inspection.py. It answers
+each line on standard input, a JSON object with a path, by one JSON line on standard output; the first line says
+what is looked for.
 It has a limit of memory, and of CPU time for each file; it has no secrets, and ends with the fetcher.
 """
 
@@ -21,7 +22,7 @@ from common.input_errors import MachineError, machine_errno, one_line
 from common.messages import shortened
 from common.own_memory import limit_memory
 from common.process import end_with_parent
-from common.schema import WORKLOADS
+from workloads import registry
 
 if TYPE_CHECKING:
     from common.plan import Footer
@@ -39,7 +40,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     settings = json.loads(sys.stdin.readline())
     stream = StreamConfig.model_validate(settings["stream"])
-    workload = WORKLOADS[settings["workload"]].stored_as(SourceConfig.model_validate(settings["source"]))
+    workload = registry.workload(settings["workload"]).schema.stored_as(SourceConfig.model_validate(settings["source"]))
     from common.files.bad_file import BadFileError  # with numpy and Arrow: after the environment was set
     from common.files.footers import read_footer
     from common.plan import SlotCapacity

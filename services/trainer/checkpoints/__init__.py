@@ -1,1 +1,1 @@
-"""Checkpoints."""
+"""Checkpoints: snapshot, file, commit, roll back."""

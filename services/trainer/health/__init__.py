@@ -1,1 +1,1 @@
-"""Health of the training."""
+"""Health: limits on losses and gradients."""

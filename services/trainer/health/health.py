@@ -11,17 +11,10 @@ from enum import IntEnum
 from typing import Any
 
 from services.config.health import HealthConfig
+from workloads.base.limits import UpdateLimits
 
 SKIPPED_UPDATES = "skipped_updates"
 """Metric: how many updates of a step the task left out, since a loss or gradient was not finite or above the limits."""
-
-
-@dataclass(frozen=True)
-class UpdateLimits:
-    """What a task checks on the device before each update; an update with more is left out. math.inf: no limit."""
-
-    max_loss: float = math.inf
-    max_grad_norm: float = math.inf
 
 
 def update_limits(config: HealthConfig) -> UpdateLimits:

@@ -1,1 +1,1 @@
-"""Trainers that learn together."""
+"""Ranks: trainers that learn together."""

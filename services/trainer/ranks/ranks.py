@@ -37,13 +37,6 @@ _TELL_S = 10.0
 _MISSING_S = 3.0
 """How long those that are left wait for each other's word, to know who is gone."""
 
-SumOverRanks = Callable[[Sequence[Tensor]], None]
-"""Adds tensors up over all ranks, in place."""
-
-
-def one_rank(tensors: Sequence[Tensor]) -> None:
-    """The sum over a single rank."""
-
 
 class RankLost(Exception):
     """Another rank is gone: this one can't go on alone, and ends. All go on from the newest checkpoint."""

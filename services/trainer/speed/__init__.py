@@ -1,1 +1,1 @@
-"""Speed and memory of the training."""
+"""Speed: profile, replay ceiling, memory, GPU load."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from services.trainer.state import Task
 from workloads.base.batch import Batch
+from workloads.base.task import Task
 
 CEILING_FILE = "ceiling.json"
 MIN_ROUNDS = 3

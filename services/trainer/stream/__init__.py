@@ -1,1 +1,1 @@
-"""The stream of batches."""
+"""Stream: units received, batches on the device, position, audit."""

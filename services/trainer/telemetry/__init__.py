@@ -1,1 +1,1 @@
-"""Metrics and their sinks."""
+"""Telemetry: status file, TensorBoard, W&B, validation."""

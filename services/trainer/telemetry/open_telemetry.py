@@ -12,7 +12,7 @@ from services.trainer.speed.gpu_sampler import start_gpu_sampler
 from services.trainer.state import TrainState
 from services.trainer.telemetry.hyperparameters import hyperparameters
 from services.trainer.telemetry.sinks import Sink
-from services.trainer.telemetry.telemetry import Telemetry
+from services.trainer.telemetry.telemetry import SCORE, Telemetry
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
 from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.evaluator import Evaluator
@@ -31,13 +31,14 @@ def open_telemetry(
             run_dir, step=state.step, device=device, max_steps=max_steps, epochs=config.epochs, sinks=[], rank=rank
         )
     settings = hyperparameters(config_json)
+    results = (SCORE, *(f"train/{name}" for name in state.shown))
     block = _block(run_dir, config, state.device) if config.trainer.validation.events else None
     sinks: list[Sink] = []
     if config.trainer.wandb.mode != "off":
         from services.trainer.telemetry.wandb_sink import WandbSink  # an optional extra
 
         sinks.append(WandbSink(run_dir, config.trainer.wandb, run_folder(run_dir).name, settings))
-    sinks.append(TensorBoardSink(run_dir, state.step, settings))
+    sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
     sampler = start_gpu_sampler(state.device)
     sources: list[Callable[[], dict[str, float]]] = [sampler.read] if sampler is not None else []
     return Telemetry(

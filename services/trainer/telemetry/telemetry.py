@@ -31,8 +31,7 @@ _AT_LOG_STEPS = (
     *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
 )
 """Beginnings of the names (common/measurements.py) that are told at every log step, besides the metrics."""
-_SCORE = "panel/score"
-_IN_STATUS = ("c_loss", "g_loss", "flow_loss", "m_loss", "w_gap", "w_gap_ma_500", "flow_loss_ma_500")
+SCORE = "panel/score"
 
 
 class Telemetry:
@@ -111,7 +110,7 @@ class Telemetry:
         found = self._evaluator.evaluate(self._block.batch)
         if found is None:
             return
-        self._score = found.scalars.get(_SCORE, self._score)
+        self._score = found.scalars.get(SCORE, self._score)
         self.note(state.step, {**found.scalars, "trainer/panel_s": time.monotonic() - started_s})
         for sink in self._sinks:
             sink.histograms(found.histograms, state.step)
@@ -174,7 +173,7 @@ class Telemetry:
                 "losses": {
                     # JSON has no word for others, and the file could not be read.
                     loss: self._metrics[loss]
-                    for loss in _IN_STATUS
+                    for loss in state.shown
                     if math.isfinite(self._metrics.get(loss, math.nan))
                 },
                 "checkpoint": self._checkpoint,

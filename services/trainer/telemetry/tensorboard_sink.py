@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +14,6 @@ from torch.utils.tensorboard.summary import histogram_raw, hparams, image, text
 from services.trainer.telemetry.sinks import Histogram, Image, Setting
 
 TENSORBOARD_FOLDER = "tensorboard"
-RESULTS = ("panel/score", "train/w_gap_ma_500", "train/flow_loss_ma_500", "train/m_loss")
-"""Scalars that stand beside the hyperparameters; those of another model stay empty."""
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
 
 
@@ -34,13 +32,18 @@ def run_folder(run_dir: Path, now: datetime | None = None) -> Path:
 class TensorBoardSink:
     """See Sink. Files are written by a thread of SummaryWriter's."""
 
-    def __init__(self, run_dir: Path, step: int, settings: Mapping[str, Setting] | None = None) -> None:
-        """Goes on behind ``step``: what the run has told of later steps is hidden."""
+    def __init__(
+        self, run_dir: Path, step: int, settings: Mapping[str, Setting] | None = None, results: Sequence[str] = ()
+    ) -> None:
+        """Goes on behind ``step``: what the run has told of later steps is hidden.
+
+        ``results``: scalars that stand beside the settings under HPARAMS.
+        """
         self.folder = run_folder(run_dir)
         self._is_new = not any(self.folder.iterdir())
         self._writer = SummaryWriter(str(self.folder), purge_step=None if self._is_new else step + 1)
         if settings:
-            self._tell_settings(settings, step)
+            self._tell_settings(settings, results, step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """All in one record: one a scalar took 40 times as long."""
@@ -76,9 +79,9 @@ class TensorBoardSink:
     def close(self) -> None:
         self._writer.close()
 
-    def _tell_settings(self, settings: Mapping[str, Setting], step: int) -> None:
+    def _tell_settings(self, settings: Mapping[str, Setting], results: Sequence[str], step: int) -> None:
         """For the tab HPARAMS, and as a table under TEXT. After a restart too: they may have changed."""
-        for summary in hparams(dict(settings), dict.fromkeys(RESULTS, 0.0)):
+        for summary in hparams(dict(settings), dict.fromkeys(results, 0.0)):
             self._add(summary, step)
         rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
         table = "\n".join(["| setting | value |", "| --- | --- |", *rows])

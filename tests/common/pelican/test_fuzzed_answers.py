@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 from token_places import token_file
@@ -383,6 +383,7 @@ LINES = st.lists(
 
 @FEW
 @given(LINES)
+@example(["https://h/\0\t0\t"])
 def test_a_list_file_names_files_with_sizes_or_is_an_error_of_the_user(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
 ) -> None:

@@ -262,6 +262,7 @@ def effective(folder: Path, units: dict[int, list[tuple[str, int, int]]]) -> Non
     assert all(name.startswith("shard-") for name in names(folder))
 
 
+@pytest.mark.process
 def test_killed_at_any_step_and_run_again_nothing_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
     template, copies = tmp_path / "template", tmp_path / "copies"
     copies.mkdir()

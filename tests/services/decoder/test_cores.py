@@ -14,7 +14,7 @@ import pytest
 from common.errors import BadInputError
 from services.decoder.cores import MATH_THREADS, ClaimedCores, limit_math_threads, pin_to_own_cores
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 CLAIM = f"icestream-test-{os.getpid()}"
 """Claims of this test run: decoders and other tests on this machine are not in the way."""
 NO_CORES = (60_001, 60_002, 60_003)
@@ -59,11 +59,13 @@ def process(script: str, *arguments: object) -> Iterator[tuple[subprocess.Popen[
             popen.kill()
 
 
+@pytest.mark.process
 def test_two_processes_get_different_cores() -> None:
     with process(HOLDER, 1, *NO_CORES) as (_, first), process(HOLDER, 2, *NO_CORES) as (_, second):
         assert (first, second) == ("60001", "60002 60003")
 
 
+@pytest.mark.process
 def test_a_killed_process_leaves_its_cores_free() -> None:
     with process(HOLDER, 1, NO_CORES[0]) as (popen, held):
         assert held == "60001"
@@ -92,6 +94,7 @@ def test_released_cores_are_free() -> None:
     other.release()
 
 
+@pytest.mark.process
 def test_pinned_processes_run_on_their_own_cores_and_one_without_a_core_runs_unpinned_with_a_warning() -> None:
     usable = sorted(os.sched_getaffinity(0))
     last = str(usable[-1])
@@ -103,6 +106,7 @@ def test_pinned_processes_run_on_their_own_cores_and_one_without_a_core_runs_unp
             assert f"decoder.affinity = '{last}': fewer than decoder.threads = 1" in popen.stderr.read()  # type: ignore[union-attr]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_auto_gives_each_process_a_core_of_its_own() -> None:
     with process(PINNED, "auto", 1) as (_, first), process(PINNED, "auto", 1) as (_, second):

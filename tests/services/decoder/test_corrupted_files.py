@@ -20,7 +20,7 @@ import pytest
 
 FILES_OF_A_KIND = 125
 PATIENCE_S = 30.0
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 
 class Worker:
@@ -82,6 +82,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made.close()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", [*damage.PARQUET, *damage.HDF5])
 def test_a_damaged_file_gives_its_right_events_or_is_refused_by_name(tmp_path: Path, worker: Worker, kind: str) -> None:
     path = tmp_path / "file"
@@ -102,6 +103,7 @@ def test_a_damaged_file_gives_its_right_events_or_is_refused_by_name(tmp_path: P
     assert num_refused > num_damaged / 2
 
 
+@pytest.mark.process
 def test_the_worker_sees_wrong_events_and_crashes(tmp_path: Path, worker: Worker) -> None:
     """Without the worker's eyes the test above could not fail."""
     path = tmp_path / "file"

@@ -11,7 +11,7 @@ import pytest
 
 from services.config.root import Config, store_config
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 WATCHED = """
 import os, sys
@@ -51,16 +51,19 @@ def at_first_import(run_dir: Path, *settings: str, **environment: str) -> dict[s
     return found
 
 
+@pytest.mark.process
 def test_the_threads_of_blas_are_set_before_numpy_is_imported(tmp_path: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     assert at_first_import(tmp_path, "decoder.threads=3") == {"numpy": ("3", cores), "pyarrow": ("3", cores)}
 
 
+@pytest.mark.process
 def test_what_the_user_has_set_stays(tmp_path: Path) -> None:
     found = at_first_import(tmp_path, "decoder.threads=3", OPENBLAS_NUM_THREADS="7")
     assert found["numpy"][0] == "7"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_pinned_decoder_is_pinned_before_any_library_starts_threads(tmp_path: Path) -> None:
     found = at_first_import(tmp_path, "decoder.affinity=auto")

@@ -1,6 +1,6 @@
 """Several runs on one cache directory, each a process that is killed at random instants and started again.
 
-`python tests/services/fetcher/cache_chaos.py SEED FOLDER` says what went wrong and exits with 1. See test_cache_chaos.py.
+`python tests/services/fetcher/cache_chaos.py SEED FOLDER` prints what went wrong and exits with 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
 
-A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units of each of its lanes as the feed
-does, fills its batch lane by lane, and now and then finds that a slot does not hold what was delivered.
+A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units of each of its lanes as the
+feed does, fills its batch lane by lane, and now and then finds that a slot does not hold what was delivered.
 """
 
 from __future__ import annotations

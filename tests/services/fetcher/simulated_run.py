@@ -15,11 +15,12 @@ doesn't end is a deadlock.
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
-from simulated_peers import EVENTS, FILLED, PLAN, Checkpoint, Decoder, Memory, Trainer
+from simulated_faults import inject_fault
+from simulated_peers import EVENTS, PLAN, Checkpoint, Decoder, Memory, Trainer
 
 from common import messages as m
 from common.config import StreamConfig
@@ -41,10 +42,6 @@ STALL_TIMEOUT_S = 20.0
 MAX_STEPS = 30_000
 TICK_S = 1.0
 """The fetcher's service ticks at least this often, while it is awake."""
-FAULTS = (
-    *("kill", "hang", "hang", "stop", "wake", "leave", "retire", "trainer", "trainer", "fetcher", "rubbish"),
-    *("pause trainer", "pause fetcher", "pause fetcher", "pause all"),
-)
 
 
 @lru_cache(None)
@@ -118,9 +115,10 @@ class SimulatedRun:
         return units_in_advance(stream(self.slots, self.lanes), self.prefetch_units)
 
     def _picture(self) -> str:
-        first = min(lane.deliver_k for lane in self.dispatcher.lanes)
-        state = {name: value for name, value in vars(self.dispatcher).items() if name not in ("_stimuli", "units")}
-        return "\n".join([str(state), *self.dispatcher.story(first)])
+        first = min(lane.deliver_k for lane in self.dispatcher.lanes.all)
+        parts = (self.dispatcher.units, self.dispatcher.decoders, self.dispatcher.lanes, self.dispatcher.failures)
+        state = [{name: value for name, value in vars(part).items() if name != "planned"} for part in parts]
+        return "\n".join([*map(str, state), *self.dispatcher.story(first)])
 
     # ------------------------------------------------------------ events
 
@@ -138,10 +136,10 @@ class SimulatedRun:
         chance = rng.random()
         if chance < 0.05:
             if self.restaging:
-                self._act(self.dispatcher.restaged(self.restaging.pop(0)))
+                self.act(self.dispatcher.restaged(self.restaging.pop(0)))
         elif chance < 0.10 and self.faults > 0:
             self.faults -= 1
-            self._fault()
+            inject_fault(self)
         elif chance < 0.1 + self.plan_chance and self.planned < self.num_units and self._is_staged():
             self._plan_a_block()
         elif chance < 0.3 and self.dying:
@@ -154,7 +152,7 @@ class SimulatedRun:
             self._let_one_act()
 
     def _tick(self) -> None:
-        self._act(self.dispatcher.tick(self.now_s))
+        self.act(self.dispatcher.tick(self.now_s))
 
     def _let_one_act(self) -> None:
         rng = self.rng
@@ -176,13 +174,13 @@ class SimulatedRun:
         elif peer.undead:
             # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
             needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
-            if sum(len(decoder.zombies) for decoder in self.dispatcher._decoders.values()) > self.slots - needed:
-                self._kill(peer.name)
+            if sum(len(decoder.zombies) for decoder in self.dispatcher.decoders.by_name.values()) > self.slots - needed:
+                self.kill(peer.name)
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
-                self._kill(peer.name)
+                self.kill(peer.name)
             elif peer.retired and not (peer.inbox or peer.leases or peer.writing):
-                self._leave(peer.name)
+                self.leave(peer.name)
         elif self.faults == 0 and rng.random() < 0.1:
             peer.hung = peer.stopped = False  # one that can't be killed is woken, or killed, by somebody at some time
 
@@ -191,8 +189,8 @@ class SimulatedRun:
         if isinstance(message, m.Attach):  # as the fetcher's service does: a dead one must not be in the way
             for former in self.dispatcher.trainers:
                 if former not in self.trainers:
-                    self._act(self.dispatcher.lose(former))
-        self._act(self.dispatcher.handle(name, message, self.now_s))
+                    self.act(self.dispatcher.lose(former))
+        self.act(self.dispatcher.handle(name, message, self.now_s))
 
     def _hear_of_the_dead(self) -> None:
         """One of its last messages, in order, or its death."""
@@ -201,16 +199,17 @@ class SimulatedRun:
             self._hear(name, self.dying[name].popleft())
         else:
             del self.dying[name]
-            self._act(self.dispatcher.lose(name))
+            self.act(self.dispatcher.lose(name))
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def act(self, actions: Sequence[Action]) -> None:
+        """As the fetcher's service acts, with the promises that can be seen there."""
         for action in actions:
             match action:
                 case Send(name, message):
                     if isinstance(message, m.Lease):
                         assert message.unit.block >= self.evicted_before, "the file of a lease is evicted"
                         assert message.unit.k not in self.restaging, "the file of a lease is gone"
-                        if len(self.dispatcher._decoders[name].leases) == 1:
+                        if len(self.dispatcher.decoders.by_name[name].leases) == 1:
                             self.heard_s[name] = self.awake_s
                     peer = self.decoders.get(name) or self.trainers.get(name)
                     if peer is not None:
@@ -236,30 +235,30 @@ class SimulatedRun:
         silent_s = self.awake_s - self.heard_s[name]
         assert silent_s > STALL_TIMEOUT_S - (1 + self.pauses) * TICK_S, f"{name} is fenced after {silent_s} s"
         decoder, chance = self.decoders.get(name), self.rng.random()
-        blamed = Counter(self.dispatcher._deaths)
+        blamed = self.dispatcher.failures.counts
         if decoder is not None and decoder.stopped:
             self.dispatcher.excuse(name)
         if decoder is None:
             pass  # dead, and nobody has heard of it yet: the kill finds no process
         elif chance < 0.5:
-            self._kill(name)
+            self.kill(name)
         elif chance < 0.75:
-            self._act(self.dispatcher.fence_failed(name))
+            self.act(self.dispatcher.fence_failed(name))
         else:
             decoder.hung = decoder.undead = True  # the kill is accepted, and nothing follows
         if decoder is not None and decoder.stopped:
-            assert blamed == self.dispatcher._deaths, "a suspended process is no unit's fault"
+            assert blamed == self.dispatcher.failures.counts, "a suspended process is no unit's fault"
 
     def _is_staged(self) -> bool:
         """The next block is there: as many are staged ahead as StageAhead does."""
-        at = self.dispatcher.units.get(self.dispatcher.furthest_k)
+        at = self.dispatcher.units.planned.get(self.dispatcher.lanes.furthest_k)
         return at is None or unit(self.planned).block <= at.block + self.blocks_ahead
 
     def _plan_a_block(self) -> None:
         first, self.planned = self.planned, min(self.planned + UNITS_PER_BLOCK, self.num_units)
-        self._act(self.dispatcher.add_units([unit(k) for k in range(first, self.planned)]))
+        self.act(self.dispatcher.add_units([unit(k) for k in range(first, self.planned)]))
         if self.planned == self.num_units:
-            self._act(self.dispatcher.end_plan())
+            self.act(self.dispatcher.end_plan())
 
     # ------------------------------------------------------------ who comes
 
@@ -340,48 +339,18 @@ class SimulatedRun:
     def _skipped(self) -> frozenset[int]:
         return self.checkpoints[-1].skipped
 
-    # ------------------------------------------------------------ what goes wrong
+    # ------------------------------------------------------------ peers that end
 
-    def _fault(self) -> None:
-        rng = self.rng
-        names = list(self.decoders)
-        kind = rng.choice(FAULTS)
-        if kind == "trainer" and self.trainers:
-            name = rng.choice(list(self.trainers))
-            for one in list(self.trainers) if self.lockstep else [name]:  # the others can't go on without it
-                self._kill(one)
-        elif kind == "fetcher" and rng.random() < 0.5:
-            self._kill_fetcher()
-        elif kind == "rubbish":
-            self._rubbish()
-        elif kind in ("pause fetcher", "pause all"):
-            self.now_s += rng.uniform(1.0, 300.0)
-            self.pauses += 1
-            self.asleep = rng.randint(0, 60) if kind == "pause fetcher" else 0
-        elif kind == "pause trainer" and self.trainers:
-            rng.choice(list(self.trainers.values())).paused = rng.randint(1, 40)
-        elif kind == "retire":
-            self._act(self.dispatcher.retire())
-        elif names:
-            name = rng.choice(names)
-            if kind == "kill":
-                self._kill(name)
-            elif kind == "leave" and not self.decoders[name].hung and self.decoders[name].writing is None:
-                self._leave(name)
-            elif not self.decoders[name].undead:
-                self.decoders[name].hung = kind in ("hang", "stop")
-                self.decoders[name].stopped = kind == "stop"
-
-    def _leave(self, name: str) -> None:
+    def leave(self, name: str) -> None:
         """In good order: what it said last is heard."""
         self.dying[name] = self.decoders.pop(name).outbox + deque([m.Bye()])
 
-    def _kill(self, name: str) -> None:
+    def kill(self, name: str) -> None:
         """Some of its last messages are lost with it."""
         peer = self.decoders.pop(name, None) or self.trainers.pop(name)
         self.dying[name] = deque(list(peer.outbox)[: self.rng.randint(0, len(peer.outbox))])
 
-    def _kill_fetcher(self) -> None:
+    def kill_fetcher(self) -> None:
         """Its peers see its end and connect again; the arena is a new one."""
         self._start_fetcher()
         self.restaging.clear()
@@ -392,23 +361,3 @@ class SimulatedRun:
             trainer.connection_lost()
             trainer.name = self._name("t")
             self.trainers[trainer.name] = trainer
-
-    def _rubbish(self) -> None:
-        """A message that nobody should have sent: from a stranger, or from a peer of another part, or out of date."""
-        rng = self.rng
-        k, lease = rng.randint(0, self.num_units), rng.randint(0, 9)
-        name = rng.choice(["nobody", *self.decoders, *self.trainers])
-        cursors = tuple(m.Cursor(unit=lane) for lane in range(self.lanes))
-        for_trainers = (m.Want(rng.randint(0, 5), 2), m.Release(k), m.Committed(cursors), m.Finished())
-        for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
-        if name in self.trainers:
-            messages = for_decoders
-        elif name in self.decoders:
-            messages = for_trainers
-        else:
-            messages = (*for_trainers, *for_decoders)
-        self._act(self.dispatcher.handle(name, rng.choice(messages), self.now_s))
-        if self.dispatcher.trainers:  # whoever else wants their lanes is told so, and changes nothing
-            (refused,) = self.dispatcher.handle("second", m.Attach(0, 1, PLAN, cursors), self.now_s)
-            assert isinstance(refused, Send)
-            assert isinstance(refused.message, m.Refuse)

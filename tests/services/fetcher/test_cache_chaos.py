@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SEEDS = min(int(os.environ.get("ICESTREAM_SEEDS", "2")), 10_000)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_runs_that_share_a_cache_and_are_killed_see_no_wrong_byte_fetch_nothing_twice_and_leave_nothing(

@@ -30,6 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.process
 @pytest.mark.root
 def test_a_disk_that_fills_up_in_mid_transfer_is_told_and_the_file_comes_once_there_is_room(
     small_disk: Path, tmp_path: Path

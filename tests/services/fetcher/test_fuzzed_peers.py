@@ -202,7 +202,7 @@ def test_thousands_of_fuzzed_frames_are_counted_and_change_nothing_for_the_other
     run_to_the_end(fetcher, decoder, trainer)
     assert fetcher.transport.malformed == malformed
     assert malformed > 3000
-    assert fetcher.dispatcher.num(State.DELIVERED) == 0
+    assert fetcher.dispatcher.units.num(State.DELIVERED) == 0
     decoder.peer.close()
     trainer.peer.close()
 

@@ -28,6 +28,8 @@ from common.schema import MUONS
 from services.fetcher.staging import inspection as module
 from services.fetcher.staging.inspection import Inspection
 
+pytestmark = pytest.mark.process
+
 STREAM = StreamConfig()
 LIMIT = 96 * MIB
 """On top of what the process has: small, so that the files may be small."""

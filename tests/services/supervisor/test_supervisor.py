@@ -23,6 +23,8 @@ from services.config.local import LocalConfig
 from services.supervisor import supervisor as supervisor_module
 from services.supervisor.supervisor import Outcome, Processes, Supervisor, service_command
 
+pytestmark = pytest.mark.process
+
 PATIENCE_S = 60.0
 
 STAND_IN = """
@@ -703,6 +705,6 @@ def test_signals_are_handled_as_before_when_the_run_has_ended(stage: Stage) -> N
 def test_a_service_never_takes_its_modules_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert service_command("decoder-3", Path("run"))[-4:] == ["services", "decoder", "--run-dir", "run"]
+    assert service_command("decoder-3", Path("run"))[-4:] == ["icestream", "decoder", "--run-dir", "run"]
     monkeypatch.chdir(tmp_path)
     assert "-P" in service_command("decoder-3", Path("run"))

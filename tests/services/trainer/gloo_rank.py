@@ -17,6 +17,7 @@ from test_wgan_task import SMALL, toy_microbatch
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.ranks.ranks import RankLost, Ranks
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -28,7 +29,7 @@ EVENTS = (24, 40)
 
 def train(lanes: tuple[int, ...], ranks: Ranks) -> dict[str, object]:
     """Steps of the lanes' microbatches; in the last one lane 1 has no data any more. Metrics, and weights."""
-    task = WganTask(CONFIG, CPU, 3, sum_over_ranks=ranks.sum_)
+    task = WganTask(CONFIG, StepContext(CPU, 3, sum_over_ranks=ranks.sum_))
     curve = []
     for step in range(6):
         of_lanes = {}

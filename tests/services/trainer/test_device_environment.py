@@ -31,6 +31,7 @@ def test_the_deterministic_mode_sets_a_workspace_of_a_fixed_size() -> None:
     assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
+@pytest.mark.process
 def test_the_deterministic_mode_refuses_what_is_not() -> None:
     code = (
         "import torch\n"

@@ -48,7 +48,7 @@ class CountingTask:
 
 def trained(gauges: Gauges, steps: int) -> tuple[TrainerStatus, CountingTask]:
     task = CountingTask()
-    state = TrainState(task, CPU, "ab" * 16)
+    state = TrainState(task, CPU, "ab" * 16, headline="w_gap")
     for step in range(1, steps + 1):
         gauges.stepped(step, BATCH)
         state.step = step

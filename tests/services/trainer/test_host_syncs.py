@@ -15,6 +15,7 @@ from torch.optim import SGD, Adam
 
 from services.trainer.telemetry.window import WindowedMean
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -171,7 +172,7 @@ def on(device: torch.device, batch: Batch) -> Batch:
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:
     device = torch.device("cuda")
     config = WganConfig.model_validate({"network": SMALL, **CONFIGURATIONS[name]})
-    task = WganTask(config, device, seed=1)
+    task = WganTask(config, StepContext(device, 1))
     for seed in range(2):
         task.step(on(device, toy_batch(seed=seed)))
     batches = [on(device, batch) for batch in ragged_batches()]

@@ -102,7 +102,7 @@ class Run:
             audit=True,
             stopped=self.stopped,
         )
-        self.state = TrainState(task, CPU, PLAN, health=config.health)
+        self.state = TrainState(task, CPU, PLAN, health=config.health, headline="w_gap")
         latest = checkpoints.latest()
         if latest is not None:
             self.state.restore(latest[1], accept_new_plan=False)

@@ -7,6 +7,7 @@ import torch
 
 from services.trainer.speed.memory import memory_scalars, rss_bytes
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -83,7 +84,7 @@ def test_thousands_of_ragged_steps_with_outliers_hold_no_more_memory_than_the_fi
     torch.set_num_threads(1)
     rng = torch.Generator().manual_seed(1)
     small = NetworkConfig(hidden=8, count_hidden=8, z_global=2, z_local=2)
-    task = WganTask(WganConfig(critic_steps=1, network=small), device, 0)
+    task = WganTask(WganConfig(critic_steps=1, network=small), StepContext(device, 0))
     warm_bytes = 0
     for step in range(1, num_steps + 1):
         task.step(ragged_batch(rng, device, full=step % 50 == 0))

@@ -19,6 +19,7 @@ from services.trainer.state import TrainState
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.open_telemetry import open_telemetry
 from services.trainer.telemetry.tensorboard_sink import run_folder
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.panel import WganPanel
 from workloads.muons.models.wgan.task import WganTask
 
@@ -31,7 +32,7 @@ def make_config(**trainer: Any) -> Config:
 
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:
     """Train the toy from step ``first`` on, as the loop does."""
-    task = WganTask(config.trainer.wgan, CPU, seed=1)
+    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
     state = TrainState(task, CPU, "plan")
     state.step = first - 1
     telemetry = open_telemetry(run_dir, config, state, WganPanel(task, config.seed), config.model_dump_json())
@@ -88,7 +89,7 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
     config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
-    task = WganTask(config.trainer.wgan, CPU, seed=1)
+    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
     state = TrainState(task, CPU, "plan")
     telemetry = open_telemetry(tmp_path, config, state, WganPanel(task, 0), config.model_dump_json(), rank=2)
     metrics = task.step(toy_batch(30))

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gloo_rank import train
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
+
+from forked import Forked
 
 from common.errors import BadInputError
 from common.transport import StopRequested
@@ -30,43 +36,37 @@ def free_port() -> int:
         return port
 
 
-def two_ranks(*arguments: str, file: Path | None = None) -> list[subprocess.CompletedProcess[str]]:
+def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
     """gloo_rank.py as both ranks, to their ends. They meet in a file, or at a port."""
     here = Path(__file__).resolve().parent
-    meeting = {"_ICESTREAM_RANKS_FILE": str(file)} if file else {"MASTER_PORT": str(free_port())}
-    paths = os.pathsep.join(str(path) for path in (here.parents[1], here.parent, here))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(here / "gloo_rank.py"), *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ
-            | meeting
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-        )
-        for rank in range(2)
-    ]
+    meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")} if in_file else {"MASTER_PORT": str(free_port())}
+    command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
+    tests = here.parents[1]
+    paths = os.pathsep.join(map(str, (tests.parent, tests, tests / "workloads/muons/models", here)))
+    logs = [folder / f"{rank}.log" for rank in range(2)]
+    processes = []
+    for rank, log in enumerate(logs):
+        environment = dict(os.environ) | meeting | {"PYTHONPATH": paths}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        with log.open("wb") as output:
+            processes.append(Forked(command, output=output.fileno(), environment=environment, cwd=here))
     try:
-        outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in processes]
+        codes = [process.wait(PATIENCE_S) for process in processes]
     finally:
         for process in processes:
-            process.kill()
-            process.wait()
-    return [
-        subprocess.CompletedProcess([], process.returncode, output)
-        for process, output in zip(processes, outputs, strict=True)
-    ]
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+    return [subprocess.CompletedProcess([], code, log.read_text()) for code, log in zip(codes, logs, strict=True)]
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("in_file", [False, True])
 def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, in_file: bool) -> None:
-    done = two_ranks("sums", str(tmp_path), file=tmp_path / "ranks" if in_file else None)
+    done = two_ranks(tmp_path, "sums", str(tmp_path), in_file=in_file)
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other
@@ -80,8 +80,9 @@ def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, i
     }
 
 
+@pytest.mark.process
 def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path: Path) -> None:
-    done = two_ranks("task", str(tmp_path))
+    done = two_ranks(tmp_path, "task", str(tmp_path))
     assert [one.returncode for one in done] == [0, 0], done
     one, other = told(tmp_path)
     assert one == other, "both have the same weights, bit for bit"
@@ -92,10 +93,11 @@ def test_two_ranks_learn_what_one_process_learns_from_the_joined_batch(tmp_path:
     assert one["weights"] == pytest.approx(alone["weights"], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("in_file", [False, True])
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_a_rank_that_dies_is_named_by_the_other(tmp_path: Path, leaver: int, in_file: bool) -> None:
-    done = two_ranks("leaves", str(tmp_path), str(leaver), file=tmp_path / "ranks" if in_file else None)
+    done = two_ranks(tmp_path, "leaves", str(tmp_path), str(leaver), in_file=in_file)
     assert done[leaver].returncode == 3
     assert done[1 - leaver].returncode == 0, done
     assert f"rank {leaver} is gone" in done[1 - leaver].stdout

@@ -13,6 +13,7 @@ from common.errors import BadInputError
 from services.config.root import Config
 from services.trainer.checkpoints.checkpoint import FORMAT
 from services.trainer.service import start_from
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.task import WganTask
 
 
@@ -21,7 +22,7 @@ def config_of(**network: Any) -> Config:
 
 
 def make_task(**network: Any) -> WganTask:
-    return WganTask(config_of(**network).trainer.wgan, CPU, seed=len(network))
+    return WganTask(config_of(**network).trainer.wgan, StepContext(CPU, seed=len(network)))
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ class CountingTask:
 
 
 def saved() -> dict[str, Any]:
-    state = TrainState(CountingTask(), CPU, "plan A")
+    state = TrainState(CountingTask(), CPU, "plan A", headline="w_gap")
     state.step, state.seconds, state.position, state.audit_bytes = 6, 1.5, POSITION, (77, 5)
     state.task.load_state_dict({"steps": 6})
     state.recent.add(torch.tensor(2.0))
@@ -59,7 +59,7 @@ def test_everything_that_training_goes_on_from_comes_back() -> None:
     checkpoint = saved()
     expected = torch.rand(3)
     torch.manual_seed(99)
-    state = TrainState(CountingTask(), CPU, "plan A")
+    state = TrainState(CountingTask(), CPU, "plan A", headline="w_gap")
     state.restore(checkpoint, accept_new_plan=False)
     assert (state.step, state.seconds, state.audit_bytes, state.position) == (6, 1.5, (77, 5), POSITION)
     assert state.task.state_dict() == {"steps": 6}
@@ -68,13 +68,13 @@ def test_everything_that_training_goes_on_from_comes_back() -> None:
 
 
 def test_a_checkpoint_of_another_plan_is_refused_with_the_ways_out() -> None:
-    state = TrainState(CountingTask(), CPU, "plan B")
+    state = TrainState(CountingTask(), CPU, "plan B", headline="w_gap")
     with pytest.raises(BadInputError, match=r"another plan .*--new-plan.*--fresh"):
         state.restore(saved(), accept_new_plan=False)
 
 
 def test_a_new_plan_that_is_asked_for_keeps_weights_and_counts_and_begins_the_stream() -> None:
-    state = TrainState(CountingTask(), CPU, "plan B")
+    state = TrainState(CountingTask(), CPU, "plan B", headline="w_gap")
     state.restore(saved(), accept_new_plan=True)
     assert state.step == 6
     assert state.position == StreamPosition(counters=POSITION.counters)
@@ -82,7 +82,7 @@ def test_a_new_plan_that_is_asked_for_keeps_weights_and_counts_and_begins_the_st
 
 def test_weights_of_another_model_are_refused_in_one_line() -> None:
     checkpoint = saved() | {"task": {}}
-    state = TrainState(CountingTask(), CPU, "plan A")
+    state = TrainState(CountingTask(), CPU, "plan A", headline="w_gap")
     with pytest.raises(BadInputError, match="fits no model of this configuration") as error:
         state.restore(checkpoint, accept_new_plan=False)
     assert "\n" not in str(error.value)

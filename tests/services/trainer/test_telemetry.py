@@ -51,7 +51,7 @@ def telemetry(tmp_path: Path) -> Iterator[Telemetry]:
 
 
 def at_step(step: int) -> TrainState:
-    state = TrainState(Idle(), torch.device("cpu"), "plan")
+    state = TrainState(Idle(), torch.device("cpu"), "plan", headline="w_gap", shown=("w_gap", "m_loss"))
     state.step = step
     return state
 

@@ -64,6 +64,7 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("wandb")
 def test_the_same_names_are_recorded_offline(tmp_path: Path) -> None:
     sink = WandbSink(tmp_path, OFFLINE, "2026-11-21T12-00-00", {"seed": 3, "trainer.wgan.critic_steps": 5})
@@ -84,6 +85,7 @@ def test_the_same_names_are_recorded_offline(tmp_path: Path) -> None:
     assert settings["seed"] == 3
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("wandb")
 def test_a_restart_goes_on_with_the_same_run_from_an_earlier_step(tmp_path: Path) -> None:
     for steps in ((10, 20, 30), (20, 30)):
@@ -98,6 +100,7 @@ def test_a_restart_goes_on_with_the_same_run_from_an_earlier_step(tmp_path: Path
     assert len({record.run.run_id for record in records(tmp_path) if record.HasField("run")}) == 1
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("wandb")
 def test_neither_the_key_nor_the_command_line_is_in_what_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -130,6 +133,7 @@ def test_who_is_not_logged_in_is_told_so(tmp_path: Path, wandb: Any, monkeypatch
         WandbSink(tmp_path, WandbConfig(mode="online"), "name", {})
 
 
+@pytest.mark.process
 def test_a_server_that_is_away_ends_no_run_but_has_it_recorded_offline(
     tmp_path: Path, wandb: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,1 +1,1 @@
-"""Frame of an evaluation report."""
+"""Frame of an evaluation report: table, page, verdict, thresholds."""

@@ -1,1 +1,1 @@
-"""How good a checkpoint is: real beside generated events, as numbers, plots and a page."""
+"""Evaluation of a checkpoint: real beside generated events."""

@@ -1,1 +1,1 @@
-"""A trained model for programs that know nothing of icestream."""
+"""Export of a trained generator: torch.export, ONNX, model card."""

@@ -1,1 +1,1 @@
-"""Muon bundles from a trained checkpoint."""
+"""Generation of muon bundles from a checkpoint."""

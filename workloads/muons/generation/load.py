@@ -18,9 +18,9 @@ from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 
-SAMPLERS: dict[str, Callable[[Config, dict[str, Any], torch.device], MuonGenerator]] = {
-    "wgan": lambda config, task_state, device: WganSampler.from_state(config.trainer.wgan, task_state, device),
-    "flow": lambda config, task_state, device: FlowSampler.from_state(config.trainer.flow, task_state, device),
+SAMPLERS: dict[str, Callable[[Any, dict[str, Any], torch.device], MuonGenerator]] = {
+    "wgan": WganSampler.from_state,
+    "flow": FlowSampler.from_state,
 }
 
 
@@ -38,7 +38,7 @@ class Trained:
     @property
     def max_count(self) -> int:
         """Most muons in an event, by the settings of the run."""
-        settings = getattr(self.config.trainer, self.config.trainer.model)
+        settings: Any = self.config.trainer.of_model
         return int(getattr(settings, "sampling", settings).max_count)
 
 
@@ -51,7 +51,7 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
     state = read_checkpoint(path)
     try:
         config = Config.model_validate_json(state["config"])
-        generator = SAMPLERS[config.trainer.model](config, state["task"], device)
+        generator = SAMPLERS[config.trainer.model](config.trainer.of_model, state["task"], device)
         position = StreamPosition.model_validate_json(state["position"])
         return Trained(generator, config, path, state["step"], position.counters.events_trained)
     except (ValidationError, KeyError, RuntimeError, ValueError) as error:

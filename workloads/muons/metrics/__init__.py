@@ -1,1 +1,1 @@
-"""How well generated muon bundles agree with real ones."""
+"""Metrics of agreement between generated and real bundles."""

@@ -1,1 +1,1 @@
-"""What the models of muon bundles share."""
+"""Generators of muon bundles, and what they share."""

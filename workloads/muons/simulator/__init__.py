@@ -1,1 +1,1 @@
-"""Toy physics with known truth, written in the production schema."""
+"""Toy simulator of muon bundles with known truth."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from workloads.muons.simulator.config import SimulatorConfig
+from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
 from workloads.muons.simulator.muons import Bundles, simulate
 from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
@@ -48,6 +48,7 @@ would take four times as long and make the file larger, so there is none."""
 
 NUMBERS_PER_RANGE = 1000
 MAX_DEPTHS = 1000
+SAMPLE_PRESET = "bench"
 _OWN_RANGE = re.compile(r"\d{7,}-\d{7,}")
 _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet(\.part)?")
 
@@ -115,6 +116,11 @@ class Written:
     num_events: int
     num_muons: int
     num_bytes: int
+
+
+def write_sample(folder: Path, events: int, seed: int) -> None:
+    """Write one file of events of the preset `bench`."""
+    write_dataset(folder, preset(SAMPLE_PRESET), DatasetPlan(events, 1, seed), overwrite=True)
 
 
 def write_dataset(

@@ -13,6 +13,7 @@ from services.trainer.checkpoints.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from services.trainer.state import TrainState
 from services.trainer.telemetry.tensorboard_sink import SummaryWriter
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
 from workloads.muons.models.wgan.task import WganTask
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.flux import sample_primaries
@@ -26,10 +27,10 @@ def write_tiny_run(run_dir: Path, inputs: tuple[str, ...] = (), *, max_count: in
     wgan = {"network": NETWORK, "sampling": {"max_count": max_count}, "critic_steps": 1}
     config = Config.model_validate({"input": inputs, "trainer": {"wgan": wgan}})
     torch.manual_seed(1)
-    task = WganTask(config.trainer.wgan, torch.device("cpu"), 1)
+    task = WganTask(config.trainer.wgan, StepContext(torch.device("cpu"), 1))
     for seed in range(3):
         task.step(_batch(seed))
-    state = TrainState(task, torch.device("cpu"), "plan")
+    state = TrainState(task, torch.device("cpu"), "plan", headline="w_gap")
     state.step = 3
     path = run_dir / CHECKPOINT_FOLDER / "step-000000003.pt"
     path.parent.mkdir(parents=True)

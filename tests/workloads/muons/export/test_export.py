@@ -103,6 +103,7 @@ def test_every_format_gives_the_distribution_of_counts(exported: tuple[Path, str
     assert float(counts_E.var()) == pytest.approx(variance, rel=0.2)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 def test_the_cards_program_runs_without_icestream(exported: tuple[Path, str], suffix: str) -> None:
     folder = exported[0]

@@ -15,7 +15,7 @@ from test_wgan_task import changed, split, toy_batch
 from icestream.cli import cli
 from services.config.root import Config
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import AVERAGED, TASKS, _evaluator
+from services.trainer.service import step_context, training_of
 from services.trainer.state import TrainState
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.panel import MuonPanel
@@ -56,13 +56,13 @@ def test_the_panel_tells_distances_and_held_out_losses_and_changes_nothing() -> 
 
 def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None:
     task = make_task()
-    state = TrainState(task, CPU, "plan", averaged=AVERAGED["flow"])
+    state = TrainState(task, CPU, "plan", headline="flow_loss")
     losses = []
     for seed in range(3):
         metrics = task.step(toy_batch(seed=seed))
-        state.recent.add(metrics[state.averaged])
+        state.recent.add(metrics[state.headline])
         losses.append(float(metrics["flow_loss"]))
-    resumed = TrainState(make_task(), CPU, "plan", averaged=AVERAGED["flow"])
+    resumed = TrainState(make_task(), CPU, "plan", headline="flow_loss")
     resumed.restore(state.checkpoint("{}"), accept_new_plan=False)
     for one in (state, resumed):
         ((name, mean),) = one.recent_mean().items()
@@ -74,10 +74,10 @@ def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
     trainer: dict[str, Any] = {"model": model, "flow": {"network": SMALL.model_dump()}}
     config = Config.model_validate({"trainer": trainer})
-    task = TASKS[config.trainer.model](config, CPU, Ranks.alone())
+    task = training_of(config).task(config.trainer.of_model, step_context(config, CPU, Ranks.alone()))
     assert isinstance(task, FlowTask) == (model == "flow")
-    assert type(_evaluator(config, task)) is panel
-    assert AVERAGED[model] in task.step(toy_batch())
+    assert type(training_of(config).evaluator(task, config.seed)) is panel
+    assert training_of(config).headline in task.step(toy_batch())
 
 
 def test_bench_trainer_measures_the_flow() -> None:

@@ -13,6 +13,7 @@ from test_wgan_task import SMALL, make_microbatch, make_task, split, toy_batch
 from torch import Tensor
 
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.base.evaluator import Evaluation
 from workloads.muons.metrics.metrics import W1_FEATURES
 from workloads.muons.models.bundles import Bundles
@@ -206,7 +207,7 @@ def test_settings_are_what_may_change_while_training() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    task = WganTask(make_task().config, device, seed=1)
+    task = WganTask(make_task().config, StepContext(device, 1))
 
     def moved(batch: Batch) -> Batch:
         return Batch(

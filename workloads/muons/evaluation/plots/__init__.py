@@ -1,1 +1,1 @@
-"""Pictures of an evaluation: what physicists look at first."""
+"""Pictures of an evaluation."""

@@ -1,1 +1,1 @@
-"""Classifiers that try to tell generated from real events."""
+"""Classifier two-sample tests."""

@@ -1,1 +1,1 @@
-"""The flow: conditional flow matching on the muons of an event. See docs/flow.md."""
+"""Conditional flow matching on the muons of an event (docs/flow.md)."""

@@ -1,1 +1,1 @@
-"""Conditional WGAN-GP that generates muon bundles."""
+"""Conditional WGAN-GP (docs/model.md)."""

@@ -1,10 +1,8 @@
 """The generator's forward pass as it is used a million times: no autograd, no temporary, rows that stay in the cache.
 
-The same numbers as `Generator` and `Standardise.muons` to rounding; ``tests/workloads/muons/models/test_wgan_inference.py`` holds them
-together. Random numbers are drawn piece by piece, each event's when it is its turn: which ones an event gets depends on
-the events before it, on the sizes of a piece, and on nothing else.
-
-Shape suffixes: E events of one piece, P particles, F features, D width, Z noise.
+The same numbers as `Generator` and `Standardise.muons` to rounding: ``test_wgan_inference.py``. Random numbers are
+drawn piece by piece, each event's when it is its turn: which ones an event gets depends on the events before it, on the
+sizes of a piece, and on nothing else.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""The workload of a run that names none, by the columns of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from glob import iglob
+from pathlib import Path
+from typing import Any
+
+from common.files.suffixes import SUFFIXES
+from services.config.root import Config, load_config
+from workloads import registry
+
+_MOST_LOOKED_AT = 100
+"""Directory entries, or matches of a pattern, among which a file is looked for."""
+
+
+def load_run_config(
+    run_dir: Path, *, toml: Path | None, assignments: Sequence[str], flags: Mapping[str, Any]
+) -> Config:
+    """The resolved configuration of a run that may be a new one, with its workload. Raises BadInputError.
+
+    A workload that is set nowhere is the one whose columns the first local Parquet file of the inputs has; without such
+    a file it is the default one.
+    """
+    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    if "workload" in config.model_fields_set or len(registry.names()) == 1:
+        return config
+    shown = workload_of_files(config.input)
+    if shown is None or shown == config.workload:
+        return config
+    return load_config(run_dir, toml=toml, assignments=assignments, flags={**flags, "workload": shown})
+
+
+def workload_of_files(inputs: Sequence[str]) -> str | None:
+    """The first workload all of whose source columns are in the first local Parquet file of the inputs, or None."""
+    path = next((path for text in inputs for path in _local(text)), None)
+    columns = _columns(path) if path is not None else frozenset()
+    for workload in registry.every_workload():
+        if columns and columns >= {source.name for source in workload.schema.source_columns}:
+            return workload.name
+    return None
+
+
+def _local(text: str) -> Iterator[Path]:
+    """Some local Parquet files that an input names. What is wrong with an input is found when it is listed."""
+    text = text.removeprefix("file://").replace("{range}", "*")
+    if "://" in text or text.startswith("@"):
+        return
+    for number, path in enumerate(_files(text)):
+        if path.suffix in SUFFIXES and path.is_file():
+            yield path
+        if number == _MOST_LOOKED_AT:
+            return
+
+
+def _files(text: str) -> Iterator[Path]:
+    for path in map(Path, iglob(text, recursive=True)):  # noqa: PTH207  a pattern that may be absolute
+        yield from path.rglob("*") if path.is_dir() else (path,)
+
+
+def _columns(path: Path) -> frozenset[str]:
+    """Names of a Parquet file's top-level columns; empty if it is no such file, or damaged."""
+    from common.files.parquet.footer import DamagedFooter, parse_footer
+
+    try:
+        groups = parse_footer(path).row_groups
+    except (DamagedFooter, OSError):
+        return frozenset()
+    return frozenset(column.path[0] for group in groups[:1] for column in group.columns)

@@ -1,0 +1,384 @@
+"""Messages, deaths and time in, actions out: the transitions of the dispatcher's state."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from common import messages as m
+from common.status import STALL_REASONS
+from services.fetcher.dispatcher.actions import (
+    Action,
+    EndRun,
+    Evict,
+    Fence,
+    Quarantine,
+    Remember,
+    Replan,
+    Restage,
+    Send,
+)
+from services.fetcher.dispatcher.decoder_pool import DecoderPool, DecoderState, Silence
+from services.fetcher.dispatcher.grants import Grants
+from services.fetcher.dispatcher.history import History
+from services.fetcher.dispatcher.invariants import check_invariants
+from services.fetcher.dispatcher.lanes import TAKEN, Lanes, LaneState
+from services.fetcher.dispatcher.unit_failures import UnitFailures
+from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
+
+logger = logging.getLogger(__name__)
+
+_MOST_PLANNED = 1 << 16
+"""Planned units, which take 1 kB each: lanes that are so far apart don't come from one checkpoint."""
+
+
+class Dispatcher:
+    """See the module. ``slots`` of the arena, at least one a lane; a unit that cost ``max_unit_deaths`` decoders is
+    skipped. ``units``, ``decoders``, ``lanes`` and ``failures`` are for reading."""
+
+    def __init__(
+        self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float, lanes: int = 1
+    ) -> None:
+        if slots < lanes:
+            raise ValueError(f"{slots} slots can't serve {lanes} lanes")
+        self.plan_hash = plan_hash
+        self.stall_timeout_s = stall_timeout_s
+        self.units = UnitTable(slots)
+        self.decoders = DecoderPool()
+        self.lanes = Lanes(lanes)
+        self.failures = UnitFailures(max_unit_deaths)
+        self.stall: str | None = None
+        """Why nothing can be leased since the last tick."""
+        self.problem = ""
+        """Newest machine error of a decoder; empty once a unit is decoded."""
+        self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
+        self.counts: Counter[str] = Counter()
+        self._ticked_s: float | None = None
+        self._now_s = 0.0
+        """Newest time that was passed in."""
+        self._history = History()
+        self._grants = Grants(self.units, self.decoders, self.lanes, self.failures, self._history)
+
+    # -------------------------------------------------------------- what others may ask
+
+    @property
+    def attached_once(self) -> bool:
+        """True once a trainer has said where to begin."""
+        return self._grants.began
+
+    @property
+    def trainers(self) -> list[str]:
+        """Trainers that took a lane."""
+        return self.lanes.trainers
+
+    @property
+    def starved(self) -> bool:
+        """True if a trainer waits for a lane, and no planned unit is left to give it."""
+        next_k = self.units.next_k
+        return any(lane.want > 0 and lane.deliver_k >= next_k for lane in self.lanes.all) and not self.units.ended
+
+    @property
+    def plan_is_long(self) -> bool:
+        """True if no more units need to be planned now, wherever a trainer says that it is."""
+        return len(self.units.planned) >= _MOST_PLANNED
+
+    @property
+    def units_ahead(self) -> int:
+        """Planned units that are not delivered yet."""
+        return sum(len(range(lane.deliver_k, self.units.next_k, self.lanes.num)) for lane in self.lanes.all)
+
+    @property
+    def trainer_waits(self) -> bool:
+        """True if a trainer wants a unit that is not ready."""
+        return any(lane.want and not self.units.is_over(lane.deliver_k) for lane in self.lanes.all)
+
+    @property
+    def prefetched(self) -> float:
+        """Units at the trainers, as a part of those that they asked for."""
+        delivered = self.units.num(State.DELIVERED)
+        return delivered / (delivered + sum(lane.want for lane in self.lanes.all)) if delivered else 0.0
+
+    def retire(self) -> list[Action]:
+        """Let a decoder go once it has finished what it holds: the newest of those that hold least."""
+        peer = self.decoders.retire()
+        if peer is None:
+            return []
+        logger.info("decoder %s is told to leave", peer)
+        return [Send(peer, m.Retire())]
+
+    # -------------------------------------------------------------- the plan
+
+    def add_units(self, units: Sequence[m.Unit]) -> list[Action]:
+        """Continue the plan. Raises ValueError unless the units follow the last one."""
+        self.units.add(units)
+        return self._pump()
+
+    def end_plan(self) -> list[Action]:
+        """No unit follows those that were added."""
+        self.units.ended = True
+        return self._pump()
+
+    # -------------------------------------------------------------- messages
+
+    def handle(self, peer: str, message: m.Message, now_s: float) -> list[Action]:
+        """A message arrived from ``peer``. One that doesn't fit the peer's part is counted and dropped."""
+        self._now_s = now_s
+        if not isinstance(message, m.Beat):
+            self._history.add(now_s, peer, message)
+        decoder = self.decoders.by_name.get(peer)
+        if decoder is not None:
+            decoder.silent_s = 0.0
+            actions = self._handle_decoder(peer, decoder, message)
+        else:
+            actions = self._handle_trainer(peer, message)
+        if actions is None:
+            actions = []
+            self._count_unexpected(peer, message)
+        return actions + self._pump()
+
+    def _handle_decoder(self, peer: str, decoder: DecoderState, message: m.Message) -> list[Action] | None:
+        """Actions for a message of a decoder; None for one that doesn't fit."""
+        match message:
+            case m.Decoding(_, lease) if lease in decoder.leases or lease in decoder.zombies:
+                decoder.decoding = lease
+            case m.Done():
+                return self._done(decoder, message)
+            case m.Failed():
+                return self._failed(decoder, message)
+            case m.Beat():
+                pass
+            case m.Bye():
+                logger.info("decoder %s left", peer)
+                self._drop_decoder(peer, blame=False)
+            case m.Attach():
+                return self._attach(peer, message)
+            case _:
+                return None
+        return []
+
+    def _handle_trainer(self, peer: str, message: m.Message) -> list[Action] | None:
+        """Actions for a message of a peer that is no decoder (yet); None for one that doesn't fit."""
+        match message:
+            case m.Hello(credit) if not self.lanes.of(peer):
+                self.decoders.by_name[peer] = DecoderState(credit=credit)
+                logger.info("decoder %s joined with credit %d", peer, credit)
+            case m.Attach():
+                return self._attach(peer, message)
+            case m.Want(number, units) if self.lanes.takes(peer, number):
+                lane = self.lanes.all[number]
+                lane.want += units
+                lane.end_sent = False
+            case m.Release(k) if self._was_delivered(peer, k):
+                self.units.give_back(k)
+            case m.Reject(k, reason) if self._was_delivered(peer, k):
+                self._return_unit(k, blamed=True, reason=reason)  # decoded again once the trainer attaches before it
+            case m.Committed(cursors) if self.lanes.can_commit(peer, cursors):
+                return self._commit(peer, cursors)
+            case m.Finished() if self.lanes.of(peer):
+                return [EndRun()] if self.lanes.finish(peer) else []
+            case _:
+                return None
+        return []
+
+    def _count_unexpected(self, peer: str, message: m.Message) -> None:
+        self.counts["unexpected_messages"] += 1
+        number = self.counts["unexpected_messages"]
+        if not number & (number - 1):  # 1, 2, 4, 8, …: a peer that sends a million of them fills no disk
+            logger.warning("dropped an unexpected %s from %s; so far %d", type(message).__name__, peer, number)
+
+    def lose(self, peer: str) -> list[Action]:
+        """``peer`` is proven dead (or closed its lifeline): it can't write any more."""
+        self._history.add(self._now_s, peer, "lost")
+        if peer in self.decoders.by_name:
+            self.counts["decoders_lost"] += 1
+            logger.warning("decoder %s is gone", peer)
+            self._drop_decoder(peer, blame=True)
+        if lanes := self.lanes.of(peer):
+            self.counts["trainers_lost"] += 1
+            logger.warning("trainer %s is gone", peer)
+            for lane in lanes:
+                self._drop_trainer(lane)
+        return self._pump()
+
+    def restaged(self, file: int) -> list[Action]:
+        """A file was staged (or turned out to be bad): units that waited for it may be leased."""
+        self.units.restaged(file)
+        return self._pump()
+
+    def fence_failed(self, peer: str) -> list[Action]:
+        """``peer`` could not be killed: its slots stay out of service, its units go to others in other slots."""
+        self._history.add(self._now_s, peer, "not killed")
+        decoder = self.decoders.by_name.get(peer)
+        if decoder is not None:
+            blamed = decoder.blamed
+            for lease, k in decoder.leases.items():
+                decoder.zombies[lease] = self.units.detach(k)
+                if lease == blamed:
+                    self.failures.add(k, f"decoder {peer} hung")
+            decoder.leases.clear()
+        return self._pump()
+
+    def excuse(self, peer: str) -> None:
+        """``peer`` is silent because its process is stopped or waits for the machine: its unit is not to blame."""
+        if peer in self.decoders.by_name:
+            self.decoders.by_name[peer].excused = True
+
+    def tick(self, now_s: float, *, staging_full: bool = False) -> list[Action]:
+        """Time passed: find hung decoders, and note why nothing could be leased.
+
+        ``staging_full``: nothing is on its way, because as much is staged ahead of the trainer as may be.
+        """
+        self._now_s = now_s
+        gap_s = now_s - self._ticked_s if self._ticked_s is not None else 0.0
+        if self.stall is not None:
+            self.stalled_s[self.stall] += gap_s
+        self.stall, self._ticked_s = self._grants.stall(staging_full), now_s
+        actions: list[Action] = []
+        for peer, decoder, verdict in self.decoders.silent(gap_s, self.stall_timeout_s):
+            if verdict is Silence.HUNG:
+                logger.warning("decoder %s hangs in lease %s: fencing it", peer, decoder.blamed)
+                self._history.add(now_s, peer, "fenced")
+                actions.append(Fence(peer))
+            else:
+                logger.warning("decoder %s was killed and is not dead; its slots wait for its end", peer)
+                actions += self.fence_failed(peer)
+        return actions
+
+    # -------------------------------------------------------------- decoders
+
+    def _done(self, decoder: DecoderState, done: m.Done) -> list[Action]:
+        if not self._finish_lease(decoder, done.k, done.lease):
+            return []
+        tally, layout, unit = done.tally, done.layout, self.units.planned[done.k]
+        accounted = layout.events + tally.outliers + tally.empty + tally.quarantined
+        files = {part.file for part in unit.parts}
+        if not accounted == tally.rows_read == unit.rows or any(bad.file not in files for bad in tally.bad):
+            reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally!s:.500}"
+            self._return_unit(done.k, blamed=True, reason=reason)
+            return []
+        self.units.fill(done)
+        self.counts["events_decoded"] += tally.rows_read
+        self.problem = ""
+        return [Quarantine(tally.bad)] if tally.bad else []
+
+    def _failed(self, decoder: DecoderState, failed: m.Failed) -> list[Action]:
+        if not self._finish_lease(decoder, failed.k, failed.lease):
+            return []
+        # Once is no fault of its own; what is gone again and again is.
+        is_new = failed.gone and not self.units.was_restaged(failed.k)
+        self._return_unit(failed.k, blamed=not is_new and not failed.machine, reason=failed.reason)
+        self.problem = failed.reason if failed.machine else self.problem
+        return [Restage(self.units.restage(failed.k))] if is_new else []
+
+    def _finish_lease(self, decoder: DecoderState, k: int, lease: int) -> bool:
+        """The decoder is through with a lease; True if the lease still counts."""
+        decoder.finish(lease)
+        if lease in decoder.zombies:
+            self.units.free_slot(decoder.zombies.pop(lease))
+            decoder.credit += 1
+            return False
+        if decoder.leases.get(lease) != k:
+            self.counts["stale_messages"] += 1
+            return False
+        del decoder.leases[lease]
+        decoder.credit += 1
+        return True
+
+    def _drop_decoder(self, peer: str, *, blame: bool) -> None:
+        decoder = self.decoders.by_name.pop(peer)
+        for slot in decoder.zombies.values():
+            self.units.free_slot(slot)
+        blamed = decoder.blamed if blame else None
+        for lease, k in decoder.leases.items():
+            self._return_unit(k, blamed=lease == blamed, reason=f"decoder {peer} died")
+
+    def _return_unit(self, k: int, *, blamed: bool, reason: str) -> None:
+        """A unit that nobody writes or reads any more is absent again, and its slot free."""
+        self.units.give_back(k)
+        if blamed:
+            self.failures.add(k, reason)
+
+    # -------------------------------------------------------------- trainers
+
+    def _attach(self, peer: str, attach: m.Attach) -> list[Action]:
+        reason = self.lanes.refusal(peer, attach, self.plan_hash)
+        if reason is None and peer in self.decoders.by_name:
+            reason = TAKEN
+        if reason is not None:
+            return [Send(peer, m.Refuse(reason))]
+        taken = self.lanes.attach(peer, attach)
+        logger.info("trainer %s attached, rank %d of %d, at %s", peer, attach.rank, attach.ranks, attach.cursors)
+        # The first one knows where all lanes are; the others then say where theirs are.
+        moved = taken if self.attached_once else self.lanes.all
+        self._grants.began = True
+        return [Remember(attach.bad_files), *self._seek(moved, attach.cursors)]
+
+    def _was_delivered(self, peer: str, k: int) -> bool:
+        """True if unit ``k`` is in the hands of this trainer."""
+        return self.lanes.takes(peer, k % self.lanes.num) and self.units.has(k, State.DELIVERED)
+
+    def _commit(self, peer: str, cursors: Sequence[m.Cursor]) -> list[Action]:
+        self.lanes.commit(peer, cursors)
+        block = min(self.units.first_needed_block(lane.committed) for lane in self.lanes.all)
+        committed_k = min(lane.committed.unit for lane in self.lanes.all)
+        self.failures.forget(self.units.commit(committed_k, min(lane.deliver_k for lane in self.lanes.all)))
+        return [Evict(block)]
+
+    def _drop_trainer(self, lane: LaneState) -> None:
+        lane.trainer, lane.want = None, 0
+        for k, unit in list(self.units.held.items()):
+            if unit.state is State.DELIVERED and k % self.lanes.num == lane.number:
+                is_needed = k >= lane.committed.unit
+                if is_needed:
+                    lane.deliver_k = min(lane.deliver_k, k)
+                if is_needed and k in self.units.planned:
+                    unit.state = State.READY
+                else:  # its files may be evicted; or another lane's seek went back, and it is not planned again yet
+                    self.units.give_back(k)
+
+    def _seek(self, lanes: Sequence[LaneState], cursors: Sequence[m.Cursor]) -> list[Action]:
+        """Deliver ``lanes`` from their cursors on: keep what is still wanted, drop the rest."""
+        moved = {lane.number for lane in lanes}
+        for lane in lanes:
+            lane.committed = cursors[lane.number]
+        needed = [lane.committed for lane in self.lanes.all]
+        end_k = self.units.next_k + self.lanes.num  # a lane's next unit may be the first few that are not planned yet
+        known = bool(self.units.planned) and all(self.units.restart_k <= cursor.unit < end_k for cursor in needed)
+        for k, unit in list(self.units.held.items()):
+            number = k % self.lanes.num
+            if unit.state is State.DELIVERED and number not in moved:
+                continue  # its trainer reads it
+            if not known or (number in moved and k < cursors[number].unit):
+                self._drop(k, unit)
+            elif unit.state is State.DELIVERED:
+                unit.state = State.READY
+        for lane in lanes:
+            lane.deliver_k = cursors[lane.number].unit
+        if known:
+            return []
+        earliest = min(needed, key=lambda cursor: (cursor.block, cursor.block_first_unit))
+        self.units.restart(earliest.block_first_unit)
+        return [Replan(earliest)]
+
+    def _drop(self, k: int, unit: HeldUnit) -> None:
+        """Nobody wants unit k any more."""
+        decoder = self.decoders.by_name.get(unit.decoder or "")
+        if decoder is not None:
+            del decoder.leases[unit.lease]
+            decoder.zombies[unit.lease] = self.units.detach(k)
+        else:
+            self.units.give_back(k)
+
+    def _pump(self) -> list[Action]:
+        return self._grants.pump(self._now_s)
+
+    # -------------------------------------------------------------- checks
+
+    def story(self, k: int) -> list[str]:
+        """The kept events of unit ``k``: its messages, and what befell the peers that had it. Oldest first."""
+        return self._history.story(k)
+
+    def validate(self) -> None:
+        """Raise AssertionError, with the story of the unit, if an invariant doesn't hold. For tests."""
+        check_invariants(self.units, self.decoders, self.lanes, self.story)

@@ -1,0 +1,69 @@
+"""Reference runs: small runs over committed files whose audits are kept, so that a rewrite can't change the stream.
+
+`python tests/pipeline/reference_runs.py` writes the audits anew. Do so only when the stream is meant to change: raise
+the plan's version, and give the reason in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from runs import TINY_MODEL, Processes, settings
+
+DATA = Path(__file__).resolve().parent.parent / "data/reference"
+STREAM = (
+    *TINY_MODEL,
+    "trainer.flow.network.hidden=8",
+    "stream.unit_events=200",
+    "stream.batch_events=64",
+    "stream.slots=4",
+    "stream.slot_mib=1",
+    "trainer.audit=true",
+    "trainer.validation.events=0",
+    "seed=3",
+)
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """Inputs and settings of one run."""
+
+    name: str
+    inputs: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+
+    @property
+    def audit(self) -> Path:
+        """The kept audit."""
+        return DATA / f"{self.name}.audit.jsonl"
+
+    def run(self, processes: Processes) -> list[str]:
+        """The audit of the run, carried out now."""
+        inputs = [argument for name in self.inputs for argument in ("-i", str(DATA / name))]
+        processes.train(*inputs, *settings(*STREAM, *self.settings))
+        return processes.audit()
+
+
+PARQUET = ("bundles_0.parquet", "bundles_1.parquet")
+RUNS = (
+    ReferenceRun("parquet", PARQUET),
+    ReferenceRun("hdf5", ("bundles.h5",)),
+    ReferenceRun("two-lanes", PARQUET, ("stream.lanes=2",)),
+    ReferenceRun("outliers", PARQUET, ("stream.max_particles=100",)),
+    ReferenceRun("epoch-and-a-half", PARQUET, ("epochs=2", "trainer.max_steps=25")),
+    ReferenceRun("flow", PARQUET, ("trainer.model=flow",)),
+)
+
+
+def main() -> None:
+    """Write every audit."""
+    for run in RUNS:
+        with tempfile.TemporaryDirectory() as folder:
+            audit = run.run(Processes(Path(folder) / "run", Path(folder)))
+        run.audit.write_text("".join(f"{line}\n" for line in audit))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The worked example of docs/extending.md: a workload that is one folder, outside of the repository."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from runs import ICESTREAM, PACKAGE_ROOT, Processes, settings
+
+pytestmark = pytest.mark.slow
+
+FACTOR = 2.5
+EVENTS = 2_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for PYTHONPATH, with the files of the page."""
+    folder = tmp_path_factory.mktemp("toys")
+    page = (PACKAGE_ROOT / "docs/extending.md").read_text()
+    blocks = re.findall(r"```python\n# (workloads/\S+)\n(.*?)```", page, re.S)
+    assert len(blocks) == 4
+    for name, code in blocks:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    (folder / "workloads/__init__.py").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events with a known factor."""
+    random = np.random.default_rng(1)
+    charges = [random.uniform(0.0, 0.5, number).tolist() for number in random.integers(0, 6, EVENTS)]
+    table = pa.table(
+        {
+            "target": [[FACTOR * sum(charge)] for charge in charges],
+            "hits": [[[10.0 * hit, charge[hit]] for hit in range(len(charge))] for charge in charges],
+        },
+        pa.schema({"target": pa.list_(pa.float32()), "hits": pa.list_(pa.list_(pa.float32()))}),
+    )
+    path = tmp_path_factory.mktemp("hits") / "hits.parquet"
+    pq.write_table(table, path, row_group_size=250)
+    return path
+
+
+def test_a_workload_that_is_one_folder_trains_end_to_end(processes: Processes, folder: Path, hits: Path) -> None:
+    environment = {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(folder)])}
+    small = ("stream.unit_events=400", "stream.batch_events=50", "stream.slot_mib=1", "trainer.device=cpu")
+    often = ("trainer.validation.events=100", "trainer.validation.every=50", "trainer.checkpoint_every=50")
+    arguments = ["-i", str(hits), "--epochs", "5", *settings(*small, *often)]
+    run = processes.start("run", *arguments, environment=environment, program=ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    summary = processes.summary()
+
+    assert summary.events["trained"] == 5 * EVENTS
+    assert processes.checkpoint()["task"]["factor"] == pytest.approx(FACTOR, rel=0.01)
+    stored = torch.load(processes.run_dir / "checkpoints" / "best.pt", weights_only=True)
+    assert stored["step"] > 0
+    assert {"loss", "factor", "loss_ma_500"} <= processes.trainer.losses.keys()
+    exit_code, output = run_verb(processes, environment)
+    assert exit_code == 0, output
+    assert float(output) == pytest.approx(FACTOR, rel=0.01)
+
+
+def run_verb(processes: Processes, environment: dict[str, str]) -> tuple[int, str]:
+    """`icestream factor CHECKPOINT`."""
+    checkpoint = processes.run_dir / "checkpoints" / f"step-{processes.checkpoint_step():09d}.pt"
+    done = subprocess.run(
+        [sys.executable, "-m", "icestream", "factor", str(checkpoint)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=PACKAGE_ROOT,
+        env=os.environ | environment,
+    )
+    return done.returncode, done.stdout + done.stderr

@@ -1,0 +1,160 @@
+"""Workloads are found by their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from muon_files import make_events, make_table
+
+import workloads
+from common.errors import BadInputError
+from icestream.cli import cli
+from icestream.reading.workload import load_run_config, workload_of_files
+from services.config.root import Config
+from workloads import registry
+
+WORKLOAD = """
+from common.config import ConfigBranch
+from common.schema import Column, SourceColumn, Workload as EventSchema
+from workloads.base.interface import Model, Workload
+
+WORKLOAD = Workload(
+    name="sparks",
+    schema=EventSchema(
+        name="sparks",
+        columns=(Column("sparks", "particle", "<f4", ("t_s",)), Column("truth", "event", "<f4", ("y",))),
+        source_columns=(SourceColumn("truth", 1, "truth"), SourceColumn("sparks", 2, "sparks")),
+        rules=(),
+    ),
+    models={"spark": Model("a test's", ConfigBranch, "nowhere:TRAINING")},
+)
+"""
+VERBS = """
+import click
+from workloads.base.verb import Verb
+
+VERBS = {name: Verb(f"workloads.sparks.verbs:{name}", f"Do {name}.") for name in ("simulate", "ignite")}
+
+
+@click.command()
+@click.argument("out")
+def simulate(out):
+    click.echo(f"sparks in {out}")
+
+
+@click.command()
+def ignite():
+    click.echo("ignited")
+"""
+
+
+def forget() -> None:
+    for function in (registry.names, registry.workload, registry.verbs):
+        function.cache_clear()
+
+
+@pytest.fixture
+def sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A second workload, in a folder outside of the repository."""
+    folder = tmp_path / "workloads" / "sparks"
+    folder.mkdir(parents=True)
+    (folder / "workload.py").write_text(WORKLOAD)
+    (folder / "verbs.py").write_text(VERBS)
+    monkeypatch.setattr(workloads, "__path__", [*workloads.__path__, str(folder.parent)])
+    forget()
+    yield
+    forget()
+
+
+def test_muons_are_the_default_and_have_both_models_and_four_verbs() -> None:
+    assert registry.names()[0] == registry.DEFAULT == "muons"
+    assert list(registry.workload("muons").models) == ["wgan", "flow"]
+    assert registry.workload("muons").default_model == "wgan"
+    assert set(registry.verbs("muons")) == {"simulate", "evaluate", "generate", "export"}
+
+
+def test_every_verb_of_every_workload_can_be_imported_and_has_an_example() -> None:
+    for name in registry.names():
+        for verb in registry.verbs(name):
+            shown = CliRunner().invoke(cli, [verb, "--workload", name, "--help"])
+            assert shown.exit_code == 0, shown.output
+            assert "Example" in shown.output
+
+
+def test_a_folder_is_a_workload_with_its_verbs(sparks: None) -> None:
+    assert registry.names() == ("muons", "sparks")
+    shown = CliRunner().invoke(cli, ["--help"]).output
+    assert "Commands of the workload sparks:" in shown
+    assert "Do ignite." in shown
+    assert CliRunner().invoke(cli, ["ignite"]).output == "ignited\n"
+
+
+@pytest.mark.parametrize("named", [["--workload", "sparks"], ["--workload=sparks"]])
+def test_a_verb_that_two_workloads_have_is_chosen_by_name_and_else_the_defaults(sparks: None, named: list[str]) -> None:
+    assert CliRunner().invoke(cli, ["simulate", "here", *named]).output == "sparks in here\n"
+    assert "--preset" in CliRunner().invoke(cli, ["simulate", "--help"]).output
+
+
+def test_a_verb_that_a_workload_has_not_names_those_that_have_it(sparks: None) -> None:
+    done = CliRunner().invoke(cli, ["export", "--workload", "sparks"])
+    assert done.exit_code == 2
+    assert "'sparks' has no export; those that have: muons" in done.output
+
+
+def test_a_workload_and_a_model_that_do_not_belong_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="one of muons"):
+        Config.model_validate({"workload": "pions"})
+    with pytest.raises(ValueError, match="one of wgan, flow"):
+        Config.model_validate({"trainer": {"model": "diffusion"}})
+
+
+def write(path: Path, table: pa.Table) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    return path
+
+
+SPARKS = pa.table(
+    {"truth": [[1.0]], "sparks": [[[2.0]]], "extra": [1]},
+    pa.schema(
+        {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.list_(pa.float32())), "extra": pa.int64()},
+    ),
+)
+
+
+def workload_of(tmp_path: Path, *inputs: object, assignments: tuple[str, ...] = ()) -> str:
+    flags = {"input": tuple(map(str, inputs))}
+    return load_run_config(tmp_path / "run", toml=None, assignments=assignments, flags=flags).workload
+
+
+def test_the_files_columns_show_the_workload(sparks: None, tmp_path: Path) -> None:
+    inside = write(tmp_path / "in" / "deep" / "a.parquet", SPARKS)
+    muons = write(tmp_path / "muons.parquet", make_table(make_events([1, 2])))
+    for text in (inside, tmp_path / "in", tmp_path / "in/*/*.parquet", f"file://{inside}", tmp_path / "in/{range}"):
+        assert workload_of_files([str(text)]) == "sparks"
+    assert workload_of_files([str(muons)]) == "muons"
+    assert workload_of_files(["pelican://osg-htc.org/a", str(inside)]) == "sparks"
+
+
+def test_files_that_show_no_workload_are_taken_for_the_defaults(sparks: None, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.parquet", pa.table({"x": [1]}))
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(b"PAR1 nothing PAR1")
+    for text in (other, torn, tmp_path / "missing.parquet", "pelican://osg-htc.org/a", "@list"):
+        assert workload_of_files([str(text)]) is None
+        assert workload_of(tmp_path, text) == "muons"
+
+
+def test_a_workload_that_is_named_is_not_looked_for(sparks: None, tmp_path: Path) -> None:
+    inside = write(tmp_path / "a.parquet", SPARKS)
+    assert workload_of(tmp_path, inside, assignments=("workload=muons",)) == "muons"
+
+
+def test_a_workload_that_nobody_knows_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="workload = 'pions': expected one of muons"):
+        workload_of(tmp_path, assignments=("workload=pions",))

@@ -1,0 +1,18 @@
+"""The muon workload: bundles of muons for given primaries."""
+
+from __future__ import annotations
+
+from common.schema import MUONS
+from workloads.base.interface import Model, Workload
+from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.wgan.config import WganConfig
+
+WORKLOAD = Workload(
+    name="muons",
+    schema=MUONS,
+    models={
+        "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
+        "flow": Model("flow matching", FlowConfig, "workloads.muons.models.flow.training:TRAINING"),
+    },
+    sample="workloads.muons.simulator.write:write_sample",
+)
