@@ -16,12 +16,12 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.bad_file import BadFileError, check_largest
 from common.files.file_kind import file_kind
+from common.files.parquet.columns import inside, read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, NoFooter, parse_footer
 from common.files.parquet.footer_claims import check_claims
 from common.files.parquet.pages import check_pages
 from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
 from common.own_memory import asked_for_too_much, too_much
-from common.parquet_columns import inside, read_names, schema_problem
 from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
 from common.schema import SourceColumn, Workload
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.files.parquet.columns import is_list
 from common.messages import Unit
-from common.parquet_columns import is_list
 from common.schema import Workload
 from common.status import OUTLIER_FOLDER
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from common.files.batches import to_rows
 from common.files.file_kind import open_file
+from common.files.parquet.batches import to_rows
+from common.files.parquet.columns import read_names, schema_problem
 from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
-from common.parquet_columns import read_names, schema_problem
 from common.schema import Workload
 
 _OPEN_FILES = 16

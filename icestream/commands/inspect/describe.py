@@ -18,9 +18,9 @@ from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
 from common.files.footers import read_footer
 from common.files.gather import offsets_of
+from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import raise_if_machine
-from common.parquet_columns import inside, read_names
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.ragged import Array
 from common.schema import Column, Workload

@@ -21,9 +21,9 @@ from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
 from common.files.footers import read_footer
+from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
-from common.parquet_columns import is_list
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.schema import SourceColumn, Workload
 from workloads.muons.geometry import vertical_depth_m

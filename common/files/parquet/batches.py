@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from common.files.checks import checked, drop_particles
+from common.files.parquet.columns import inside
 from common.files.parquet.lists import (
     BadList,
     BadNumber,
@@ -20,7 +21,6 @@ from common.files.parquet.lists import (
     null_mask,
 )
 from common.files.rows import BadRowsError, RaggedRows
-from common.parquet_columns import inside
 from common.ragged import Array
 from common.schema import SourceColumn, Workload
 
