@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from common.schema import DTYPES, Column, Per, SourceColumn, Workload
+from common.config import SourceConfig
+from common.schema import DTYPES, Column, EventSchema, Per, SourceColumn
 
 INTEGERS = sorted(dtype for dtype in DTYPES if np.dtype(dtype).kind in "iu")
 FLOATS = sorted(dtype for dtype in DTYPES if np.dtype(dtype).kind == "f")
@@ -53,7 +54,7 @@ class Form:
 class Made:
     """Events of a workload: what a file holds, and what a slot must. E events, P particles."""
 
-    workload: Workload
+    workload: EventSchema
     forms: Sequence[Form]
     counts: npt.NDArray[np.int64]
     """(E,) with null particles."""
@@ -114,12 +115,12 @@ def make(forms: Sequence[Form], counts: Sequence[int], seed: int, *, nulls: bool
     """Random events of those columns."""
     rng = np.random.default_rng(seed)
     in_event, num = np.array(counts, np.int64), int(sum(counts))
-    workload = Workload(
+    workload = EventSchema(
         name="made",
         columns=tuple(one.column for one in forms),
         source_columns=tuple(source for one in forms for source in one.sources),
         rules=(),
-        nulls="empty" if nulls else "error",
+        source=SourceConfig(nulls="empty" if nulls else "error"),
     )
     stored = {
         one.column.name: values_of(

@@ -16,7 +16,7 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError, one_line, raise_if_machine
 from common.messages import Part
 from common.own_faults import OwnFaults
-from common.schema import NO_TABLES, Workload
+from common.schema import NO_TABLES, EventSchema
 
 _KNOWN_FILES = 1024
 
@@ -24,7 +24,7 @@ _KNOWN_FILES = 1024
 class ContentReader:
     """See Reader: files of every kind, also in one unit."""
 
-    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
         self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload, shuffled=shuffled)}
         self._kinds: OrderedDict[str, FileKind] = OrderedDict()

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from common.files.rows import BadRowsError, RaggedRows
 from common.ragged import Array
-from common.schema import Column, ValueRule, Workload
+from common.schema import Column, EventSchema, ValueRule
 
 
-def checked(rows: RaggedRows, workload: Workload, where: str, first_row: int) -> RaggedRows:
+def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
     """The rows without fillers. Raises BadRowsError that names column, row and value."""
     for column in workload.columns:
         rules = [rule for rule in workload.rules if rule.column == column.name]

@@ -23,7 +23,7 @@ from common.files.parquet.pages import check_pages
 from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
 from common.own_memory import asked_for_too_much, too_much
 from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 _SCAN_ROWS = 8_192
 _SCAN_PARTICLES = 1 << 17
@@ -31,7 +31,7 @@ _FEW_ROWS = 16
 _BUFFER_BYTES = 1 << 20
 
 
-def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
     for _ in range(2):  # what is short for a moment says nothing of the file
         try:
@@ -42,7 +42,7 @@ def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: 
     raise BadFileError(f"it needs {too_much()} to inspect")
 
 
-def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         kind = file_kind(path)
     except BadInputError as error:
@@ -57,7 +57,7 @@ def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCa
     return _read_parquet(path, workload, stream, capacity)
 
 
-def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         footer = parse_footer(path)
         # A buffer: else Arrow reads a column of a row group at once.

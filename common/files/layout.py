@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from common.files.gather import offsets_of
 from common.files.rows import RaggedRows
 from common.ragged import Array
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 Compression = Literal["zstd", "snappy", "none"]
 _LEVELS = {"zstd": 1}
 
 
-def schema_of(workload: Workload) -> pa.Schema:
+def schema_of(workload: EventSchema) -> pa.Schema:
     """The production schema, with nothing nullable: what stands once a particle is a list of numbers or structs."""
     return pa.schema([_field(name, sources, 0, workload) for name, sources in _by_name(workload.source_columns, 0)])
 
@@ -39,7 +39,7 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
     }
 
 
-def to_table(pieces: Sequence[RaggedRows], workload: Workload) -> pa.Table:
+def to_table(pieces: Sequence[RaggedRows], workload: EventSchema) -> pa.Table:
     """The rows of the pieces as one table of schema_of(workload). Rows that hold no event must be gone."""
     schema = schema_of(workload)
     counts = np.concatenate([piece.counts for piece in pieces])
@@ -68,7 +68,7 @@ def _by_name(sources: Sequence[SourceColumn], depth: int) -> list[tuple[str, lis
     return list(found.items())
 
 
-def _field(name: str, sources: Sequence[SourceColumn], depth: int, workload: Workload) -> pa.Field:
+def _field(name: str, sources: Sequence[SourceColumn], depth: int, workload: EventSchema) -> pa.Field:
     """The column, or the field of a struct, at that depth of the sources' paths."""
     source = sources[0]
     kind: pa.DataType

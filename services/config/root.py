@@ -17,7 +17,7 @@ from common.errors import BadInputError
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
-from common.schema import Workload
+from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
 from services.config.local import LocalConfig
@@ -51,7 +51,7 @@ class Config(ConfigBranch):
     outputs: OutputsConfig = OutputsConfig()
     local: LocalConfig = LocalConfig()
 
-    def stored_workload(self) -> Workload:
+    def stored_workload(self) -> EventSchema:
         """The workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
 

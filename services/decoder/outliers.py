@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from common.files.parquet.columns import is_list
 from common.messages import Unit
-from common.schema import Workload
+from common.schema import EventSchema
 from common.status import OUTLIER_FOLDER
 
 
@@ -37,7 +37,7 @@ def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
     return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
-def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload) -> None:
+def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSchema) -> None:
     """Write the file atomically. It can be an input again."""
     schema = _common_schema([one.events.schema for one in outliers], workload)
     events = pa.concat_tables([one.events.select(schema.names).cast(schema) for one in outliers]).combine_chunks()
@@ -54,7 +54,7 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload)
         part.unlink(missing_ok=True)
 
 
-def _common_schema(schemas: Sequence[pa.Schema], workload: Workload) -> pa.Schema:
+def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:
     """One schema for events of several files: theirs, if they agree, else lists of the widest numbers."""
     names = dict.fromkeys(source.path[0] for source in workload.source_columns)
     return pa.schema([(name, _common_type([schema.field(name).type for schema in schemas])) for name in names])

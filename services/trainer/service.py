@@ -14,7 +14,7 @@ from common.errors import BadInputError
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.redact import without_secrets
-from common.schema import Workload
+from common.schema import EventSchema
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
@@ -118,7 +118,7 @@ def _restore(
 def _connect(
     run_dir: Path,
     config: Config,
-    workload: Workload,
+    workload: EventSchema,
     stop: StopFlag,
     device: torch.device,
     ranks: Ranks,

@@ -8,7 +8,7 @@ import pytest
 
 from common.config import SourceConfig, StreamConfig
 from common.plan_hash import complete_digest, files_digest, inventory_digest, plan_hash
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(
     block_files=3, unit_events=40, batch_events=8, max_particles=50, max_particles_per_event=20, slot_mib=0.0157
@@ -96,5 +96,11 @@ def test_it_changes_with_every_rule_and_column_of_the_files() -> None:
 
     bounded = (*MUONS.rules[:-1], replace(MUONS.rules[-1], maximum=1.0))
     renamed = (*MUONS.source_columns[:-1], replace(MUONS.source_columns[-1], name="event.muons"))
-    plans = [of(), of(rules=MUONS.rules[1:]), of(rules=bounded), of(source_columns=renamed), of(nulls="empty")]
+    plans = [
+        of(),
+        of(rules=MUONS.rules[1:]),
+        of(rules=bounded),
+        of(source_columns=renamed),
+        of(source=SourceConfig(nulls="empty")),
+    ]
     assert len(set(plans)) == len(plans)

@@ -6,7 +6,8 @@ import pytest
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.schema import MUONS, Column, SourceColumn, ValueRule, Workload
+from common.schema import Column, EventSchema, SourceColumn, ValueRule
+from workloads.muons.columns import MUONS
 
 
 def primary_of(source: SourceConfig) -> tuple[str, ...]:
@@ -70,6 +71,6 @@ FILLED = (SourceColumn("time", "pulses", 0), SourceColumn("charge", "pulses", 1)
 def test_columns_that_no_file_could_fill_are_an_error_of_the_workload(
     columns: tuple[Column, ...], sources: tuple[SourceColumn, ...], rules: tuple[ValueRule, ...], told: str
 ) -> None:
-    assert Workload("good", (PULSES, EVENT), FILLED, ())
+    assert EventSchema("good", (PULSES, EVENT), FILLED, ())
     with pytest.raises(ValueError, match=told):
-        Workload("made", columns, sources, rules)
+        EventSchema("made", columns, sources, rules)

@@ -20,7 +20,7 @@ from workloads import registry
 
 WORKLOAD = """
 from common.config import ConfigBranch
-from common.schema import Column, SourceColumn, Workload as EventSchema
+from common.schema import Column, EventSchema, SourceColumn
 from workloads.base.interface import Model, Workload
 
 WORKLOAD = Workload(
@@ -28,7 +28,7 @@ WORKLOAD = Workload(
     schema=EventSchema(
         name="sparks",
         columns=(Column("sparks", "particle", "<f4", ("t_s",)), Column("truth", "event", "<f4", ("y",))),
-        source_columns=(SourceColumn("truth", 1, "truth"), SourceColumn("sparks", 2, "sparks")),
+        source_columns=(SourceColumn("truth", "truth"), SourceColumn("sparks", "sparks")),
         rules=(),
     ),
     models={"spark": Model("a test's", ConfigBranch, "nowhere:TRAINING")},

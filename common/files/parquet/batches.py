@@ -22,7 +22,7 @@ from common.files.parquet.lists import (
 )
 from common.files.rows import BadRowsError, RaggedRows
 from common.ragged import Array
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -30,7 +30,7 @@ Bool = npt.NDArray[np.bool_]
 _NULLS_HINT = 'source.nulls = "empty" would count it as empty'
 
 
-def to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: int, large_above: int) -> RaggedRows:
+def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, large_above: int) -> RaggedRows:
     """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
     columns = _Columns(batch, workload, where, first_row)
     for source in workload.source_columns:
@@ -55,7 +55,7 @@ def to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: in
 class _Columns:
     """The workload's columns of one batch, as far as they were added."""
 
-    def __init__(self, batch: pa.RecordBatch, workload: Workload, where: str, first_row: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int) -> None:
         self.arrays: dict[str, Array] = {}
         """Name -> (R, fields) or (P, fields)."""
         self.counts: Int64 | None = None
@@ -85,7 +85,7 @@ class _Columns:
         values, _ = inside(flattened(lists), names)
         null = null_mask(values)
         if null is not None:
-            if self._workload.nulls == "error":
+            if self._workload.source.nulls == "error":
                 row = _row_of(int(np.argmax(null)), counts)
                 raise self._error(source, row, f"a particle is null; {_NULLS_HINT}")
             self.keep = ~null if self.keep is None else self.keep & ~null
@@ -93,7 +93,7 @@ class _Columns:
 
     def _null_rows(self, values: pa.Array, source: SourceColumn) -> Bool | None:
         null = null_mask(values)
-        if null is not None and self._workload.nulls == "error":
+        if null is not None and self._workload.source.nulls == "error":
             raise self._error(source, int(np.argmax(null)), f"the value is null; {_NULLS_HINT}")
         return null
 

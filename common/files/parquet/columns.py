@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import BadInputError
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 _KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "float"}
 
@@ -23,7 +23,7 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
+def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:
     """What the file's columns lack; None if nothing."""
     for source in workload.source_columns:
         if source.path[0] not in schema.names:
@@ -34,7 +34,7 @@ def schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
     return None
 
 
-def _type_problem(kind: pa.DataType, source: SourceColumn, workload: Workload) -> str | None:
+def _type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema) -> str | None:
     around = int(workload.per(source) == "particle")
     expected = around + int(source.is_list)
     found, lists, names = kind, 0, list(source.path[1:])
@@ -75,7 +75,7 @@ def _expected(number: str, lists: int) -> str:
     return f"{'list<' * lists}{name}{'>' * lists}" if lists else f"{'an' if name[0] == 'i' else 'a'} {name}"
 
 
-def read_names(schema: pa.Schema, leaves: Sequence[str], workload: Workload) -> dict[str, str]:
+def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) -> dict[str, str]:
     """Source column -> the name that selects its leaf when Arrow reads the file, whose schema has no problem.
 
     ``leaves``: Parquet's names of all leaf columns, in order. Raises BadInputError.

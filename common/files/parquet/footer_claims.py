@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from common.files.parquet.footer import ColumnChunk, DamagedFooter, ParquetFooter
-from common.schema import Workload
+from common.schema import EventSchema
 
 MOST_ROW_GROUPS = 1 << 16
 MOST_ROWS = 1 << 25
@@ -18,7 +18,7 @@ _MOST_WIDTHS = 8
 """So many times the numbers that an event's list should have: what is too long is a bad row, not a bad file."""
 
 
-def check_claims(footer: ParquetFooter, workload: Workload, names: Mapping[str, str]) -> list[Sequence[ColumnChunk]]:
+def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]) -> list[Sequence[ColumnChunk]]:
     """The columns of each row group that are read. Raises DamagedFooter; the columns must be there.
 
     ``names``: see read_names().

@@ -19,7 +19,7 @@ from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
-from common.schema import Workload
+from common.schema import EventSchema
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
@@ -34,7 +34,7 @@ _ORDERED_BATCH_ROWS = 28_672
 class ParquetReader:
     """See Reader."""
 
-    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
         self._shuffled = shuffled
         self._files: OrderedDict[str, _File] = OrderedDict()
@@ -147,7 +147,7 @@ class _File:
     """Columns to read."""
 
     @classmethod
-    def of(cls, path: Path, workload: Workload, *, own_copy: bool) -> _File:
+    def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
         """Raises BadInputError if it has not the workload's columns: it may be another one than was planned."""
         with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
             # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.

@@ -23,7 +23,7 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import raise_if_machine
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.ragged import Array
-from common.schema import Column, Workload
+from common.schema import Column, EventSchema
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
 from icestream.commands.inspect.spread import Spread
 
@@ -89,7 +89,7 @@ class _Spreads:
     counts: Spread = field(default_factory=Spread)
     fields: dict[str, Spread] = field(default_factory=dict)
 
-    def add(self, rows: RaggedRows, workload: Workload) -> None:
+    def add(self, rows: RaggedRows, workload: EventSchema) -> None:
         self.counts.add(rows.counts)
         for column in workload.columns:
             values: Array = (rows.event_columns if column.per == "event" else rows.particle_columns)[column.name]
@@ -102,7 +102,7 @@ class _Spreads:
 def describe(
     path: Path,
     name: str,
-    workload: Workload,
+    workload: EventSchema,
     *,
     num_events: int,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
@@ -122,7 +122,9 @@ def describe(
         found.kind = file_kind(path)
         found.layout = layout_of(path, found.kind, workload)
         stream = StreamConfig(shuffle=False)
-        workload = replace(workload.with_all_stored(), nulls="empty")  # they are counted
+        workload = workload.with_all_stored()
+        source = workload.source.model_copy(update={"nulls": "empty"})  # they are counted
+        workload = replace(workload, source=source)
         capacity = SlotCapacity(workload, stream)
         footer = read_footer(path, workload, stream, capacity)
     except BadInputError as error:
@@ -145,7 +147,7 @@ def _read_all(
     path: Path,
     found: Description,
     footer: Footer,
-    workload: Workload,
+    workload: EventSchema,
     stream: StreamConfig,
     capacity: SlotCapacity,
     num_events: int,
@@ -182,7 +184,7 @@ def _read_all(
     return spreads
 
 
-def _event(rows: RaggedRows, row: int, workload: Workload) -> FirstEvent:
+def _event(rows: RaggedRows, row: int, workload: EventSchema) -> FirstEvent:
     ids: dict[str, int] = {}
     event: dict[str, Number] = {}
     offsets = offsets_of(rows.counts[: row + 1])
@@ -204,14 +206,14 @@ def _event(rows: RaggedRows, row: int, workload: Workload) -> FirstEvent:
     return FirstEvent(ids=ids, event=event, num_particles=int(rows.counts[row]), particles=particles)
 
 
-def _shown_name(column: Column, field: int, workload: Workload) -> str:
+def _shown_name(column: Column, field: int, workload: EventSchema) -> str:
     """The field's name, with its column's if others have the same."""
     name = column.fields[field]
     same = sum(name in other.fields for other in workload.columns_per(column.per))
     return name if same == 1 else f"{column.name}.{name}"
 
 
-def _nulls(path: Path, workload: Workload) -> dict[str, int]:
+def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
     """Null values of each source column; of one per particle, null lists."""
     nulls = {source.name: 0 for source in workload.source_columns}
     try:

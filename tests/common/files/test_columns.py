@@ -15,21 +15,21 @@ from column_files import FLOATS, FORMS, INTEGERS, Form, Made, any_forms, make, t
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.config import StreamConfig
+from common.config import SourceConfig, StreamConfig
 from common.files.bad_file import BadFileError
 from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.messages import Tally
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import OFFSETS, UnitArrays, unit_arrays
-from common.schema import Column, Per, SourceColumn, ValueRule, Workload
+from common.schema import Column, EventSchema, Per, SourceColumn, ValueRule
 from services.decoder.decode import Decode
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)
 event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 
 
-def decoded(path: Path, workload: Workload, stream: StreamConfig) -> list[tuple[Tally, UnitArrays]]:
+def decoded(path: Path, workload: EventSchema, stream: StreamConfig) -> list[tuple[Tally, UnitArrays]]:
     """All units of a file: planned from its footer, then decoded."""
     capacity = SlotCapacity(workload, stream)
     staged = [StagedFile(0, str(path), read_footer(path, workload, stream, capacity))]
@@ -192,7 +192,7 @@ def test_another_kind_of_number_is_refused_by_its_footer(
 def test_a_struct_that_does_not_hold_the_column_is_refused(
     tmp_path: Path, table: dict[str, list[Any]], told: str
 ) -> None:
-    workload = Workload("made", (Column("t", "particle", "<i8", ("t",)),), (SourceColumn("p.t", "t", 0),), ())
+    workload = EventSchema("made", (Column("t", "particle", "<i8", ("t",)),), (SourceColumn("p.t", "t", 0),), ())
     pq.write_table(pa.table(table), tmp_path / "f.parquet")
     with pytest.raises(BadFileError, match=told):
         read_footer(tmp_path / "f.parquet", workload, STREAM, SlotCapacity(workload, STREAM))
@@ -290,7 +290,7 @@ def test_nulls_quarantine_their_row_group_unless_they_are_allowed(tmp_path: Path
         nulls[:] = False
     made.null_particles[5] = True
     path = write(tmp_path / "f.parquet", made, rows_per_group=2)
-    [(tally, _)] = decoded(path, replace(made.workload, nulls="error"), STREAM)
+    [(tally, _)] = decoded(path, replace(made.workload, source=SourceConfig()), STREAM)
     [bad] = tally.bad
     assert bad.reason.endswith('row 0: a particle is null; source.nulls = "empty" would count it as empty')
     [(tally, _)] = decoded(path, made.workload, STREAM)

@@ -28,7 +28,7 @@ from common.files.parquet.footer import (
 from common.files.parquet.footer_claims import MOST_ROWS, check_claims
 from common.files.parquet.pages import check_pages
 from common.plan import SlotCapacity, cut_spans
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig()
 CAPACITY = SlotCapacity(MUONS, STREAM)

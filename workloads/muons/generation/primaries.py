@@ -25,7 +25,7 @@ from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 from workloads.muons.geometry import vertical_depth_m
 
 Float32 = npt.NDArray[np.float32]
@@ -90,7 +90,7 @@ def num_rows(path: Path, name: str) -> int:
 
 
 def read_primaries(
-    path: Path, name: str, number: int, workload: Workload, wanted: WantedCounts | None
+    path: Path, name: str, number: int, workload: EventSchema, wanted: WantedCounts | None
 ) -> Iterator[Primaries]:
     """All rows of a local file, in order.
 
@@ -130,7 +130,7 @@ def _told_of(name: str) -> Iterator[None]:
         raise BadInputError(f"{name}: truncated, or damaged: {' '.join(str(error).split())[:300]}") from None
 
 
-def _whole_events(path: Path, name: str, workload: Workload) -> Iterator[Primaries]:
+def _whole_events(path: Path, name: str, workload: EventSchema) -> Iterator[Primaries]:
     """Of files with muons, read and checked as training reads them. Without rows that hold no event."""
     stream = StreamConfig(shuffle=False)
     capacity = SlotCapacity(workload, stream)
@@ -167,7 +167,7 @@ class _Table:
     columns: list[str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, workload: Workload, wanted: WantedCounts | None) -> _Table:
+    def of(cls, schema: pa.Schema, workload: EventSchema, wanted: WantedCounts | None) -> _Table:
         source = workload.source_column("primary")
         fields = workload.column("primary").fields
         names = set(schema.names)
@@ -188,7 +188,7 @@ class _Table:
         numbers = list(fields) if is_flat else [source.name]
         return cls(source, is_flat, ids, count, [*ids, *numbers, *([count] if count else [])])
 
-    def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: Workload) -> Primaries:
+    def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: EventSchema) -> Primaries:
         """The checked rows of a record batch."""
         primary_E4 = self._primary(batch, first_row, workload)
         _check(primary_E4, first_row, workload)
@@ -207,7 +207,7 @@ class _Table:
         # No event has so many muons, and not every whole number fits into int64; max_count bounds them anyway.
         return _unsigned(batch, self.count, first_row).clip(max=_LARGEST_COUNT).astype(np.int64)
 
-    def _primary(self, batch: pa.RecordBatch, first_row: int, workload: Workload) -> Float32:
+    def _primary(self, batch: pa.RecordBatch, first_row: int, workload: EventSchema) -> Float32:
         fields = workload.column("primary").fields
         if self.is_flat:
             return np.stack([_numbers(batch, field, first_row) for field in fields], 1).astype(np.float32)
@@ -239,7 +239,7 @@ def _count_column(schema: pa.Schema, wanted: WantedCounts) -> str:
     )
 
 
-def _check(primary_E4: Float32, first_row: int, workload: Workload) -> None:
+def _check(primary_E4: Float32, first_row: int, workload: EventSchema) -> None:
     fields = workload.column("primary").fields
     for rule in (rule for rule in workload.rules if rule.column == "primary"):
         values_E = primary_E4[:, rule.field]
