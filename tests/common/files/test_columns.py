@@ -207,13 +207,16 @@ def pulses(*, counts: Sequence[int] = (2, 0, 3, 1, 2), form: str = "flat") -> Ma
     return make(forms, counts, 5)
 
 
+@pytest.mark.parametrize("form", ["flat", "struct of lists"])
 @pytest.mark.parametrize("slot_mib", [0.25, 1 / 64])
-def test_a_footer_counts_the_particles_of_the_longest_column(tmp_path: Path, slot_mib: float) -> None:
+def test_a_footer_counts_the_particles_of_the_longest_column(tmp_path: Path, slot_mib: float, form: str) -> None:
     """The decoder must have the memory to find out which event's columns disagree."""
     table = pa.table({"a_a": [[1]] * 900, "b_b": [[1.0] * 5] * 900})
+    if form == "struct of lists":
+        table = pa.table({"a": [{"a_a": [1]}] * 900, "b": [{"b_b": [1.0] * 5}] * 900})
     pq.write_table(table, tmp_path / "f.parquet")
     forms = [
-        Form(Column(name, "particle", dtype, (name,)), "flat", dtype, "list", "list")
+        Form(Column(name, "particle", dtype, (name,)), form, dtype, "list", "list")
         for name, dtype in (("a", "<i8"), ("b", "<f8"))
     ]
     stream = STREAM.model_copy(update={"slot_mib": slot_mib})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -193,7 +194,8 @@ def test_chunks_that_hold_anything_are_read_or_refused(
     options = {"fletcher32": checksum, **({"compression": compression} if compression else {})}
     tables = tables_of(make_events([i % 3 for i in range(events)]))
     write_tables(path, tables, chunk_rows=chunk_rows, **options)
-    with h5py.File(path, "a") as file:
+    # A chunk that is too long overwrites what lies behind it, which HDF5 may need for the next one, or to close.
+    with contextlib.suppress(KeyError, OSError, RuntimeError), h5py.File(path, "a") as file:
         for name, chunk, stored, mask in changes:
             rows = file[name].shape[0]
             first = (chunk * chunk_rows) % max(rows, 1) // chunk_rows * chunk_rows
