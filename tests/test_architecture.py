@@ -133,7 +133,7 @@ UPWARD: dict[str, set[str]] = {
     "workloads/muons/evaluation/evaluate.py": {
         "icestream.reading.staging",
         "services.config.root",
-        "services.trainer.checkpoints.checkpoint",
+        "services.trainer.checkpoints.checkpoint_folder",
     },
     "workloads/muons/evaluation/read.py": {"icestream.reading.events", "services.config.root"},
     "workloads/muons/generation/load.py": {
@@ -298,3 +298,10 @@ def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported
 def test_the_help_text_needs_no_heavy_import() -> None:
     code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
     assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)
+
+
+@pytest.mark.process
+def test_a_trainer_that_only_counts_starts_without_torch() -> None:
+    modules = modules_after("import icestream.commands.trainer, services.trainer.counting.service, common.summary")
+    assert "services.trainer.stream.feed" in modules
+    assert "torch" not in modules

@@ -54,6 +54,7 @@ SHARED_NAMES_FOR_NOW: frozenset[str] = frozenset(
         "Part",
         "Place",
         "Primaries",
+        "Progress",
         "Range",
         "Report",
         "Source",

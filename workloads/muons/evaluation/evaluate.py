@@ -19,7 +19,7 @@ from common.redact import without_secrets
 from common.slow_progress import SlowProgress
 from icestream.reading.staging import staging, trained_on
 from services.config.root import Config, load_config, store_config
-from services.trainer.checkpoints.checkpoint import CHECKPOINT_FOLDER
+from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER
 from workloads.base.report.html import page
 from workloads.base.report.thresholds import missed, read_thresholds
 from workloads.muons.evaluation.generate import generated_events, pit

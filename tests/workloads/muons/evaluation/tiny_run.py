@@ -9,7 +9,8 @@ import torch
 
 from common.tensorboard_names import TENSORBOARD_FOLDER
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import CHECKPOINT_FOLDER, FORMAT
+from services.trainer.checkpoints.checkpoint import FORMAT
+from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER
 from services.trainer.state import TrainState
 from services.trainer.telemetry.tensorboard_sink import SummaryWriter
 from workloads.base.batch import Batch, Microbatch
