@@ -37,6 +37,7 @@ from typing import Any
 import torch
 
 from common.process import StopFlag
+from icestream.reading.validation import read_validation_events
 from services.config.root import load_config, store_config
 from services.trainer import service
 from services.trainer.speed.pace import START_UP_STEPS
@@ -95,7 +96,7 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
         ]
         training.task = make_twice  # type: ignore[method-assign]
         try:
-            service.run_trainer(run_dir, config, StopFlag(), accept_new_plan=False)
+            service.run_trainer(run_dir, config, StopFlag(), read_validation_events, accept_new_plan=False)
         finally:
             training.task = make_task  # type: ignore[method-assign]
             for process in processes:

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
+from icestream.reading.validation import read_validation_events
 from services.config.root import Config
 from services.config.trainer import TrainerConfig, ValidationConfig
 from services.trainer.checkpoints.checkpoint import Checkpoints
@@ -121,7 +122,7 @@ def one_run(steps: int) -> tuple[float, float, float]:
         run_dir = Path(folder)
         write_status(run_dir, "fetcher", a_fetcher())
         state = TrainState(NothingToDo(), CPU, "ab" * 16, headline="w_gap")
-        telemetry = open_telemetry(run_dir, config, state, NothingToSee(), "{}")
+        telemetry = open_telemetry(run_dir, config, state, NothingToSee(), "{}", read_validation_events)
         checkpoints = Checkpoints(run_dir, 1, wait_s=1.0, stopped=lambda: False)
         after_step = Gauges(run_dir, trainer, CPU).stepped
         try:

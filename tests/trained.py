@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import FORMAT
 from services.trainer.stream.position import StreamPosition
+from workloads.base.checkpoint import FORMAT
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.simulator.config import preset

@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from common.errors import BadInputError
+from common.files.list_files import expand_lists
+from common.files.remote_access import RemoteAccess
 from common.files.suffixes import SUFFIXES
 from common.files.transfer import fetch
 from common.pelican.errors import NotFoundError
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
 from common.redact import shown
-from services.config.root import Config
 
 if TYPE_CHECKING:
     from common.pelican.client import TokenSource
@@ -33,8 +34,8 @@ class Remotes:
     ``on_progress`` hears how far a listing is, from another thread.
     """
 
-    def __init__(self, config: Config, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
-        self._config = config
+    def __init__(self, access: RemoteAccess, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
+        self._access = access
         self._on_progress = on_progress
         self._lock = threading.Lock()
         self._thread: PelicanThread | None = None
@@ -89,18 +90,16 @@ class Remotes:
             if self._thread is None:
                 from common.pelican.threads import PelicanThread  # aiohttp and pelicanfs: most runs never need them
 
-                transfers = self._config.fetcher.transfers
-                self._thread = PelicanThread(self._config.pelican, self._tokens, transfers=transfers)
+                self._thread = PelicanThread(self._access.pelican, self._tokens, transfers=self._access.transfers)
             return self._thread
 
     def _tokens(self, host: str) -> TokenSource | None:
         from common.pelican.tokens.scopes import Need, needs
         from common.pelican.tokens.source import FoundTokens
-        from icestream.commands.token import expand_lists
 
-        inputs, prefix = expand_lists(self._config.input), self._config.token.storage_prefix
+        inputs, prefix = expand_lists(self._access.inputs), self._access.token.storage_prefix
         found = needs(inputs, storage_prefix=prefix)
         need = next((need for need in found if need.federation == host.lower()), Need(host, ()))
-        written = needs([], [self._config.outputs.destination], storage_prefix=prefix)
+        written = needs([], [self._access.output], storage_prefix=prefix)
         writes = any(other.federation == host.lower() for other in written)
-        return FoundTokens(replace(need, writes=writes), self._config.token)
+        return FoundTokens(replace(need, writes=writes), self._access.token)

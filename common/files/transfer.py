@@ -9,8 +9,8 @@ import fsspec
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from common.errors import BadInputError, TransientError
+from common.files.local_name import name_of
 from common.plan import SourceFile
-from services.fetcher.staging.cache_layout import name_of
 
 _CHUNK_BYTES = 1 << 20
 _ATTEMPTS = 4

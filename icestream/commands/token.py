@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.options import config_options, input_option, run_dir_option, token_file_option
-from common.user_path import user_path
 
 if TYPE_CHECKING:
     from common.pelican.config import PelicanConfig
@@ -59,6 +58,7 @@ def token(
 
     The token and what renews it go to a file that only you can read; runs find it there and renew it.
     """
+    from common.files.list_files import expand_lists
     from services.config.root import load_config
 
     flags = {"input": inputs or None, "token.issuer": issuer, "token.client_id": client_id, "token.file": token_file}
@@ -69,20 +69,6 @@ def token(
     if show:
         sys.exit(USER_ERROR_EXIT_CODE if not asyncio.run(show_tokens(urls, outputs, config.token)) else 0)
     asyncio.run(get_tokens(urls, outputs, config.token, scope=scope, issuer_of=partial(ask_director, config.pelican)))
-
-
-def expand_lists(inputs: Sequence[str]) -> Iterator[str]:
-    """Each ``@file`` replaced by the lines in it; empty lines and comments are skipped."""
-    for text in inputs:
-        if not text.startswith("@"):
-            yield text
-            continue
-        try:
-            with user_path(text[1:]).open() as file:
-                lines = (line.strip() for line in file)
-                yield from (line for line in lines if line and not line.startswith("#"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInputError(f"{text}: can't be read as a list of inputs ({error})") from None
 
 
 async def ask_director(config: PelicanConfig, url: str) -> TokenGeneration | None:

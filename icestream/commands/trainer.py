@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from common.status import TrainerStatus
 from services.config.root import Config, load_config
 from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
+
+if TYPE_CHECKING:
+    from common.ragged import UnitArrays
 
 RANK_LOST_EXIT_CODE = 1
 
@@ -106,8 +110,15 @@ def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> 
     from services.trainer.service import run_trainer
 
     try:
-        return run_trainer(run_dir, config, stop, accept_new_plan=new_plan)
+        return run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
     except RankLost as lost:
         logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
         logging.shutdown()
         os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
+
+
+def _read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
+    """Events of `trainer.validation.input`; few runs need the decoder's code that reads them."""
+    from icestream.reading.validation import read_validation_events
+
+    return read_validation_events(config, run_dir)

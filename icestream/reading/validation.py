@@ -58,7 +58,7 @@ def _files(config: Config) -> list[SourceFile]:
     for text in inputs:
         if local_path(text.removeprefix("file://")) is None:
             raise BadInputError(f"trainer.validation.input: {text} is not local; copy some files, and name these")
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         files = expand(inputs, remotes)
         trained = set(local_files(config.input, remotes))
     for file in files:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
+from common.files.remote_access import RemoteAccess
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
@@ -69,6 +70,10 @@ class Config(ConfigBranch):
     def stored_workload(self) -> EventSchema:
         """The workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
+
+    def remote_access(self) -> RemoteAccess:
+        """Settings of the clients for remote files."""
+        return RemoteAccess(self.pelican, self.token, self.fetcher.transfers, self.input, self.outputs.destination)
 
     @field_validator("workload")
     @classmethod

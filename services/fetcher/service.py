@@ -16,6 +16,7 @@ from common.arena import Arena
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
 from common.files.inputs import expand, local_path
+from common.files.local_name import name_of
 from common.files.remotes import Remotes
 from common.metrics import Rate, Shares
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
@@ -49,7 +50,6 @@ from services.fetcher.inventory.range_listing import RangeListing
 from services.fetcher.inventory.ranges import make_ranges
 from services.fetcher.scaling import DecoderScaling, Load
 from services.fetcher.staging.cache import Cache
-from services.fetcher.staging.cache_layout import name_of
 from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import Stage
 from services.fetcher.staging.stage_ahead import StageAhead
@@ -123,7 +123,7 @@ class FetcherService:
             undo.pop_all()
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
         self._claims = Claims(self._inventory)
-        self._remotes = Remotes(config, self._note_listed)
+        self._remotes = Remotes(config.remote_access(), self._note_listed)
         for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
             part.unlink(missing_ok=True)
         self._capacity = capacity

@@ -17,7 +17,7 @@ from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
 from services.trainer.checkpoints.changed_settings import changed_settings
-from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints, find_checkpoint, read_checkpoint
+from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints
 from services.trainer.health.health import update_limits
 from services.trainer.loop import train
 from services.trainer.ranks.agreement import Agreement
@@ -31,8 +31,9 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
-from services.trainer.telemetry.open_telemetry import open_telemetry
+from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open_telemetry
 from workloads import registry
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.task import Task
 from workloads.base.training import Training
@@ -62,7 +63,14 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
     )
 
 
-def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
+def run_trainer(
+    run_dir: Path,
+    config: Config,
+    stop: StopFlag,
+    read_validation_events: ReadValidationEvents,
+    *,
+    accept_new_plan: bool,
+) -> TrainerStatus | None:
     """Train to the end, or until asked to stop; the final status, None if stopped before anything began.
 
     As one of the ranks that the environment tells of, if it does. Raises BadInputError for a user's mistake, RankLost
@@ -79,7 +87,17 @@ def run_trainer(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pla
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
         checkpoints, latest = _restore(run_dir, config, stop, ranks)
-        status = _resume(run_dir, config, stop, device, ranks, checkpoints, latest, accept_new_plan=accept_new_plan)
+        status = _resume(
+            run_dir,
+            config,
+            stop,
+            device,
+            ranks,
+            checkpoints,
+            latest,
+            read_validation_events,
+            accept_new_plan=accept_new_plan,
+        )
         ranks.close()  # in good order; a rank that fails is seen to be gone
         return status
     except StopRequested:
@@ -161,6 +179,7 @@ def _resume(
     ranks: Ranks,
     checkpoints: Checkpoints,
     latest: tuple[Path, dict[str, Any]] | None,
+    read_validation_events: ReadValidationEvents,
     *,
     accept_new_plan: bool,
 ) -> TrainerStatus:
@@ -191,7 +210,7 @@ def _resume(
                 start_from(Path(config.trainer.start_from), state.task, config)
         for warning in training.warnings(config.trainer.of_model):
             logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints, ranks, stop)
+        return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events)
     finally:
         feed.close()
 
@@ -237,11 +256,18 @@ def pick_device(name: str) -> torch.device:
 
 
 def _train(
-    run_dir: Path, config: Config, state: TrainState, feed: Feed, checkpoints: Checkpoints, ranks: Ranks, stop: StopFlag
+    run_dir: Path,
+    config: Config,
+    state: TrainState,
+    feed: Feed,
+    checkpoints: Checkpoints,
+    ranks: Ranks,
+    stop: StopFlag,
+    read_validation_events: ReadValidationEvents,
 ) -> TrainerStatus:
     config_json = config_for_checkpoint(config)
     evaluator = training_of(config).evaluator(state.task, config.seed)
-    telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, rank=ranks.rank)
+    telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)

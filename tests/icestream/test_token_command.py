@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from token_places import INPUT, SCOPE, VARIABLES, IssuerThread, token_file
 
-from icestream.commands.token import expand_lists
+from common.files.list_files import expand_lists
 
 ROOT = Path(__file__).resolve().parents[2]
 START = (

@@ -1,4 +1,4 @@
-"""What a model tells of itself besides its step's metrics. Telemetry knows no more of it."""
+"""Evaluation of a model on the validation block, as telemetry writes it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.trainer.telemetry.sinks import Histogram, Image
+import numpy as np
+import numpy.typing as npt
+
 from workloads.base.batch import Batch
 
 
 @dataclass(frozen=True)
+class Histogram:
+    """How often values fell between neighbouring edges."""
+
+    edges: npt.NDArray[np.float64]
+    """(B + 1,), ascending."""
+    counts: npt.NDArray[np.int64]
+    """(B,)."""
+
+
+Image = npt.NDArray[np.uint8]
+"""(height, width, 3)."""
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """What was found on the validation block, by the names under which it is told."""
+    """Results on the validation block, by the names under which they are written."""
 
     scalars: Mapping[str, float]
     histograms: Mapping[str, Histogram] = field(default_factory=dict)

@@ -40,7 +40,7 @@ def batches_from_files(config: Config, num_batches: int, device: torch.device) -
     first, *_ = make_ranges(config.input, config.fetcher.ranges)
     with (
         tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder,
-        Remotes(config) as remotes,
+        Remotes(config.remote_access()) as remotes,
         closing(Cache(Path(folder), Path(folder))) as cache,
     ):
         capacity = SlotCapacity(config.stored_workload(), config.stream)

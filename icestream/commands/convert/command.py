@@ -54,7 +54,7 @@ def convert(
     config = config_without_run(toml, assignments, inputs)
     workload = config.stored_workload()
     bad: list[str] = []
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         files = expand(inputs, remotes)
         for source, target in zip(files, targets(files, out), strict=True):
             name = shown(source.url)

@@ -36,7 +36,7 @@ def inspect(
     config = config_without_run(toml, assignments, inputs)
     workload = config.stored_workload()
     found: list[Description] = []
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         for source in expand(inputs, remotes):
             name = shown(source.url)
             try:

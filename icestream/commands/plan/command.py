@@ -63,7 +63,7 @@ def plan(
     first, *others = make_ranges(config.input, config.fetcher.ranges)
     if others:
         click.echo(f"range {first.name}; {len(others)} others follow", err=True)
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         summary = _plan_first(config, first, remotes, epoch=epoch, num_blocks=num_blocks)
     if as_json:
         click.echo(summary.model_dump_json(indent=2, exclude=None if with_units else {"unit_lines"}))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from common.errors import BadInputError, TransientError
 from common.file_lock import NO_LOCKS, locked, try_lock
+from common.files.local_name import name_of
 from common.plan import SourceFile
 from common.redact import shown
 from common.user_path import user_path
@@ -29,7 +30,6 @@ from services.fetcher.staging.cache_layout import (
     check_cache_dir,
     check_links,
     make_folder,
-    name_of,
     names_in,
 )
 from services.fetcher.staging.cache_sweep import remove_if_unpinned, remove_run, sweep

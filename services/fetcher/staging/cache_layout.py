@@ -15,30 +15,16 @@ import errno
 import hashlib
 import json
 import os
-import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from common.errors import BadInputError
-from common.plan import SourceFile
-from common.redact import without_secrets, without_tokens
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NEW_SUM = "sum-"
 """In a run's folder: a note of a sum that isn't whole yet."""
 _SETTING = "fetcher.cache_dir"
-
-
-def name_of(source: SourceFile) -> str:
-    """The file's name in the cache. A digest makes it unique, so that no remote name can leave the directory.
-
-    Another token names the same file, another size or checksum another file.
-    """
-    identity = json.dumps([without_tokens(source.url), source.size_bytes, source.checksum])
-    digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    remote_name = PurePosixPath(without_secrets(source.url)).name
-    return f"{digest}-{re.sub(r'[^A-Za-z0-9._-]', '_', remote_name)[-80:].lstrip('.')}"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,10 @@ from typing import Any, BinaryIO
 import torch
 
 from common.errors import BadInputError
-from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER, CheckpointFolder, UnreadableError
+from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder
+from workloads.base.checkpoint import BEST, CHECKPOINT_FOLDER, FORMAT, read_checkpoint
 
 logger = logging.getLogger(__name__)
-
-BEST = "best.pt"
-FORMAT = 2
 
 
 class Checkpoints(CheckpointFolder):
@@ -82,38 +79,3 @@ class FollowedCheckpoints(Checkpoints):
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
         """Where the first rank writes it."""
         return self._path(step)
-
-
-def find_checkpoint(place: Path) -> Path:
-    """A checkpoint file, or of a run directory the best one, else the newest. Raises BadInputError."""
-    if place.is_file():
-        return place
-    if not place.is_dir():
-        raise BadInputError(f"{place}: no such checkpoint or run directory")
-    folder = place if place.name == CHECKPOINT_FOLDER else place / CHECKPOINT_FOLDER
-    found = [folder / BEST, *sorted(folder.glob("step-*.pt"), reverse=True)]
-    if existing := [path for path in found if path.exists()]:
-        return existing[0]
-    if any(folder.glob("step-*.json")):
-        raise BadInputError(f"{place}: its run only counted events (--model none), it has no weights")
-    raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
-
-
-def why_unreadable(error: Exception) -> str:
-    """What torch.load failed with. Of a pickle that it refuses it advises to run it: that is not passed on."""
-    if isinstance(error, pickle.UnpicklingError):
-        return "damaged, or not written by icestream"
-    return " ".join(str(error).split())[:200]
-
-
-def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
-    if path.suffix == ".json":
-        raise BadInputError(f"{path}: of a run that only counted events (--model none), it has no weights")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
-        raise UnreadableError(f"{path}: can't be read ({why_unreadable(error)})") from None
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
-    return state

@@ -15,13 +15,9 @@ from typing import Any, BinaryIO, ClassVar
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
+from workloads.base.checkpoint import CHECKPOINT_FOLDER, UnreadableError
 
-CHECKPOINT_FOLDER = "checkpoints"
 _NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
-
-
-class UnreadableError(BadInputError):
-    """A file that is damaged, or no checkpoint at all."""
 
 
 class CheckpointFolder(ABC):

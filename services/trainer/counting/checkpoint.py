@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.errors import BadInputError
-from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder, UnreadableError
+from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder
+from workloads.base.checkpoint import UnreadableError
 
 FORMAT = 1
 

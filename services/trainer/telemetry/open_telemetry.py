@@ -1,4 +1,4 @@
-"""Telemetry put together as the configuration asks: where it tells, what it looks at, what else it asks."""
+"""Telemetry built from the configuration: sinks, validation block and samplers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from common.ragged import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
 from services.trainer.state import TrainState
@@ -17,9 +18,19 @@ from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_fol
 from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.evaluator import Evaluator
 
+ReadValidationEvents = Callable[[Config, Path], UnitArrays]
+"""Events of `trainer.validation.input`. Given the run directory, too; raises BadInputError that names the file."""
+
 
 def open_telemetry(
-    run_dir: Path, config: Config, state: TrainState, evaluator: Evaluator, config_json: str, *, rank: int = 0
+    run_dir: Path,
+    config: Config,
+    state: TrainState,
+    evaluator: Evaluator,
+    config_json: str,
+    read_validation_events: ReadValidationEvents,
+    *,
+    rank: int = 0,
 ) -> Telemetry:
     """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets.
 
@@ -32,7 +43,7 @@ def open_telemetry(
         )
     settings = hyperparameters(config_json)
     results = (SCORE, *(f"train/{name}" for name in state.shown))
-    block = _block(run_dir, config, state.device) if config.trainer.validation.events else None
+    block = _block(run_dir, config, state.device, read_validation_events) if config.trainer.validation.events else None
     sinks: list[Sink] = []
     if config.trainer.wandb.mode != "off":
         from services.trainer.telemetry.wandb_sink import WandbSink  # an optional extra
@@ -56,10 +67,10 @@ def open_telemetry(
     )
 
 
-def _block(run_dir: Path, config: Config, device: torch.device) -> ValidationBlock:
+def _block(
+    run_dir: Path, config: Config, device: torch.device, read_validation_events: ReadValidationEvents
+) -> ValidationBlock:
     block = ValidationBlock(run_dir, config.trainer.validation, device)
     if block.batch is None and config.trainer.validation.input:
-        from icestream.reading.validation import read_validation_events  # the decoder's code
-
         block.fill(read_validation_events(config, run_dir))
     return block

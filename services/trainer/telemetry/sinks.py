@@ -1,33 +1,17 @@
-"""Where what the trainer tells goes, besides its status file: TensorBoard, and others under the same names."""
+"""Metric sinks besides the status file: TensorBoard, and others under the same names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
+from workloads.base.evaluator import Histogram, Image
 
 Setting = bool | int | float | str
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """How often values fell between neighbouring edges."""
-
-    edges: npt.NDArray[np.float64]
-    """(B + 1,), ascending."""
-    counts: npt.NDArray[np.int64]
-    """(B,)."""
-
-
-Image = npt.NDArray[np.uint8]
-"""(height, width, 3)."""
-
-
 class Sink(Protocol):
-    """Takes what is told at some steps. ``step`` never falls, but for ``go_back``."""
+    """Receiver of metrics by step. ``step`` never falls, but for ``go_back``."""
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Numbers by name."""
@@ -39,7 +23,7 @@ class Sink(Protocol):
         """Pictures by name."""
 
     def go_back(self, step: int) -> None:
-        """Training goes on behind ``step`` again: what was told of later steps is void."""
+        """Training goes on behind ``step`` again: values of later steps are void."""
 
     def flush(self) -> None:
         """Have all of it on disk, or on its way."""

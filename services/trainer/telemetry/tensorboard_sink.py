@@ -15,7 +15,8 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from services.trainer.telemetry.sinks import Histogram, Image, Setting
+from services.trainer.telemetry.sinks import Setting
+from workloads.base.evaluator import Histogram, Image
 
 TENSORBOARD_FOLDER = "tensorboard"
 _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")

@@ -15,9 +15,9 @@ from torch import Tensor
 from common.errors import BadInputError
 from common.ragged import UnitArrays
 from services.config.trainer import ValidationConfig
-from services.trainer.checkpoints.checkpoint import why_unreadable
 from services.trainer.stream.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.checkpoint import why_unreadable
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Any
 from common.errors import BadInputError
 from common.redact import without_secrets
 from services.config.trainer import WandbConfig
-from services.trainer.telemetry.sinks import Histogram, Image, Setting
+from services.trainer.telemetry.sinks import Setting
+from workloads.base.evaluator import Histogram, Image
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def listed(inputs: list[str]) -> list[SourceFile]:
-    with Remotes(Config()) as remotes:
+    with Remotes(Config().remote_access()) as remotes:
         return expand(inputs, remotes)
 
 

@@ -391,7 +391,7 @@ def test_a_list_file_names_files_with_sizes_or_is_an_error_of_the_user(
 
     path = tmp_path_factory.getbasetemp() / "list.txt"
     path.write_bytes("\n".join(lines).encode(errors="surrogatepass"))
-    with Remotes(Config()) as remotes:
+    with Remotes(Config().remote_access()) as remotes:
         try:
             files = expand([f"@{path}"], remotes)
         except BadInputError as error:
@@ -407,7 +407,7 @@ def test_a_list_file_names_files_with_sizes_or_is_an_error_of_the_user(
 def test_sizes_that_the_ledger_cannot_hold_are_refused_with_the_line(tmp_path: Path, sizes: list[object]) -> None:
     path = tmp_path / "list.txt"
     path.write_text("".join(f"https://h/{number}\t{size}\n" for number, size in enumerate(sizes)))
-    with Remotes(_config()) as remotes, pytest.raises(BadInputError, match=r"list\.txt"):
+    with Remotes(_config().remote_access()) as remotes, pytest.raises(BadInputError, match=r"list\.txt"):
         expand([f"@{path}"], remotes)
 
 

@@ -49,7 +49,7 @@ def test_the_command_prints_what_the_fetcher_would_plan(tmp_path: Path, data: Pa
     config = load_config(tmp_path, assignments=SMALL[1::2])
     stream, capacity = config.stream, SlotCapacity(MUONS, config.stream)
     stage = Stage(Cache(tmp_path / "cache", tmp_path), MUONS, stream, capacity)
-    with Remotes(Config()) as remotes:
+    with Remotes(Config().remote_access()) as remotes:
         inventory = expand([str(data)], remotes)
     blocks = Blocks(5, stream, 0, 2)
     units = []

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import TransientError
+from common.files.local_name import name_of
 from common.plan import SourceFile
 from services.fetcher.staging.cache import Cache
-from services.fetcher.staging.cache_layout import CacheLayout, name_of
+from services.fetcher.staging.cache_layout import CacheLayout
 
 RUNS = 3
 FILES = 12

@@ -15,10 +15,11 @@ import pytest
 
 from common.errors import BadInputError, TransientError
 from common.file_lock import try_lock
+from common.files.local_name import name_of
 from common.plan import SourceFile
 from services.fetcher.staging import cache as module
 from services.fetcher.staging.cache import Cache, DiskFullError
-from services.fetcher.staging.cache_layout import CacheLayout, name_of
+from services.fetcher.staging.cache_layout import CacheLayout
 from services.fetcher.staging.cache_sweep import sweep
 
 BODY = bytes(range(256)) * 40

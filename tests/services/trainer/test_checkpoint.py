@@ -15,7 +15,8 @@ import torch
 from common.errors import BadInputError
 from common.transport import StopRequested
 from services.trainer.checkpoints import checkpoint as module
-from services.trainer.checkpoints.checkpoint import Checkpoints, read_checkpoint
+from services.trainer.checkpoints.checkpoint import Checkpoints
+from workloads.base.checkpoint import read_checkpoint
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from test_tensorboard_sink import wait_for_next_second
 from test_wgan_task import SMALL, toy_batch
 
 from common.errors import BadInputError
+from icestream.reading.validation import read_validation_events
 from services.config.root import Config
 from services.trainer.state import TrainState
 from services.trainer.stream.waits import BatchWaits
@@ -33,9 +34,10 @@ def make_config(**trainer: Any) -> Config:
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:
     """Train the toy from step ``first`` on, as the loop does."""
     task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
-    state = TrainState(task, CPU, "plan")
+    state = TrainState(task, CPU, "plan", headline="w_gap")
     state.step = first - 1
-    telemetry = open_telemetry(run_dir, config, state, WganPanel(task, config.seed), config.model_dump_json())
+    panel = WganPanel(task, config.seed)
+    telemetry = open_telemetry(run_dir, config, state, panel, config.model_dump_json(), read_validation_events)
     for step in range(first, last + 1):
         batch = toy_batch(30, seed=step)
         metrics = task.step(batch)
@@ -89,9 +91,10 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
     config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
-    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
-    state = TrainState(task, CPU, "plan")
-    telemetry = open_telemetry(tmp_path, config, state, WganPanel(task, 0), config.model_dump_json(), rank=2)
+    task = WganTask(config.trainer.wgan, StepContext(CPU, seed=1))
+    state = TrainState(task, CPU, "plan", headline="w_gap")
+    panel, settings = WganPanel(task, 0), config.model_dump_json()
+    telemetry = open_telemetry(tmp_path, config, state, panel, settings, read_validation_events, rank=2)
     metrics = task.step(toy_batch(30))
     state.step = 1
     assert telemetry.scalars(state, metrics, BatchWaits()).keys() == metrics.keys()

@@ -11,8 +11,8 @@ from test_wgan_task import CPU, SMALL, toy_batch
 
 from common.errors import BadInputError
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import FORMAT
 from services.trainer.service import start_from
+from workloads.base.checkpoint import FORMAT
 from workloads.base.context import StepContext
 from workloads.muons.models.wgan.task import WganTask
 

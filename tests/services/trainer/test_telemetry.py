@@ -18,12 +18,11 @@ from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_stat
 from services.config.trainer import ValidationConfig
 from services.trainer.state import TrainState
 from services.trainer.stream.waits import BatchWaits
-from services.trainer.telemetry.sinks import Histogram, Image
 from services.trainer.telemetry.telemetry import Telemetry, to_host
 from services.trainer.telemetry.tensorboard_sink import run_folder
 from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.batch import Batch, Microbatch
-from workloads.base.evaluator import Evaluation
+from workloads.base.evaluator import Evaluation, Histogram, Image
 
 FETCHER = FetcherStatus(
     stalled_s={"no_credit": 3.0}, hops={"slots": Hop(wait_put_s=1.5, occupancy=0.25)}, batches_occupancy=0.5

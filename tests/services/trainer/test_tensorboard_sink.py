@@ -10,8 +10,8 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from services.trainer.telemetry.sinks import Histogram
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
+from workloads.base.evaluator import Histogram
 
 NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)
 

@@ -16,8 +16,8 @@ import pytest
 
 from common.errors import BadInputError
 from services.config.trainer import WandbConfig
-from services.trainer.telemetry.sinks import Histogram
 from services.trainer.telemetry.wandb_sink import WandbSink
+from workloads.base.evaluator import Histogram
 
 OFFLINE = WandbConfig(mode="offline", project="muons", tags=("a", "b"))
 

@@ -19,7 +19,7 @@ from common.redact import without_secrets
 from common.slow_progress import SlowProgress
 from icestream.reading.staging import staging, trained_on
 from services.config.root import Config, load_config, store_config
-from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER
+from workloads.base.checkpoint import CHECKPOINT_FOLDER
 from workloads.base.report.html import page
 from workloads.base.report.thresholds import missed, read_thresholds
 from workloads.muons.evaluation.generate import generated_events, pit
@@ -147,7 +147,7 @@ def _real(wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequ
 
 def _read(wanted: Wanted, trained: Trained, config: Config) -> Real:
     column = "" if wanted.weights == NATURAL_FLUX else wanted.weights
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         sources = expand(config.input, remotes)
         seen = trained_on(sources, trained.config, remotes)
         with staging(config, remotes, sources) as stage:

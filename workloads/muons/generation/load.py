@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from common.errors import BadInputError
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import find_checkpoint, read_checkpoint
 from services.trainer.stream.position import StreamPosition
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.wgan.sampler import WganSampler

@@ -78,7 +78,7 @@ def run_generate(
             known = events
         else:
             wanted = WantedCounts(counts_column) if kind == "column" else None
-            files = _Files(config, inputs, stack.enter_context(Remotes(config)), wanted, out)
+            files = _Files(config, inputs, stack.enter_context(Remotes(config.remote_access())), wanted, out)
             primaries, known = files.primaries(), 0
         stack.enter_context(writer)
         for generated in generate_events(primaries, trained.generator, rule, depth, seed):

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from services.trainer.telemetry.sinks import Histogram
 from workloads.base.batch import Batch
-from workloads.base.evaluator import Evaluation
+from workloads.base.evaluator import Evaluation, Histogram
 from workloads.muons.metrics.bundles import Bundles
 from workloads.muons.models.bundles import Bundles as GeneratedBundles
 

@@ -24,7 +24,7 @@ from workloads.muons.evaluation.read import RealEvents, evaluation_stream, read_
 def read(*inputs: Path | str, events: int = 0, seed: int = 0, weights: str = "", **settings: Any) -> RealEvents:
     config = Config.model_validate({"input": [str(one) for one in inputs], **settings})
     config = config.model_copy(update={"stream": evaluation_stream(config)})
-    with Remotes(config) as remotes:
+    with Remotes(config.remote_access()) as remotes:
         sources = expand(config.input, remotes)
         with staging(config, remotes, sources) as stage:
             return read_real(config, sources, stage, events=events, seed=seed, weights=weights)
@@ -129,7 +129,7 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     sources = [SourceFile(str(one), 1) for one in (tmp_path / "link.parquet", other, *urls)]
     inputs = [f"{tmp_path}/{{range}}/*.parquet", "pelican://host/a/{range}/*.parquet", "https://host/b"]
     trained = Config.model_validate({"input": inputs})
-    with Remotes(trained) as remotes:
+    with Remotes(trained.remote_access()) as remotes:
         found = trained_on(sources, trained, remotes)
     assert found == [str(tmp_path / "link.parquet"), urls[0], urls[1]]
 
@@ -141,7 +141,7 @@ def test_files_of_a_list_that_was_trained_on_are_known(tmp_path: Path) -> None:
     urls = ["https://host/a/x.parquet", "https://host/a/y.parquet"]
     sources = [SourceFile(str(one), 1) for one in (used, *urls)]
     trained = Config.model_validate({"input": [f"@{listed}", f"@{tmp_path}/no-more-there.txt"]})
-    with Remotes(trained) as remotes:
+    with Remotes(trained.remote_access()) as remotes:
         assert trained_on(sources, trained, remotes) == [str(used), urls[0]]
 
 

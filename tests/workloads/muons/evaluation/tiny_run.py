@@ -9,11 +9,10 @@ import torch
 
 from common.tensorboard_names import TENSORBOARD_FOLDER
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import FORMAT
-from services.trainer.checkpoints.checkpoint_folder import CHECKPOINT_FOLDER
 from services.trainer.state import TrainState
 from services.trainer.telemetry.tensorboard_sink import SummaryWriter
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from workloads.base.context import StepContext
 from workloads.muons.models.wgan.task import WganTask
 from workloads.muons.simulator.config import preset

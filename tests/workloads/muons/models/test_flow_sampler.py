@@ -15,9 +15,9 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from services.config.root import Config
-from services.trainer.checkpoints.checkpoint import FORMAT
 from services.trainer.run_checks import require_model
 from services.trainer.stream.position import StreamPosition
+from workloads.base.checkpoint import FORMAT
 from workloads.base.segments import Segments, spread
 from workloads.muons.generation.load import load_trained
 from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig

@@ -1,0 +1,54 @@
+"""Reading of checkpoint files: found, loaded without running anything in them, and checked."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadInputError
+
+CHECKPOINT_FOLDER = "checkpoints"
+BEST = "best.pt"
+FORMAT = 2
+
+
+def find_checkpoint(place: Path) -> Path:
+    """A checkpoint file, or of a run directory the best one, else the newest. Raises BadInputError."""
+    if place.is_file():
+        return place
+    if not place.is_dir():
+        raise BadInputError(f"{place}: no such checkpoint or run directory")
+    folder = place if place.name == CHECKPOINT_FOLDER else place / CHECKPOINT_FOLDER
+    found = [folder / BEST, *sorted(folder.glob("step-*.pt"), reverse=True)]
+    if existing := [path for path in found if path.exists()]:
+        return existing[0]
+    if any(folder.glob("step-*.json")):
+        raise BadInputError(f"{place}: its run only counted events (--model none), it has no weights")
+    raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
+
+
+class UnreadableError(BadInputError):
+    """A file that is damaged, or no checkpoint at all."""
+
+
+def why_unreadable(error: Exception) -> str:
+    """What torch.load failed with. Of a pickle that it refuses it advises to run it: that is not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "damaged, or not written by icestream"
+    return " ".join(str(error).split())[:200]
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    import torch  # seconds: a trainer that only counts needs none
+
+    if path.suffix == ".json":
+        raise BadInputError(f"{path}: of a run that only counted events (--model none), it has no weights")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
+        raise UnreadableError(f"{path}: can't be read ({why_unreadable(error)})") from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+    return state
