@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from common.transport import Event, Lost, Received, wire
 from common.transport import gate as gate_module
 from common.transport import remote_server as server_module
 from common.transport.events import MESSAGES_A_POLL
-from common.transport.gate import Gate, _network
+from common.transport.gate import Gate
 from common.transport.keys import KeyPair, client_keys, make_client_keys, make_server_keys
 from common.transport.remote_server import RemoteServer
 
@@ -127,9 +126,6 @@ def is_ended(connection: socket.socket) -> bool:
     return True
 
 
-# ------------------------------------------------------------------ without a key
-
-
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 connections in all, 5 from an address; no handshake ends by its time."""
@@ -220,9 +216,6 @@ def test_refused_keys_fill_no_log(keys: Path, caplog: pytest.LogCaptureFixture) 
     for _ in range(1000):
         assert not clients.callback("", zmq.curve_keypair()[0])
     assert sum("refused a trainer" in record.getMessage() for record in caplog.records) == 5
-
-
-# ------------------------------------------------------------------ with a key
 
 
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
@@ -380,35 +373,3 @@ def test_a_second_connection_under_the_name_of_a_trainer_is_not_heard(
     trainer.send_multipart([wire.MESSAGE, m.encode(m.Release(2))])
     events += poll_for(server, Received)
     assert [event.message for event in events if isinstance(event, Received)] == [m.Release(1), m.Release(2)]
-
-
-# ------------------------------------------------------------------ what counts as one
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::1", "::/64"),
-    ],
-)
-def test_an_address_counts_as_the_network_that_one_host_has(address: str, network: str) -> None:
-    assert _network(address) == network
-
-
-def test_the_descriptor_limit_is_raised_as_far_as_it_may_be() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-            gate = Gate(router, 5.0)
-            gate.close()
-            raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    expected = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    assert raised == (expected, hard)
-    assert gate.most == min(1024, expected // 4)

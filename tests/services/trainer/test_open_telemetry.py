@@ -11,7 +11,8 @@ import torch
 from muon_files import make_events, write_events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_tensorboard_sink import wait_for_next_second
-from test_wgan_task import SMALL, toy_batch
+from toy_events import toy_batch
+from toy_tasks import SMALL_WGAN
 
 from common.errors import BadInputError
 from icestream.reading.validation import read_validation_events
@@ -28,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 def make_config(**trainer: Any) -> Config:
-    return Config.model_validate({"trainer": {"wgan": {"network": SMALL, "critic_steps": 1}, **trainer}})
+    return Config.model_validate({"trainer": {"wgan": {"network": SMALL_WGAN, "critic_steps": 1}, **trainer}})
 
 
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:

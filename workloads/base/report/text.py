@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from workloads.base.report.numbers import plain, ratio_text, with_error
 from workloads.base.report.verdict import in_order, verdict
-from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.report import Metric, MetricReport
 
 _HEAD = ("metric", "value ± error", "floor", "ratio", "unit", "verdict")
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: MetricReport) -> Iterator[str]:
     """The headline metrics, the others, and what a reader must know."""
     headline, others = in_order(report.metrics)
     rows = [_row(name, metric) for name, metric in (headline | others).items()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +24,11 @@ from workloads.base.report.html import page
 from workloads.base.report.thresholds import missed, read_thresholds
 from workloads.muons.evaluation.generate import generated_events, pit
 from workloads.muons.evaluation.outcome import Outcome, provenance, store
-from workloads.muons.evaluation.plots.events import Events
-from workloads.muons.evaluation.plots.gallery import pictures
-from workloads.muons.evaluation.plots.training import Course, read_courses
+from workloads.muons.evaluation.plots.events import EventPairs
+from workloads.muons.evaluation.plots.gallery import Picture, pictures
+from workloads.muons.evaluation.plots.training import TrainingCurve, read_courses
 from workloads.muons.evaluation.read import evaluation_stream, read_real
-from workloads.muons.evaluation.settings import NATURAL_FLUX, Wanted
+from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.evaluation.simulated import drawn_again, drawn_sample, natural_weights
 from workloads.muons.generation.device import device_named
 from workloads.muons.generation.load import Trained, load_trained
@@ -49,7 +49,7 @@ class Real:
 
 
 def run_evaluation(
-    wanted: Wanted, *, toml: Path | None, assignments: Sequence[str], say: Callable[[str], None]
+    wanted: EvaluationRequest, *, toml: Path | None, assignments: Sequence[str], say: Callable[[str], None]
 ) -> tuple[Outcome, Path]:
     """The outcome, and the folder that its files are in. ``say`` is told what is being done.
 
@@ -90,15 +90,10 @@ def run_evaluation(
     courses = _courses(trained.path)
     if not courses:
         notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
-    events = Events(sample, generated.bundles.finite()[0], wanted.seed)
-    with SlowProgress("drawing: plots", 12) as progress:
-        drawn = []
-        for picture in pictures(events, pit_E, courses):
-            drawn.append(picture)
-            progress.advance(1)
+    events = EventPairs(sample, generated.bundles.finite()[0], wanted.seed)
     outcome = Outcome(
         report=replace(report, notes=tuple(notes)),
-        pictures=drawn,
+        pictures=_drawn(pictures(events, pit_E, courses)),
         provenance=provenance(
             trained,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,6 +112,16 @@ def run_evaluation(
     return outcome, folder
 
 
+def _drawn(drawing: Iterable[Picture]) -> list[Picture]:
+    """The pictures, drawn under a progress line."""
+    with SlowProgress("drawing: plots", 12) as progress:
+        drawn = []
+        for picture in drawing:
+            drawn.append(picture)
+            progress.advance(1)
+    return drawn
+
+
 def default_output(checkpoint: Path) -> Path:
     """`RUN/evaluation`, or a folder beside a checkpoint that lies elsewhere."""
     run_dir = _run_dir(checkpoint)
@@ -132,7 +137,7 @@ def _check_writable(folder: Path) -> None:
         raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
 
 
-def _real(wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:
+def _real(wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:
     if wanted.simulate:
         config = preset(wanted.simulate)
         sample = drawn_sample(config, wanted.events, wanted.seed)
@@ -145,7 +150,7 @@ def _real(wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequ
     return real
 
 
-def _read(wanted: Wanted, trained: Trained, config: Config) -> Real:
+def _read(wanted: EvaluationRequest, trained: Trained, config: Config) -> Real:
     column = "" if wanted.weights == NATURAL_FLUX else wanted.weights
     with Remotes(config.remote_access()) as remotes:
         sources = expand(config.input, remotes)
@@ -182,7 +187,7 @@ def _notes(sample: Sample, num_capped: int, max_count: int, has_pit: bool) -> li
     return notes
 
 
-def _courses(checkpoint: Path) -> Mapping[str, Course]:
+def _courses(checkpoint: Path) -> Mapping[str, TrainingCurve]:
     run_dir = _run_dir(checkpoint)
     return read_courses(run_dir) if run_dir else {}
 

@@ -16,7 +16,7 @@ from common.redact import without_secrets
 from workloads.base.report.verdict import ratio, verdict
 from workloads.muons.evaluation.plots.gallery import Picture
 from workloads.muons.generation.load import Trained
-from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.report import Metric, MetricReport
 
 FORMAT = 1
 REPORT_JSON = "report.json"
@@ -28,7 +28,7 @@ _PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
 class Outcome:
     """One evaluation."""
 
-    report: Report
+    report: MetricReport
     pictures: Sequence[Picture]
     provenance: Mapping[str, Any]
     """What was evaluated, on what, by what: without secrets."""

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from workloads.muons.metrics.bootstrap import WeightSets
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.calibration import UniformityKS, expected_ks
 from workloads.muons.metrics.comparison import Comparison, Measure
 from workloads.muons.metrics.conditional import ConditionBins
 from workloads.muons.metrics.definitions import DEFINITIONS, TARGETS
 from workloads.muons.metrics.design import design
 from workloads.muons.metrics.prepare import Prepared, prepare
-from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.report import Metric, MetricReport
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 
@@ -31,13 +31,13 @@ _PIT = "count_pit_ks"
 
 def evaluate(
     real: Sample,
-    generated: Bundles,
+    generated: BundleArrays,
     *,
-    independent: Bundles | None,
+    independent: BundleArrays | None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
     progress: Progress,
-) -> Report:
+) -> MetricReport:
     """Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
 
     ``independent``: real events drawn again for the same primaries. Without, real events are compared with those of
@@ -149,7 +149,7 @@ def _floor(told: Sequence[Mapping[str, Float64]]) -> dict[str, float]:
 
 def _report(
     given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, float], settings: EvaluationSettings
-) -> Report:
+) -> MetricReport:
     wanted = [
         name
         for name in DEFINITIONS
@@ -157,7 +157,7 @@ def _report(
     ]
     told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
     missing = ", ".join(name for name in wanted if name not in told)
-    return Report(
+    return MetricReport(
         metrics={name: _metric(name, found[name], floors) for name in told},
         num_events=len(given.real),
         num_muons_real=int(given.real.bundles.counts_E.sum()),

@@ -23,7 +23,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Report:
+class MetricReport:
     """All metrics by name, in the order in which they are told, and what they were found with."""
 
     metrics: Mapping[str, Metric]

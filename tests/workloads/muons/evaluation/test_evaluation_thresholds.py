@@ -13,7 +13,7 @@ from workloads.base.report.text import lines
 from workloads.base.report.thresholds import missed, read_thresholds
 from workloads.base.report.verdict import HEADLINE, ratio, verdict
 from workloads.muons.metrics.definitions import DEFINITIONS
-from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.report import Metric, MetricReport
 
 METRICS = {
     "count_tv": Metric(0.03, 0.001, 0.01, better="lower"),
@@ -116,7 +116,7 @@ def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
 
 
 def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() -> None:
-    told = list(lines(Report(METRICS, 1000, 5000, 4900, "same primaries", ("something to know",))))
+    told = list(lines(MetricReport(METRICS, 1000, 5000, 4900, "same primaries", ("something to know",))))
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
     assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
     assert told[-1] == "note: something to know"

@@ -18,10 +18,10 @@ from simulated import (
     with_counts,
 )
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.definitions import DEFINITIONS, TARGETS
 from workloads.muons.metrics.evaluate import evaluate
-from workloads.muons.metrics.report import Metric, Report
+from workloads.muons.metrics.report import Metric, MetricReport
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 
@@ -44,11 +44,11 @@ def one_thread() -> Iterator[None]:
 
 def evaluated(
     real: Sample,
-    generated: Bundles,
-    independent: Bundles | None = None,
+    generated: BundleArrays,
+    independent: BundleArrays | None = None,
     pit_E: Float64 | None = None,
     settings: EvaluationSettings = NO_CLASSIFIERS,
-) -> Report:
+) -> MetricReport:
     return evaluate(
         real, generated, independent=independent, pit_E=pit_E, settings=settings, progress=lambda what, part: None
     )
@@ -59,7 +59,7 @@ def off(metric: Metric, value: float) -> float:
     return abs(value - TARGETS.get(metric.better, 0.0))
 
 
-def caught(report: Report) -> set[str]:
+def caught(report: MetricReport) -> set[str]:
     """Metrics that are far above what a perfect generator has."""
     return {
         name
@@ -127,7 +127,7 @@ def test_what_is_wrong_with_a_generator_is_caught_by_the_metrics_named_for_it(ge
 def test_deterministic_counts_at_one_primary_have_the_wrong_fano_factor() -> None:
     """Among all primaries, the spread of the means hides it."""
     primary_E4 = np.repeat(REAL.primary_E4[[np.argmin(np.abs(mean_counts(REAL) - 6.0))]], 2_000, axis=0)
-    place = Sample(primary_E4, np.arange(2_000), Bundles(np.zeros(2_000, np.int64), *[np.zeros(0)] * 3))
+    place = Sample(primary_E4, np.arange(2_000), BundleArrays(np.zeros(2_000, np.int64), *[np.zeros(0)] * 3))
     drawn = [drawn_again(place, seed) for seed in (1, 2, 3)]
     real = place.with_bundles(drawn[0])
     good = evaluated(real, drawn[1], drawn[2])
@@ -160,10 +160,10 @@ def test_neither_the_order_of_events_nor_that_of_muons_matters() -> None:
         assert after[name].value == pytest.approx(metric.value, rel=0.5 if chosen_at_random else 1e-6, abs=1e-9), name
 
 
-def muons_in_another_order(bundles: Bundles) -> Bundles:
+def muons_in_another_order(bundles: BundleArrays) -> BundleArrays:
     order = np.lexsort((np.random.default_rng(1).random(len(bundles.event_P)), bundles.event_P))
     columns = (bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P)
-    return Bundles(bundles.counts_E, *(column[order] for column in columns))
+    return BundleArrays(bundles.counts_E, *(column[order] for column in columns))
 
 
 def test_an_event_of_weight_three_is_an_event_three_times() -> None:
@@ -224,7 +224,7 @@ def test_muons_that_are_not_finite_and_events_beyond_the_limit_are_told() -> Non
 
 
 def test_a_generator_without_muons_is_told_what_can_be_told() -> None:
-    none = Bundles(np.zeros(len(REAL), np.int64), *[np.zeros(0)] * 3)
+    none = BundleArrays(np.zeros(len(REAL), np.int64), *[np.zeros(0)] * 3)
     report = evaluated(REAL, none, INDEPENDENT, settings=WITH_CLASSIFIERS)
     assert report.metrics["count_at_least_2_ratio"].value == 0.0
     assert "count_tv" in caught(report)
@@ -237,10 +237,10 @@ def test_few_showers_with_muons_among_many_are_told_what_can_be_told() -> None:
     """Forty of two hundred: some parts of the sample, and most bootstraps of these, hold none of them."""
     shower_E = np.random.default_rng(0).permutation(np.repeat(np.arange(200), 20))
 
-    def emptied(bundles: Bundles) -> Bundles:
+    def emptied(bundles: BundleArrays) -> BundleArrays:
         kept_P = np.repeat(shower_E < 40, bundles.counts_E)
         columns = (bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P)
-        return Bundles(np.where(shower_E < 40, bundles.counts_E, 0), *(column[kept_P] for column in columns))
+        return BundleArrays(np.where(shower_E < 40, bundles.counts_E, 0), *(column[kept_P] for column in columns))
 
     real = Sample(REAL.primary_E4, shower_E, emptied(REAL.bundles))
     assert (real.bundles.counts_E > 0).sum() > 400
