@@ -48,10 +48,10 @@ from common.files.parquet.reader import ParquetReader
 from common.messages import Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import slot_bytes_needed
-from common.schema import MUONS
 from services.decoder.cores import limit_math_threads
 from services.decoder.decode import Decode
 from services.decoder.heap import share_one_heap
+from workloads.muons.columns import MUONS
 from workloads.muons.simulator.config import PRESETS
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
 

@@ -51,9 +51,9 @@ from common import messages as m
 from common.arena import Arena
 from common.config import MIB, TransportConfig
 from common.ragged import SlotHeader, check_header, slot_bytes_needed, unit_arrays, write_header
-from common.schema import MUONS
 from common.transport import Lost, PeerTransport, Received, ServerTransport
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Send
+from workloads.muons.columns import MUONS
 
 SLOT_BYTES = 8 * MIB
 SLOTS = 8

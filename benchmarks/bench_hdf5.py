@@ -34,7 +34,7 @@ from common.files.footers import read_footer
 from common.files.hdf5.reader import Hdf5Reader
 from common.messages import Part
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 from workloads.muons.simulator.config import PRESETS
 from workloads.muons.simulator.write import DatasetPlan, _tables
 

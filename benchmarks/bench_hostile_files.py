@@ -31,7 +31,7 @@ def inspect(path: Path) -> str:
     from common.config import SourceConfig, StreamConfig
     from common.files.bad_file import BadFileError
     from common.plan import SlotCapacity
-    from common.schema import MUONS
+    from workloads.muons.columns import MUONS
 
     stream = StreamConfig()
     try:
@@ -90,8 +90,8 @@ def decode(path: Path) -> str:
     from common.files.footers import read_footer
     from common.messages import Part, Unit
     from common.plan import SlotCapacity, StagedFile, plan_block
-    from common.schema import MUONS
     from services.decoder.decode import Decode
+    from workloads.muons.columns import MUONS
 
     stream = StreamConfig()
     try:

@@ -35,11 +35,11 @@ from common.pelican.threads import PelicanThread
 from common.pelican.url import PelicanUrl
 from common.pelican.webdav import Listing, parse_listing
 from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, StagedFile, plan_block
-from common.schema import MUONS
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.ranges import InputRange, make_ranges
 from tests.federation.listing import multistatus
+from workloads.muons.columns import MUONS
 
 FILES = 1_000
 GLOB_DIRECTORIES = 100

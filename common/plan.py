@@ -21,7 +21,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.messages import MAX_PARTS, MAX_TEXT_BYTES, Layout, Part, Quarantined, Source, Unit, shortened
 from common.ragged import slot_bytes_needed
-from common.schema import Workload
+from common.schema import EventSchema
 from common.streams import Stream, generator
 
 
@@ -176,7 +176,7 @@ class Blocks:
 class SlotCapacity:
     """Whether rows and particles surely fit one slot."""
 
-    def __init__(self, workload: Workload, stream: StreamConfig) -> None:
+    def __init__(self, workload: EventSchema, stream: StreamConfig) -> None:
         self._workload = workload
         self._stream = stream
         self._slot_bytes = stream.slot_bytes

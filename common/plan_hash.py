@@ -7,10 +7,11 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from common.config import StreamConfig
 from common.redact import without_tokens
-from common.schema import SCHEMA_VERSION, Workload
+from common.schema import SCHEMA_VERSION, EventSchema
 
 PLAN_VERSION = 3
 """Part of the hash: raise it when the same input gives other units."""
@@ -19,16 +20,34 @@ _BYTES = 16
 _EVERY_RANGE = "every range"
 
 
-def plan_hash(workload: Workload, stream: StreamConfig, seed: int) -> str:
+def plan_hash(workload: EventSchema, stream: StreamConfig, seed: int) -> str:
     """32 hexadecimal digits: everything besides the files that a unit's bytes depend on."""
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,
-        "workload": dataclasses.asdict(workload),
+        "workload": _described(workload),
         "stream": stream.model_dump(mode="json", exclude={"slots"}),  # their number changes no unit, their size does
         "seed": seed,
     }
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=_BYTES).hexdigest()
+
+
+def _described(schema: EventSchema) -> dict[str, Any]:
+    """The schema as JSON, under the names of plan version 3.
+
+    ``nesting`` is the number of lists around a value; ``depth`` are the fields of finish_unit, as is ``slant_depth``
+    where depths are slant. What schemas can say since then is left out where they say nothing.
+    """
+    described = dataclasses.asdict(schema)
+    finish, source = described.pop("finish_unit"), described.pop("source")
+    is_slant = source.depth_kind == "slant"
+    described |= {"depth": finish, "slant_depth": finish if is_slant else None, "nulls": source.nulls}
+    for column, known in zip(described["source_columns"], schema.source_columns, strict=True):
+        column["nesting"] = int(known.is_list) + int(schema.per(known) == "particle")
+    for rule in described["rules"]:
+        if rule["maximum"] == float("inf"):
+            del rule["maximum"]
+    return described
 
 
 def files_digest(files: Iterable[tuple[str, int]]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.messages import Layout
-from common.schema import SOURCE_COLUMNS, Column, Workload
+from common.schema import SOURCE_COLUMNS, Column, EventSchema
 
 _ALIGNMENT_BYTES = 64
 _HEADER = struct.Struct("<4sHH16sQQQQQ")  # magic, version, reserved, plan hash, k, lease, E, P, M
@@ -61,12 +61,12 @@ class UnitArrays:
     """Name -> (E, fields); the source columns are among them."""
 
 
-def event_columns(workload: Workload) -> tuple[Column, ...]:
+def event_columns(workload: EventSchema) -> tuple[Column, ...]:
     """Per-event columns in slot order, source columns last."""
     return (*workload.columns_per("event"), *SOURCE_COLUMNS)
 
 
-def slot_bytes_needed(workload: Workload, layout: Layout) -> int:
+def slot_bytes_needed(workload: EventSchema, layout: Layout) -> int:
     """Bytes that a unit with these counts takes."""
     end = _HEADER.size
     for _, dtype, shape in _arrays(workload, layout):
@@ -74,7 +74,7 @@ def slot_bytes_needed(workload: Workload, layout: Layout) -> int:
     return _aligned(end)
 
 
-def unit_arrays(slot: npt.NDArray[np.uint8], workload: Workload, layout: Layout) -> UnitArrays:
+def unit_arrays(slot: npt.NDArray[np.uint8], workload: EventSchema, layout: Layout) -> UnitArrays:
     """Views of a unit's arrays in ``slot`` ((bytes,) uint8). Raises SlotMismatch if they don't fit."""
     if slot_bytes_needed(workload, layout) > len(slot):
         raise SlotMismatch(f"{layout} needs {slot_bytes_needed(workload, layout)} bytes, the slot has {len(slot)}")
@@ -122,7 +122,7 @@ def check_header(slot: npt.NDArray[np.uint8], expected: SlotHeader) -> None:
         raise SlotMismatch(f"the slot should hold {expected}, but holds {found}")
 
 
-def _arrays(workload: Workload, layout: Layout) -> Iterator[tuple[str, np.dtype[np.generic], tuple[int, ...]]]:
+def _arrays(workload: EventSchema, layout: Layout) -> Iterator[tuple[str, np.dtype[np.generic], tuple[int, ...]]]:
     yield OFFSETS, _OFFSET_DTYPE, (layout.events + 1,)
     yield BOUNDS, _OFFSET_DTYPE, (layout.microbatches + 1,)
     for column in workload.columns_per("particle"):

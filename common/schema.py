@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from common.config import SourceConfig
 from common.errors import BadInputError
 
+if TYPE_CHECKING:
+    from common.ragged import UnitArrays
+
 SCHEMA_VERSION = 2
 """Part of the plan hash: raise it when the meaning or the order of a column changes."""
+
+
+DTYPES = frozenset({"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8"})
+"""Types of a unit's columns: numpy's names."""
+
+Per = Literal["event", "particle"]
 
 
 @dataclass(frozen=True)
@@ -17,45 +28,61 @@ class Column:
     """One named array of a unit: one row per event or per particle, ``fields`` wide."""
 
     name: str
-    per: Literal["event", "particle"]
+    per: Per
     dtype: str
+    """One of DTYPES."""
     fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """One column of a source file: numbers (nesting 0), lists of numbers (1), or lists of such lists (2)."""
+    """One column of a source file, and the column of the unit that it fills.
+
+    Its values stand once an event or, one list around them, once a particle, as ``into`` does. Types are those of
+    ``into``: bool from bool, integers from integers of any width that hold no other values, floats from floats, which
+    are rounded.
+    """
 
     name: str
-    nesting: Literal[0, 1, 2]
+    """In the file. Fields of structs follow after a dot: ``pulses.time`` is field ``time`` of a struct, of a list of
+    structs, or of a struct of lists."""
     into: str
     """Column of the unit that it fills."""
     field: int | None = None
-    """Field of that column; None: all of them, so that each innermost list must have that many numbers."""
+    """Field of that column; None: all of them, each value being a list of that many numbers."""
     stored: tuple[str, ...] = ()
     """What each innermost list of the files holds, in order. Empty: the fields of ``into``, and no more."""
     also_seen: tuple[str, ...] = ()
     """Other numbers that files are known to hold: proposed to the user, never assumed."""
 
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Column of the file, and fields of structs from the outermost on."""
+        return tuple(self.name.split("."))
+
+    @property
+    def is_list(self) -> bool:
+        """True if each value is a list: the fields of ``into``."""
+        return self.field is None
+
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Values that a field may have: finite, and at least ``minimum``. Anything else is bad input."""
+    """Values that a field may have: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input."""
 
     column: str
     field: int
-    minimum: float
+    minimum: float = float("-inf")
     drop_unless_positive: bool = False
     """A particle with 0 or less here is none (converters write such fillers): it is dropped and counted."""
+    maximum: float = float("inf")
 
 
-@dataclass(frozen=True)
-class Depth:
-    """Where an event's depth stands that some files give along the track: see `source.depth_kind`."""
+class FinishUnit(Protocol):
+    """A workload's last touch on a unit in its slot. A frozen dataclass: its fields are part of the plan hash."""
 
-    column: str
-    depth: int
-    zenith: int
+    def __call__(self, arrays: UnitArrays, source: SourceConfig) -> None:
+        """Change the columns in place, event by event: the result must not depend on the order of the events."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +105,31 @@ class FlatTables:
 
 
 @dataclass(frozen=True)
-class Workload:
-    """The ragged columns that a workload's reader fills and its model reads, and the file columns they come from."""
+class EventSchema:
+    """Columns of a workload's units, and the columns of files that they come from."""
 
     name: str
     columns: tuple[Column, ...]
     source_columns: tuple[SourceColumn, ...]
     rules: tuple[ValueRule, ...]
-    slant_depth: Depth | None = None
-    """What the decoder turns into a vertical depth; None: nothing."""
-    depth: Depth | None = None
-    """What could be a slant depth."""
-    nulls: Literal["error", "empty"] = "error"
-    """See `source.nulls`."""
+    finish_unit: FinishUnit | None = None
+    """Applied by the decoder; None: nothing is."""
     tables: FlatTables | None = None
     """How HDF5 files hold the same events; None: there is no such layout."""
+    source: SourceConfig = SourceConfig()  # noqa: RUF009  frozen
+    """What stands in the files that are read."""
 
-    def columns_per(self, per: Literal["event", "particle"]) -> tuple[Column, ...]:
+    def __post_init__(self) -> None:
+        """Raise ValueError for columns that no file could fill."""
+        problem = next(_contradictions(self), None)
+        if problem:
+            raise ValueError(f"workload {self.name}: {problem}")
+
+    def per(self, source: SourceColumn) -> Per:
+        """What the file column has one value of."""
+        return self.column(source.into).per
+
+    def columns_per(self, per: Per) -> tuple[Column, ...]:
         """The columns with one row per event, or per particle, in slot order."""
         return tuple(column for column in self.columns if column.per == per)
 
@@ -105,6 +140,10 @@ class Workload:
     def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
         """The numbers of an innermost list of this file column, in the files' order."""
         return source.stored or self.column(source.into).fields
+
+    def numbers_a_value(self, source: SourceColumn) -> int:
+        """How many numbers a value of this file column has."""
+        return len(self.stored_fields(source)) if source.is_list else 1
 
     def source_column(self, name: str) -> SourceColumn:
         """The file column of that name."""
@@ -118,9 +157,9 @@ class Workload:
             return f"if these are {', '.join(source.also_seen)}, say so: --set '{key}=[{names}]'"
         return f"name all of them, in order, with {key}"
 
-    def with_all_stored(self) -> Workload:
-        """The same workload, but with every number that the files' lists hold, in the files' order."""
-        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.nesting}
+    def with_all_stored(self) -> EventSchema:
+        """The same schema, but with every number that the files' lists hold, in their order and as they hold it."""
+        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.is_list}
 
         def moved(column: str, field: int) -> int:
             return stored[column].index(self.column(column).fields[field]) if column in stored else field
@@ -129,13 +168,12 @@ class Workload:
             self,
             columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.columns),
             rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
-            depth=None,
-            slant_depth=None,
+            finish_unit=None,
         )
 
-    def stored_as(self, source: SourceConfig) -> Workload:
-        """This workload, read from files like those. Raises BadInputError that names the key and what it lacks."""
-        lists = {column.name: column for column in self.source_columns if column.nesting}
+    def stored_as(self, source: SourceConfig) -> EventSchema:
+        """This schema, read from files like those. Raises BadInputError that names the key and what it lacks."""
+        lists = {column.name: column for column in self.source_columns if column.is_list}
         for name, stored in source.fields.items():
             key = f"source.fields.{name}"
             if name not in lists:
@@ -149,50 +187,48 @@ class Workload:
             source_columns=tuple(
                 replace(column, stored=tuple(source.fields.get(column.name, ()))) for column in self.source_columns
             ),
-            slant_depth=self.depth if source.depth_kind == "slant" else None,
-            nulls=source.nulls,
+            source=source,
         )
 
 
-MUONS = Workload(
-    name="muons",
-    columns=(
-        # A muon at depth: energy, and position relative to the shower axis in the plane across it.
-        Column("muons", "particle", "<f4", ("energy_gev", "x_m", "y_m")),
-        # The primary: energy, zenith angle, mass number, depth at which the bundle was recorded.
-        Column("primary", "event", "<f4", ("energy_gev", "zenith_rad", "mass_a", "depth_m")),
-        Column("primary_id", "event", "<u8", ("major", "minor")),
-    ),
-    source_columns=(
-        SourceColumn("primary_major_id", 0, "primary_id", 0),
-        SourceColumn("primary_minor_id", 0, "primary_id", 1),
-        SourceColumn("primary", 1, "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
-        SourceColumn("muons", 2, "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
-    ),
-    rules=(
-        ValueRule("primary", 0, minimum=1e-9),
-        ValueRule("primary", 1, minimum=0.0),
-        ValueRule("primary", 2, minimum=0.0),  # a photon has mass number 0
-        ValueRule("primary", 3, minimum=0.0),
-        ValueRule("muons", 0, minimum=float("-inf"), drop_unless_positive=True),
-        ValueRule("muons", 1, minimum=float("-inf")),
-        ValueRule("muons", 2, minimum=float("-inf")),
-    ),
-    depth=Depth("primary", depth=3, zenith=1),
-    tables=FlatTables(
-        events="primaries",
-        particles="muons",
-        counts="counts",
-        ids=("primary_major_id", "primary_minor_id"),
-        event_list="primary",
-        particle_list="muons",
-    ),
-)
+def _contradictions(schema: EventSchema) -> Iterator[str]:
+    """Why no file could fill the columns."""
+    columns = {column.name: column for column in schema.columns}
+    if len(columns) < len(schema.columns):
+        yield "two columns have one name"
+    if not any(column.per == "particle" for column in schema.columns):
+        yield "it has no column of particles"
+    for column in schema.columns:
+        if column.dtype not in DTYPES:
+            yield f"column {column.name} has type {column.dtype}; expected one of {', '.join(sorted(DTYPES))}"
+    targets = [*(source.into for source in schema.source_columns), *(rule.column for rule in schema.rules)]
+    unknown = sorted(set(targets) - columns.keys())
+    if unknown:
+        yield f"it has no column {unknown[0]}, but a file column or a rule of it"
+        return
+    filled: Counter[tuple[str, int | None]] = Counter()
+    of_file: dict[str, Per] = {}
+    for source in schema.source_columns:
+        target = columns[source.into]
+        filled.update((target.name, i) for i in (range(len(target.fields)) if source.is_list else (source.field,)))
+        if of_file.setdefault(source.path[0], target.per) != target.per:
+            yield f"column {source.path[0]} of its files has values per event and per particle"
+        if any(other.name.startswith(f"{source.name}.") for other in schema.source_columns):
+            yield f"column {source.name} of its files is a value and a struct"
+    wanted: set[tuple[str, int | None]] = {(one.name, i) for one in columns.values() for i in range(len(one.fields))}
+    once = {field for field, times in filled.items() if times == 1}
+    wrong = sorted(f"{name}[{i}]" for name, i in (filled.keys() | wanted) - (once & wanted))
+    if wrong:
+        yield f"its file columns must fill each field once, but not {', '.join(wrong)}"
+    for rule in schema.rules:
+        if not 0 <= rule.field < len(columns[rule.column].fields):
+            yield f"{rule} is about a field that its column has not"
 
-# Where an event came from; the decoder adds these to every workload.
+
+NO_TABLES = "HDF5, which the workload {} is not read from: write Parquet files"
+
+# Where an event came from; the decoder adds these to every schema.
 SOURCE_COLUMNS = (
     Column("source_file", "event", "<i4", ("index_in_inventory",)),
     Column("source_row", "event", "<i8", ("row_in_file",)),
 )
-
-WORKLOADS = {workload.name: workload for workload in (MUONS,)}

@@ -25,8 +25,8 @@ from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import unit_arrays
-from common.schema import MUONS
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(unit_events=400, batch_events=100, max_particles=2000, slot_mib=1)
 NUM_EVENTS = 1200

@@ -24,10 +24,10 @@ from common.input_errors import GONE, OF_THE_BYTES, OF_THE_PATH, REFUSED, Machin
 from common.messages import Part, Unit
 from common.own_faults import PATIENCE_S, OwnFaults
 from common.plan import Footer, SlotCapacity, SourceFile, StagedFile, plan_block
-from common.schema import MUONS
 from services.decoder.decode import Decode
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
+from workloads.muons.columns import MUONS
 
 KINDS = ("zstd", "gzip")
 CAPACITY = SlotCapacity(MUONS, damage.STREAM)

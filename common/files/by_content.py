@@ -16,7 +16,7 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError, one_line, raise_if_machine
 from common.messages import Part
 from common.own_faults import OwnFaults
-from common.schema import Workload
+from common.schema import NO_TABLES, EventSchema
 
 _KNOWN_FILES = 1024
 
@@ -24,7 +24,7 @@ _KNOWN_FILES = 1024
 class ContentReader:
     """See Reader: files of every kind, also in one unit."""
 
-    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
         self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload, shuffled=shuffled)}
         self._kinds: OrderedDict[str, FileKind] = OrderedDict()
@@ -34,8 +34,9 @@ class ContentReader:
         """The rows of the parts: see Reader."""
         try:
             pieces: list[RaggedRows] = []
-            for kind, of_kind in itertools.groupby(parts, self._kind):
-                pieces += self._reader(kind).read(list(of_kind), beat, large_above=large_above)
+            for kind, grouped in itertools.groupby(parts, self._kind):
+                of_kind = list(grouped)
+                pieces += self._reader(kind, of_kind[0].name).read(of_kind, beat, large_above=large_above)
         except MachineError as error:
             local = next((part for part in parts if part.path == error.path and not part.remote), None)
             if local and self._own_faults.is_own(Path(local.path), error.number):
@@ -65,8 +66,10 @@ class ContentReader:
                 self._kinds.popitem(last=False)
         return self._kinds[part.path]
 
-    def _reader(self, kind: FileKind) -> Reader:
+    def _reader(self, kind: FileKind, name: str) -> Reader:
         if kind not in self._readers:
+            if self._workload.tables is None:
+                raise BadRowsError(f"{name}: {NO_TABLES.format(self._workload.name)}")
             from common.files.hdf5.reader import Hdf5Reader  # h5py: most decoders never need it
 
             self._readers[kind] = Hdf5Reader(self._workload)

@@ -10,21 +10,23 @@ import numpy.typing as npt
 
 from common.files.rows import BadRowsError, RaggedRows
 from common.ragged import Array
-from common.schema import Column, ValueRule, Workload
+from common.schema import Column, EventSchema, ValueRule
 
 
-def checked(rows: RaggedRows, workload: Workload, where: str, first_row: int) -> RaggedRows:
+def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
     """The rows without fillers. Raises BadRowsError that names column, row and value."""
     for column in workload.columns:
         rules = [rule for rule in workload.rules if rule.column == column.name]
         if rules:
             per_event = column.per == "event"
             values = (rows.event_columns if per_event else rows.particle_columns)[column.name]
+            present = None
             if per_event and rows.is_null is not None:
-                values = np.where(rows.is_null[:, None], np.asarray(1, values.dtype), values)  # no rule refuses 1
+                present = np.flatnonzero(~rows.is_null)
+                values = values[present]
             if len(values) and not _surely_good(values, rules, column):
                 for rule in rules:
-                    _check(rows, values, rule, column, where, first_row)
+                    _check(rows, values, present, rule, column, where, first_row)
     for rule in workload.rules:
         if rule.drop_unless_positive:
             rows = _without_fillers(rows, rule)
@@ -33,41 +35,63 @@ def checked(rows: RaggedRows, workload: Workload, where: str, first_row: int) ->
 
 def _surely_good(values: Array, rules: list[ValueRule], column: Column) -> bool:
     """True if no value can break a rule: a few fast passes that a good file never gets beyond. (N, fields)."""
-    if len({rule.field for rule in rules}) < len(column.fields):
-        return False
-    flat = values.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(np.dot(flat, flat)):  # the fastest pass there is; it also refuses what is very large
+    if values.dtype.kind == "f":
+        if len({rule.field for rule in rules}) < len(column.fields):
             return False
+        flat = values.reshape(-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(np.dot(flat, flat)):  # the fastest pass there is; it also refuses what is very large
+                return False
     minima = [(rule.field, rule.minimum) for rule in rules if rule.minimum > -np.inf]
-    if not minima:
-        return True
-    low = values.min()
-    return all(low >= minimum or values[:, field].min() >= minimum for field, minimum in minima)
+    maxima = [(rule.field, rule.maximum) for rule in rules if rule.maximum < np.inf]
+    if minima:
+        low = values.min()
+        if not all(low >= minimum or values[:, field].min() >= minimum for field, minimum in minima):
+            return False
+    if maxima:
+        high = values.max()
+        return all(high <= maximum or values[:, field].max() <= maximum for field, maximum in maxima)
+    return True
 
 
-def _check(rows: RaggedRows, values: Array, rule: ValueRule, column: Column, where: str, first_row: int) -> None:
-    field = _floats(values[:, rule.field])
-    bad = ~np.isfinite(field) | (field < rule.minimum)
+def _check(
+    rows: RaggedRows,
+    values: Array,
+    present: npt.NDArray[np.int64] | None,
+    rule: ValueRule,
+    column: Column,
+    where: str,
+    first_row: int,
+) -> None:
+    """``present``: rows that the values are of, where there are none of the others."""
+    field = _numbers(values[:, rule.field])
+    bad = ~np.isfinite(field) | (field < rule.minimum) | (field > rule.maximum)
     if bad.any():
         index = int(np.argmax(bad))
-        row = first_row + (index if column.per == "event" else row_of(index, rows))
-        least = f" of at least {rule.minimum:g}" if np.isfinite(rule.minimum) else ""
+        value = f"{field[index]:g}" if field.dtype.kind == "f" else str(field[index])
+        row = row_of(index, rows) if column.per == "particle" else index
+        row = row if present is None else int(present[row])
         raise BadRowsError(
-            f"{where}, column {rule.column!r}, row {row}: {column.fields[rule.field]} is {field[index]:g}; "
-            f"expected a finite number{least}"
+            f"{where}, column {rule.column!r}, row {first_row + row}: {column.fields[rule.field]} is {value}; "
+            f"expected {_expected(rule, field.dtype)}"
         )
 
 
+def _expected(rule: ValueRule, dtype: np.dtype[np.generic]) -> str:
+    limits = [(rule.minimum, "of at least"), (rule.maximum, "of at most")]
+    bounds = " and".join(f" {which} {limit:g}" for limit, which in limits if np.isfinite(limit))
+    return f"a {'finite ' if dtype.kind == 'f' else ''}number{bounds}"
+
+
 def _without_fillers(rows: RaggedRows, rule: ValueRule) -> RaggedRows:
-    values = _floats(rows.particle_columns[rule.column][:, rule.field])
+    values = _numbers(rows.particle_columns[rule.column][:, rule.field])
     if not len(values) or values.min() > 0:
         return rows
     return drop_particles(rows, values > 0)
 
 
-def _floats(values: Array) -> npt.NDArray[np.floating]:
-    """What a rule is about is a number."""
+def _numbers(values: Array) -> npt.NDArray[np.floating]:
+    """A field with a rule: not bool."""
     return cast("npt.NDArray[np.floating]", values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.bad_file import BadFileError, check_largest
 from common.files.file_kind import file_kind
+from common.files.parquet.columns import inside, read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, NoFooter, parse_footer
 from common.files.parquet.footer_claims import check_claims
 from common.files.parquet.pages import check_pages
 from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
 from common.own_memory import asked_for_too_much, too_much
 from common.plan import Footer, RowGroup, SlotCapacity, Span, cut_spans
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 _SCAN_ROWS = 8_192
 _SCAN_PARTICLES = 1 << 17
@@ -29,7 +31,7 @@ _FEW_ROWS = 16
 _BUFFER_BYTES = 1 << 20
 
 
-def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
     for _ in range(2):  # what is short for a moment says nothing of the file
         try:
@@ -40,7 +42,7 @@ def read_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: 
     raise BadFileError(f"it needs {too_much()} to inspect")
 
 
-def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def _read(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         kind = file_kind(path)
     except BadInputError as error:
@@ -55,24 +57,30 @@ def _read(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCa
     return _read_parquet(path, workload, stream, capacity)
 
 
-def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     try:
         footer = parse_footer(path)
         # A buffer: else Arrow reads a column of a row group at once.
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
-            problem = _schema_problem(file.schema_arrow, workload)
+            problem = schema_problem(file.schema_arrow, workload)
             if problem:
                 raise BadFileError(problem, footer.rows)
+            try:
+                names = read_names(file.schema_arrow, [".".join(leaf) for leaf in footer.leaves], workload)
+            except BadInputError as error:
+                raise BadFileError(str(error), footer.rows) from None
             with path.open("rb") as raw:
-                for columns in check_claims(footer, workload):
+                for columns in check_claims(footer, workload, names):
                     for column in columns:
                         check_pages(raw.fileno(), column)
-            particles = next(column for column in workload.source_columns if column.nesting == 2)
-            width = len(workload.stored_fields(particles))
+            particles = [source for source in workload.source_columns if workload.per(source) == "particle"]
             groups = []
             for index, group in enumerate(footer.row_groups):
                 # A leaf of a nested column counts one value for every number, and one for every empty or null list.
-                bound = group.column(particles.name).num_values // width
+                bound = max(
+                    group.column(names[source.name]).num_values // workload.numbers_a_value(source)
+                    for source in particles
+                )
                 spans: tuple[Span, ...] = ()
                 if not capacity.fits(group.rows, bound):
                     if bound > group.rows * capacity.largest_event:
@@ -80,7 +88,7 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
                             f"row group {index} has {bound} particles in {group.rows} events; at most "
                             f"{capacity.largest_event} each are read, which follows from stream.slot_mib"
                         )
-                    counts = _count(file, index, RowGroup(group.rows, bound), particles)
+                    counts = _count(file, index, RowGroup(group.rows, bound), particles, names)
                     check_largest(counts, capacity.largest_event, f"row group {index}")
                     spans = cut_spans(counts, capacity, stream)
                 groups.append(RowGroup(group.rows, bound, spans))
@@ -97,45 +105,40 @@ def _read_parquet(path: Path, workload: Workload, stream: StreamConfig, capacity
     return Footer(tuple(groups))
 
 
-def _count(file: pq.ParquetFile, index: int, group: RowGroup, column: SourceColumn) -> npt.NDArray[np.integer]:
+def _count(
+    file: pq.ParquetFile, index: int, group: RowGroup, sources: Sequence[SourceColumn], names: Mapping[str, str]
+) -> npt.NDArray[np.integer]:
     """The particles of each row. The footer can't say where in the row group they are: a batch at a time."""
     rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
     try:
-        return _counts(file, index, group.rows, column, rows)
+        return _counts(file, index, group.rows, sources, names, rows)
     except MemoryError:
         if rows <= _FEW_ROWS:
             raise
-    return _counts(file, index, group.rows, column, _FEW_ROWS)  # the row group's events are very unequal
+    return _counts(file, index, group.rows, sources, names, _FEW_ROWS)  # the row group's events are very unequal
 
 
 def _counts(
-    file: pq.ParquetFile, index: int, rows: int, column: SourceColumn, batch_rows: int
+    file: pq.ParquetFile,
+    index: int,
+    rows: int,
+    sources: Sequence[SourceColumn],
+    names: Mapping[str, str],
+    batch_rows: int,
 ) -> npt.NDArray[np.integer]:
-    batches = file.iter_batches(batch_rows, [index], [column.name], use_threads=False)
-    counts = [pa.compute.list_value_length(batch.column(0)).fill_null(0).to_numpy() for batch in batches]
-    if sum(map(len, counts)) != rows:
-        raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
-    return np.concatenate(counts)
+    """Of columns that disagree, the most: the reader says which, and must have the memory to."""
+    of_columns = []
+    for source in sources:
+        batches = file.iter_batches(batch_rows, [index], [names[source.name]], use_threads=False)
+        counts = [_lengths(batch.column(0), source) for batch in batches]
+        if sum(map(len, counts)) != rows:
+            raise DamagedFooter(f"row group {index} has {sum(map(len, counts))} rows; its metadata say {rows}")
+        of_columns.append(np.concatenate(counts))
+    most: npt.NDArray[np.integer] = np.maximum.reduce(of_columns)
+    return most
 
 
-def _schema_problem(schema: pa.Schema, workload: Workload) -> str | None:
-    """What the file's columns lack; None if nothing."""
-    for column in workload.source_columns:
-        if column.name not in schema.names:
-            return f"column {column.name!r} is missing; the file has {', '.join(schema.names) or 'none'}"
-        kind = found = schema.field(column.name).type
-        depth, stored = 0, workload.stored_fields(column)
-        while pa.types.is_list(found) or pa.types.is_large_list(found) or pa.types.is_fixed_size_list(found):
-            is_innermost = depth + 1 == column.nesting
-            if pa.types.is_fixed_size_list(found) and is_innermost and found.list_size != len(stored):
-                return (
-                    f"column {column.name!r} has lists of {found.list_size} numbers; expected {len(stored)} "
-                    f"({', '.join(stored)}): name all of them with source.fields.{column.name}"
-                )
-            found = found.value_type
-            depth += 1
-        is_number = pa.types.is_floating(found) if column.nesting else pa.types.is_integer(found)
-        if depth != column.nesting or not is_number:
-            expected = ("an integer", "list<float>", "list<list<float>>")[column.nesting]
-            return f"column {column.name!r} has type {kind}; expected {expected}"
-    return None
+def _lengths(column: pa.Array, source: SourceColumn) -> npt.NDArray[np.integer]:
+    lists, _ = inside(column, source.path[1:])
+    lengths: npt.NDArray[np.integer] = pa.compute.list_value_length(lists).fill_null(0).to_numpy()
+    return lengths

@@ -6,7 +6,7 @@ dictionary, since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 from common.files.gather import offsets_of
 from common.files.rows import RaggedRows
 from common.ragged import Array
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 
 Compression = Literal["zstd", "snappy", "none"]
 _LEVELS = {"zstd": 1}
 
 
-def schema_of(workload: Workload) -> pa.Schema:
-    """The production schema, with nothing nullable."""
-    return pa.schema([pa.field(source.name, _type(source, workload), False) for source in workload.source_columns])
+def schema_of(workload: EventSchema) -> pa.Schema:
+    """The production schema, with nothing nullable: what stands once a particle is a list of numbers or structs."""
+    return pa.schema([_field(name, sources, 0, workload) for name, sources in _by_name(workload.source_columns, 0)])
 
 
 def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any]:
@@ -39,30 +39,63 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
     }
 
 
-def to_table(pieces: Sequence[RaggedRows], workload: Workload) -> pa.Table:
+def to_table(pieces: Sequence[RaggedRows], workload: EventSchema) -> pa.Table:
     """The rows of the pieces as one table of schema_of(workload). Rows that hold no event must be gone."""
+    schema = schema_of(workload)
+    counts = np.concatenate([piece.counts for piece in pieces])
     columns: list[pa.Array] = []
-    for source in workload.source_columns:
-        kind = _type(source, workload)
-        per_particle = source.nesting == 2
-        arrays = [(p.particle_columns if per_particle else p.event_columns)[source.into] for p in pieces]
-        values = np.concatenate(arrays)
-        if source.nesting == 0:
-            columns.append(pa.array(values[:, source.field]))
-        elif source.nesting == 1:
-            columns.append(_lists(values, kind))
+    for field, (_, sources) in zip(schema, _by_name(workload.source_columns, 0), strict=True):
+        per_particle = workload.per(sources[0]) == "particle"
+        values = {
+            source.into: np.concatenate(
+                [(piece.particle_columns if per_particle else piece.event_columns)[source.into] for piece in pieces]
+            )
+            for source in sources
+        }
+        if per_particle:
+            array = _array(field.type.value_type, sources, 0, values)
+            columns.append(pa.ListArray.from_arrays(pa.array(offsets_of(counts), pa.int32()), array, type=field.type))
         else:
-            offsets = offsets_of(np.concatenate([piece.counts for piece in pieces]))
-            lists = _lists(values, kind.value_type)
-            columns.append(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), lists, type=kind))
-    return pa.Table.from_arrays(columns, schema=schema_of(workload))
+            columns.append(_array(field.type, sources, 0, values))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _type(source: SourceColumn, workload: Workload) -> pa.DataType:
-    kind = pa.from_numpy_dtype(np.dtype(workload.column(source.into).dtype))
-    for _ in range(source.nesting):
-        kind = pa.list_(pa.field("element", kind, False))
-    return kind
+def _by_name(sources: Sequence[SourceColumn], depth: int) -> list[tuple[str, list[SourceColumn]]]:
+    """Those whose paths have one name at ``depth``, by that name."""
+    found: dict[str, list[SourceColumn]] = {}
+    for source in sources:
+        found.setdefault(source.path[depth], []).append(source)
+    return list(found.items())
+
+
+def _field(name: str, sources: Sequence[SourceColumn], depth: int, workload: EventSchema) -> pa.Field:
+    """The column, or the field of a struct, at that depth of the sources' paths."""
+    source = sources[0]
+    kind: pa.DataType
+    if len(source.path) > depth + 1:
+        kind = pa.struct([_field(inner, some, depth + 1, workload) for inner, some in _by_name(sources, depth + 1)])
+    else:
+        kind = pa.from_numpy_dtype(np.dtype(workload.column(source.into).dtype))
+        kind = _list_of(kind) if source.is_list else kind
+    return pa.field(name, _list_of(kind) if depth == 0 and workload.per(source) == "particle" else kind, False)
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("element", kind, False))
+
+
+def _array(kind: pa.DataType, sources: Sequence[SourceColumn], depth: int, values: Mapping[str, Array]) -> pa.Array:
+    """What those sources fill, of that type: its lists of particles are not around it."""
+    source = sources[0]
+    if len(source.path) > depth + 1:
+        parts = [
+            _array(kind.field(i).type, some, depth + 1, values)
+            for i, (_, some) in enumerate(_by_name(sources, depth + 1))
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(kind))
+    if source.is_list:
+        return _lists(values[source.into], kind)
+    return pa.array(values[source.into][:, source.field])
 
 
 def _lists(values: Array, kind: pa.DataType) -> pa.ListArray:

@@ -19,7 +19,7 @@ from common.files.footers import read_footer
 from common.messages import Tally
 from common.plan import SlotCapacity, SourceFile, StagedFile, plan_block
 from common.ragged import UnitArrays, unit_arrays
-from common.schema import Workload
+from common.schema import EventSchema
 from services.decoder.decode import Decode
 from services.decoder.microbatch import microbatch_bounds
 
@@ -30,7 +30,7 @@ StageFile = Callable[[int, SourceFile], StagedFile]
 """Brings a file to local disk and reads its footer. Raises BadInputError that names the file."""
 
 
-def stage_local(workload: Workload, stream: StreamConfig) -> StageFile:
+def stage_local(workload: EventSchema, stream: StreamConfig) -> StageFile:
     """For files that are on local disk."""
     capacity = SlotCapacity(workload, stream)
 
@@ -60,7 +60,7 @@ def staged_in_random_order(
 
 
 def read_units(
-    staged: Sequence[StagedFile], workload: Workload, stream: StreamConfig, seed: int, run_dir: Path
+    staged: Sequence[StagedFile], workload: EventSchema, stream: StreamConfig, seed: int, run_dir: Path
 ) -> Generator[tuple[UnitArrays, Tally]]:
     """The events, in random order inside each unit. The arrays are valid until the next ones are asked for.
 

@@ -37,7 +37,7 @@ def workload_of_files(inputs: Sequence[str]) -> str | None:
     path = next((path for text in inputs for path in _local(text)), None)
     columns = _columns(path) if path is not None else frozenset()
     for workload in registry.every_workload():
-        if columns and columns >= {source.name for source in workload.schema.source_columns}:
+        if columns and columns >= {source.path[0] for source in workload.schema.source_columns}:
             return workload.name
     return None
 

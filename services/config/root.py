@@ -18,7 +18,7 @@ from common.files.remote_access import RemoteAccess
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
-from common.schema import Workload
+from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
 from services.config.local import LocalConfig
@@ -67,7 +67,7 @@ class Config(ConfigBranch):
             )
         return self
 
-    def stored_workload(self) -> Workload:
+    def stored_workload(self) -> EventSchema:
         """The workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
 

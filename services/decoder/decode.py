@@ -22,13 +22,12 @@ from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
-from common.ragged import Array, UnitArrays, unit_arrays
+from common.ragged import UnitArrays, unit_arrays
 from common.redact import shown
-from common.schema import Depth, Workload
+from common.schema import EventSchema
 from common.streams import Stream, generator
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
-from workloads.muons.geometry import vertical_depth_m
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -38,7 +37,7 @@ Bool = npt.NDArray[np.bool_]
 class Decode:
     """Everything that a unit's bytes depend on, besides the unit."""
 
-    workload: Workload
+    workload: EventSchema
     stream: StreamConfig
     seed: int
     run_dir: Path
@@ -60,8 +59,8 @@ class Decode:
             _copy(arrays, parts, pieces)
         elif len(order):
             _gather(arrays, parts, pieces, order)
-        if self.workload.slant_depth is not None:
-            _make_vertical(arrays, self.workload.slant_depth)
+        if self.workload.finish_unit is not None:
+            self.workload.finish_unit(arrays, self.workload.source)
         if is_outlier.any() and unit.epoch == 0:  # later epochs meet the same outliers again
             self._set_aside(unit, parts, pieces, is_outlier)
         tally = Tally(
@@ -201,9 +200,3 @@ def _sources(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int32], Int64]:
     files = np.repeat(np.array([part.file for part in parts], np.int32), numbers)
     # A row's number is its place among all rows, moved by the same distance for all rows of a part.
     return files, np.repeat(firsts - offsets_of(numbers)[:-1], numbers) + np.arange(len(files))
-
-
-def _make_vertical(arrays: UnitArrays, where: Depth) -> None:
-    values: Array = arrays.event_columns[where.column]
-    cos_zenith = np.cos(values[:, where.zenith].astype(np.float64))
-    values[:, where.depth] = vertical_depth_m(cos_zenith, values[:, where.depth].astype(np.float64))

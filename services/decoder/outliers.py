@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.files.parquet.lists import is_list
+from common.files.parquet.columns import is_list
 from common.messages import Unit
-from common.schema import Workload
+from common.schema import EventSchema
 from common.status import OUTLIER_FOLDER
 
 
@@ -37,7 +37,7 @@ def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
     return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
-def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload) -> None:
+def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSchema) -> None:
     """Write the file atomically. It can be an input again."""
     schema = _common_schema([one.events.schema for one in outliers], workload)
     events = pa.concat_tables([one.events.select(schema.names).cast(schema) for one in outliers]).combine_chunks()
@@ -54,9 +54,9 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: Workload)
         part.unlink(missing_ok=True)
 
 
-def _common_schema(schemas: Sequence[pa.Schema], workload: Workload) -> pa.Schema:
+def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:
     """One schema for events of several files: theirs, if they agree, else lists of the widest numbers."""
-    names = [source.name for source in workload.source_columns]
+    names = dict.fromkeys(source.path[0] for source in workload.source_columns)
     return pa.schema([(name, _common_type([schema.field(name).type for schema in schemas])) for name in names])
 
 
@@ -65,6 +65,9 @@ def _common_type(kinds: Sequence[pa.DataType]) -> pa.DataType:
         return kinds[0]
     if is_list(kinds[0]):
         return pa.list_(_common_type([kind.value_type for kind in kinds]))
+    if pa.types.is_struct(kinds[0]):
+        names = [kinds[0].field(i).name for i in range(kinds[0].num_fields)]
+        return pa.struct([(name, _common_type([kind.field(name).type for kind in kinds])) for name in names])
     if all(pa.types.is_floating(kind) for kind in kinds):
         return pa.float64()
     return pa.uint64() if all(pa.types.is_unsigned_integer(kind) for kind in kinds) else pa.int64()

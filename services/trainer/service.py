@@ -12,7 +12,7 @@ import torch
 
 from common.errors import BadInputError
 from common.process import StopFlag
-from common.schema import Workload
+from common.schema import EventSchema
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
@@ -138,7 +138,7 @@ def _restore(
 def _connect(
     run_dir: Path,
     config: Config,
-    workload: Workload,
+    workload: EventSchema,
     stop: StopFlag,
     device: torch.device,
     ranks: Ranks,

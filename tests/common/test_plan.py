@@ -21,7 +21,7 @@ from common.plan import (
     plan_block,
 )
 from common.ragged import slot_bytes_needed
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(
     block_files=3, unit_events=40, batch_events=8, max_particles=50, max_particles_per_event=20, slot_mib=0.0157

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from common.config import StreamConfig
+from common.config import SourceConfig, StreamConfig
 from common.plan_hash import complete_digest, files_digest, inventory_digest, plan_hash
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(
     block_files=3, unit_events=40, batch_events=8, max_particles=50, max_particles_per_event=20, slot_mib=0.0157
@@ -66,3 +68,39 @@ def test_a_renewed_token_in_a_url_does_not_change_the_digest_but_another_query_d
 
     assert of("token=old&file=1") == of("token=new&file=1") != of("token=new&file=2")
     assert of("file=1&X-Amz-Signature=old") == of("file=1&X-Amz-Signature=new")
+
+
+@pytest.mark.parametrize(
+    ("source", "plan"),
+    [
+        (SourceConfig(), "375e63e40e23177c9796db78e4be1714"),
+        (SourceConfig(depth_kind="slant", nulls="empty"), "64984022cdf0152a489f1f1e1c07b8df"),
+        (
+            SourceConfig(fields={"primary": ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")}),
+            "06bafc52fac2a8f9763fadfc0914028c",
+        ),
+    ],
+)
+def test_the_plans_of_muons_are_those_of_plan_version_3_so_that_runs_of_older_versions_go_on(
+    source: SourceConfig, plan: str
+) -> None:
+    stream = StreamConfig(
+        batch_events=2048, block_files=64, unit_events=65536, slot_mib=16.0, slots=8, max_particles=1_000_000
+    )
+    assert plan_hash(MUONS.stored_as(source), stream, 1) == plan
+
+
+def test_it_changes_with_every_rule_and_column_of_the_files() -> None:
+    def of(**changes: object) -> str:
+        return plan_hash(replace(MUONS, **changes), STREAM, 0)  # type: ignore[arg-type]
+
+    bounded = (*MUONS.rules[:-1], replace(MUONS.rules[-1], maximum=1.0))
+    renamed = (*MUONS.source_columns[:-1], replace(MUONS.source_columns[-1], name="event.muons"))
+    plans = [
+        of(),
+        of(rules=MUONS.rules[1:]),
+        of(rules=bounded),
+        of(source_columns=renamed),
+        of(source=SourceConfig(nulls="empty")),
+    ]
+    assert len(set(plans)) == len(plans)

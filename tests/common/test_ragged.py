@@ -18,7 +18,7 @@ from common.ragged import (
     unit_arrays,
     write_header,
 )
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 HEADER = SlotHeader("0123456789abcdef" * 2, k=5, lease=9, layout=Layout(3, 7, 2))
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.schema import MUONS
+from common.schema import Column, EventSchema, SourceColumn, ValueRule
+from workloads.muons.columns import MUONS
 
 
 def primary_of(source: SourceConfig) -> tuple[str, ...]:
@@ -37,3 +40,37 @@ def test_other_fields_are_those_that_the_configuration_names() -> None:
 def test_fields_that_cannot_be_are_told(fields: dict[str, tuple[str, ...]], told: str) -> None:
     with pytest.raises(BadInputError, match=told):
         MUONS.stored_as(SourceConfig(fields=fields))
+
+
+PULSES = Column("pulses", "particle", "<f4", ("time", "charge"))
+EVENT = Column("energy", "event", "<f8", ("energy",))
+FILLED = (SourceColumn("time", "pulses", 0), SourceColumn("charge", "pulses", 1), SourceColumn("energy", "energy", 0))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sources", "rules", "told"),
+    [
+        ((PULSES, PULSES), FILLED, (), "two columns have one name"),
+        ((EVENT,), FILLED[2:], (), "no column of particles"),
+        ((replace(PULSES, dtype="<f2"), EVENT), FILLED, (), "column pulses has type <f2; expected one of "),
+        ((PULSES,), FILLED, (), "no column energy, but a file column or a rule of it"),
+        ((PULSES, EVENT), FILLED[1:], (), r"fill each field once, but not pulses\[0\]"),
+        ((PULSES, EVENT), (*FILLED, SourceColumn("p", "pulses")), (), r"but not pulses\[0\], pulses\[1\]"),
+        ((PULSES, EVENT), (*FILLED, SourceColumn("p", "pulses", 2)), (), r"but not pulses\[2\]"),
+        (
+            (PULSES, EVENT),
+            (SourceColumn("p.t", "pulses"), SourceColumn("p.e", "energy", 0)),
+            (),
+            "p .* per event and per",
+        ),
+        ((PULSES, EVENT), (FILLED[0], SourceColumn("time.q", "pulses", 1), FILLED[2]), (), "a value and a struct"),
+        ((PULSES, EVENT), FILLED, (ValueRule("pulses", 2),), "about a field that its column has not"),
+        ((PULSES, EVENT), FILLED, (ValueRule("time", 0),), "no column time, but a file column or a rule of it"),
+    ],
+)
+def test_columns_that_no_file_could_fill_are_an_error_of_the_workload(
+    columns: tuple[Column, ...], sources: tuple[SourceColumn, ...], rules: tuple[ValueRule, ...], told: str
+) -> None:
+    assert EventSchema("good", (PULSES, EVENT), FILLED, ())
+    with pytest.raises(ValueError, match=told):
+        EventSchema("made", columns, sources, rules)

@@ -20,7 +20,7 @@ from workloads import registry
 
 WORKLOAD = """
 from common.config import ConfigBranch
-from common.schema import Column, SourceColumn, Workload as EventSchema
+from common.schema import Column, EventSchema, SourceColumn
 from workloads.base.interface import Model, Workload
 
 WORKLOAD = Workload(
@@ -28,7 +28,7 @@ WORKLOAD = Workload(
     schema=EventSchema(
         name="sparks",
         columns=(Column("sparks", "particle", "<f4", ("t_s",)), Column("truth", "event", "<f4", ("y",))),
-        source_columns=(SourceColumn("truth", 1, "truth"), SourceColumn("sparks", 2, "sparks")),
+        source_columns=(SourceColumn("truth", "truth"), SourceColumn("sparks.t_s", "sparks", 0)),
         rules=(),
     ),
     models={"spark": Model("a test's", ConfigBranch, "nowhere:TRAINING")},
@@ -120,9 +120,9 @@ def write(path: Path, table: pa.Table) -> Path:
 
 
 SPARKS = pa.table(
-    {"truth": [[1.0]], "sparks": [[[2.0]]], "extra": [1]},
+    {"truth": [[1.0]], "sparks": [[{"t_s": 2.0}]], "extra": [1]},
     pa.schema(
-        {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.list_(pa.float32())), "extra": pa.int64()},
+        {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.struct({"t_s": pa.float32()})), "extra": pa.int64()},
     ),
 )
 

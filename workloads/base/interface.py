@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.config import ConfigBranch
-from common.schema import Workload as EventSchema
+from common.schema import EventSchema
 
 
 @dataclass(frozen=True)

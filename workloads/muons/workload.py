@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from common.schema import MUONS
 from workloads.base.interface import Model, Workload
+from workloads.muons.columns import MUONS
 from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.wgan.config import WganConfig
 

@@ -14,14 +14,14 @@ from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
 from common.files.parquet.footer_claims import MOST_ROW_GROUPS
 from common.input_errors import one_line, raise_if_machine
 from common.plan import Footer, RowGroup, SlotCapacity, cut_spans
-from common.schema import Workload
+from common.schema import EventSchema
 
 _LEAST_ROWS = 4_096
 _MOST_ROWS = 65_536
 _GROUPS_A_UNIT = 4
 
 
-def read_hdf5_footer(path: Path, workload: Workload, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
+def read_hdf5_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
     """The file's rows in spans, with the exact particles of each, fillers included. Raises BadFileError."""
     try:
         tables = open_tables(path, workload)

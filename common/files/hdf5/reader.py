@@ -22,7 +22,7 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
 from common.ragged import Array
-from common.schema import FlatTables, SourceColumn, Workload
+from common.schema import EventSchema, FlatTables, SourceColumn
 
 _OPEN_FILES = 16
 _SLICE_PARTICLES = 131_072
@@ -37,7 +37,7 @@ _NONE: Int64 = np.zeros(0, np.int64)
 class Hdf5Reader:
     """See Reader. A row group is a span of rows that the fetcher chose: HDF5 knows none."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: EventSchema) -> None:
         assert workload.tables is not None
         self._workload = workload
         self._layout = workload.tables
@@ -152,7 +152,7 @@ class _Events:
     """In the file."""
 
     @classmethod
-    def of(cls, raw: Array, workload: Workload, layout: FlatTables, where: str, first_row: int) -> _Events:
+    def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, where: str, first_row: int) -> _Events:
         """Raises BadRowsError if an id is no whole number."""
         source = workload.source_column(layout.event_list)
         columns = {source.into: _select(raw, len(layout.ids), source, workload)}
@@ -182,7 +182,7 @@ class _Events:
         )
 
 
-def _select(raw: Array, num_ids: int, source: SourceColumn, workload: Workload) -> Array:
+def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchema) -> Array:
     """(N, fields): the workload's numbers of rows as stored. Always a copy."""
     column, stored = workload.column(source.into), workload.stored_fields(source)
     places = [num_ids + stored.index(field) for field in column.fields]
@@ -253,7 +253,7 @@ def _same_ids(of_particles: Array, of_events: Array, counts: Int64, offsets: Int
 
 
 def _table(
-    raw: Array, offsets: Int64, events: _Events, rows: Int64, workload: Workload, layout: FlatTables
+    raw: Array, offsets: Int64, events: _Events, rows: Int64, workload: EventSchema, layout: FlatTables
 ) -> pa.Table:
     """Those rows as a table of the workload's source columns, with all numbers that the file has."""
     num_ids = len(layout.ids)

@@ -22,7 +22,7 @@ from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.ragged import Array
-from common.schema import Workload
+from common.schema import NO_TABLES, EventSchema
 
 _STANDARD_TYPES = tuple(
     getattr(h5py.h5t, f"{family}{bits}{order}")
@@ -101,11 +101,11 @@ class Tables:
         self.file.close()
 
 
-def open_tables(path: Path, workload: Workload) -> Tables:
+def open_tables(path: Path, workload: EventSchema) -> Tables:
     """The file's tables, with the workload's columns. Raises MachineError, BadTables."""
     layout = workload.tables
     if layout is None:
-        raise BadTables(f"HDF5, which the workload {workload.name} is not read from; convert it to Parquet")
+        raise BadTables(NO_TABLES.format(workload.name))
     file = open_hdf5(path)
     try:
         size_bytes = _size_bytes(file, path)
@@ -205,7 +205,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
     return Table(name, dataset, shape, dtype.newbyteorder("="))
 
 
-def _check_width(table: Table, workload: Workload, source: str, rows: int) -> None:
+def _check_width(table: Table, workload: EventSchema, source: str, rows: int) -> None:
     assert workload.tables is not None
     ids, stored = workload.tables.ids, workload.stored_fields(workload.source_column(source))
     width = len(ids) + len(stored)

@@ -65,9 +65,9 @@ class RowGroupMetadata:
     columns: tuple[ColumnChunk, ...]
 
     def column(self, name: str) -> ColumnChunk:
-        """The first leaf of a top-level column. Raises KeyError."""
+        """The first leaf of a top-level column, or the leaf of that path, with dots. Raises KeyError."""
         for column in self.columns:
-            if column.path[0] == name:
+            if name in (column.path[0], ".".join(column.path)):
                 return column
         raise KeyError(name)
 
@@ -78,6 +78,8 @@ class ParquetFooter:
 
     rows: int
     row_groups: tuple[RowGroupMetadata, ...]
+    leaves: tuple[tuple[str, ...], ...]
+    """Paths of all leaf columns, in order."""
 
 
 def parse_footer(path: Path) -> ParquetFooter:
@@ -114,7 +116,7 @@ def _checked(metadata: Struct, end: int) -> ParquetFooter:
         if start < previous or stop > end:
             raise DamagedFooter(f"bytes {start} to {stop} can't be a column's: others begin or end inside")
         previous = stop
-    return ParquetFooter(rows, groups)
+    return ParquetFooter(rows, groups, tuple(path for path, _, _ in leaves))
 
 
 def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]) -> RowGroupMetadata:

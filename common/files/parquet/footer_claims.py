@@ -6,10 +6,10 @@ and such that what is within them can be planned and decoded in the memory of co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from common.files.parquet.footer import ColumnChunk, DamagedFooter, ParquetFooter
-from common.schema import Workload
+from common.schema import EventSchema
 
 MOST_ROW_GROUPS = 1 << 16
 MOST_ROWS = 1 << 25
@@ -18,24 +18,36 @@ _MOST_WIDTHS = 8
 """So many times the numbers that an event's list should have: what is too long is a bad row, not a bad file."""
 
 
-def check_claims(footer: ParquetFooter, workload: Workload) -> list[Sequence[ColumnChunk]]:
-    """The columns of each row group that are read. Raises DamagedFooter; the columns must be there."""
+def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]) -> list[Sequence[ColumnChunk]]:
+    """The columns of each row group that are read. Raises DamagedFooter; the columns must be there.
+
+    ``names``: see read_names().
+    """
     if len(footer.row_groups) > MOST_ROW_GROUPS:
         raise DamagedFooter(
             f"{len(footer.row_groups)} row groups; at most {MOST_ROW_GROUPS} are read: write larger ones"
         )
+    selected = _selected(footer.leaves, names.values())
     columns: list[Sequence[ColumnChunk]] = []
     for index, group in enumerate(footer.row_groups):
         if group.rows > MOST_ROWS:
             raise DamagedFooter(
                 f"row group {index} has {group.rows} rows; at most {MOST_ROWS} are read: write smaller ones"
             )
-        columns.append([group.column(source.name) for source in workload.source_columns])
-        for source, column in zip(workload.source_columns, columns[-1], strict=True):
-            most = group.rows * len(workload.stored_fields(source)) * _MOST_WIDTHS if source.nesting == 1 else 0
-            if source.nesting == 1 and column.num_values > most:
-                raise DamagedFooter(
-                    f"row group {index}, column {source.name!r}: {column.num_values} numbers in {group.rows} rows; "
-                    f"expected {len(workload.stored_fields(source))} each"
-                )
+        columns.append([group.columns[i] for i in selected])
+        for source in workload.source_columns:
+            column = group.column(names[source.name])
+            if workload.per(source) == "event" and source.is_list:
+                width = len(workload.stored_fields(source))
+                if column.num_values > group.rows * width * _MOST_WIDTHS:
+                    raise DamagedFooter(
+                        f"row group {index}, column {source.name!r}: {column.num_values} numbers in {group.rows} rows; "
+                        f"expected {width} each"
+                    )
     return columns
+
+
+def _selected(leaves: Sequence[tuple[str, ...]], names: Collection[str]) -> list[int]:
+    """Indices of the leaves that Arrow reads by those names: of whatever has the name, or begins with it and a dot."""
+    texts = [".".join(leaf) for leaf in leaves]
+    return [i for i, text in enumerate(texts) if any(text == name or text.startswith(f"{name}.") for name in names)]

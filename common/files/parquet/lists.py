@@ -24,9 +24,12 @@ class BadList(Exception):
         self.index = index
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """True for each of the three list types."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+class BadNumber(BadList):
+    """A number that can't be used: of which list, which of the list's numbers that are wanted, and its problem."""
+
+    def __init__(self, index: int, problem: str, column: int = 0) -> None:
+        super().__init__(index, problem)
+        self.column = column
 
 
 def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
@@ -78,8 +81,37 @@ def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) 
     if null is not None:
         raise BadList(int(np.argmax(null)) // width, "a number is null; expected none")
     stored = values.to_numpy(zero_copy_only=False).reshape(-1, width)[:, columns]
-    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
-        return np.ascontiguousarray(stored, dtype)
+    return np.ascontiguousarray(converted(stored, dtype))
+
+
+def converted(values: Array, dtype: str) -> Array:
+    """(N,) or (N, F) numbers as ``dtype``: integers exactly, floats rounded. Raises BadNumber for what is too large."""
+    target = np.dtype(dtype)
+    if values.dtype == target:
+        return values
+    if target.kind == "f":
+        try:
+            with np.errstate(over="raise"):
+                return values.astype(target)
+        except FloatingPointError:
+            with np.errstate(over="ignore"):
+                bad = np.isinf(values.astype(target)) & ~np.isinf(values)
+            index, column = _first(bad)
+            problem = f"is inf as {target} ({values[bad][0]:g} in the file); expected a finite number"
+            raise BadNumber(index, problem, column) from None
+    if not np.can_cast(values.dtype, target) and values.size:
+        limits = np.iinfo(target)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            bad = np.asarray((values < limits.min) | (values > limits.max))  # type: ignore[operator]
+            index, column = _first(bad)
+            raise BadNumber(index, f"is {values[bad][0]}; expected {limits.min} to {limits.max} ({target})", column)
+    return values.astype(target)
+
+
+def _first(bad: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Row and column of the first True. (N,) or (N, F)."""
+    width = 1 if bad.ndim == 1 else bad.shape[1]
+    return divmod(int(np.argmax(bad)), width)
 
 
 @lru_cache(maxsize=8)

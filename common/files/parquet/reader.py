@@ -8,21 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from common.files.checks import checked, drop_particles
 from common.files.file_kind import open_file
-from common.files.parquet.lists import BadList, flattened, list_lengths, matrix, null_mask
+from common.files.parquet.batches import to_rows
+from common.files.parquet.columns import read_names, schema_problem
 from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
-from common.ragged import Array
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
@@ -37,11 +34,10 @@ _ORDERED_BATCH_ROWS = 28_672
 class ParquetReader:
     """See Reader."""
 
-    def __init__(self, workload: Workload, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
         self._shuffled = shuffled
-        self._names = [column.name for column in workload.source_columns]
-        self._files: OrderedDict[str, pq.ParquetFile] = OrderedDict()
+        self._files: OrderedDict[str, _File] = OrderedDict()
         self._scans: OrderedDict[tuple[str, int], _Scan] = OrderedDict()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
@@ -55,7 +51,7 @@ class ParquetReader:
             # Small batches as one: what is done once a batch costs as much as thousands of rows.
             joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
             for batch in joined:
-                pieces.append(_to_rows(batch, self._workload, where, first_row, large_above))
+                pieces.append(to_rows(batch, self._workload, where, first_row, large_above))
                 first_row += batch.num_rows
             small.clear()
 
@@ -79,12 +75,12 @@ class ParquetReader:
         if not path:
             raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
         try:
-            file = self._open(path, own_copy=bool(parts[0].remote))
-            whole = all(part.rows == file.metadata.row_group(part.row_group).num_rows for part in parts)
+            opened = self._open(path, own_copy=bool(parts[0].remote))
+            whole = all(part.rows == opened.rows_of(part.row_group) for part in parts)
             if whole:
-                batches = self._iterate(file, parts)
+                batches = self._iterate(opened, parts)
             else:
-                batches = itertools.chain.from_iterable(self._rows_of(file, part, beat) for part in parts)
+                batches = itertools.chain.from_iterable(self._rows_of(opened, part, beat) for part in parts)
             num_rows = 0
             for batch in batches:
                 num_rows += batch.num_rows
@@ -97,54 +93,82 @@ class ParquetReader:
         if num_rows != promised:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
-    def _iterate(self, file: pq.ParquetFile, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    def _iterate(self, opened: _File, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """Batches of the row groups of parts: many outliers in few rows would make a batch of any size."""
         usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
         rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
         groups = [part.row_group for part in parts]
-        batches: Iterator[pa.RecordBatch] = file.iter_batches(min(rows, usual), groups, self._names, use_threads=False)
+        batches: Iterator[pa.RecordBatch] = opened.file.iter_batches(
+            min(rows, usual), groups, opened.names, use_threads=False
+        )
         return batches
 
-    def _rows_of(self, file: pq.ParquetFile, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
+    def _rows_of(self, opened: _File, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
         """Some rows of a row group. It is decoded from its start only: a scan is kept for who wants the rows behind."""
         key = (part.path, part.row_group)
         scan = self._scans.pop(key, None)
         if scan is None or scan.row > part.first_row:
-            scan = _Scan(self._iterate(file, [part]))
+            scan = _Scan(self._iterate(opened, [part]))
         yield from scan.rows(part.first_row, part.rows, beat)
-        if part.first_row + part.rows < file.metadata.row_group(part.row_group).num_rows:
+        if part.first_row + part.rows < opened.rows_of(part.row_group):
             self._scans[key] = scan
             while len(self._scans) > _OPEN_SCANS:
                 self._scans.popitem(last=False)
 
-    def _open(self, path: str, *, own_copy: bool) -> pq.ParquetFile:
-        file = self._files.pop(path, None)
-        if file is None:
+    def _open(self, path: str, *, own_copy: bool) -> _File:
+        opened = self._files.pop(path, None)
+        if opened is None:
             for evicted in [known for known in self._files if not Path(known).exists()]:
                 self._close(evicted)  # an open file would keep its disk space
-            with open_file(Path(path)) as opened:  # Arrow would wait for ever for a pipe that took the file's place
-                # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.
-                file = pq.ParquetFile(
-                    f"/proc/self/fd/{opened.fileno()}",
-                    memory_map=own_copy,
-                    buffer_size=0 if own_copy else _BUFFER_BYTES,
-                    page_checksum_verification=True,
-                )
-        self._files[path] = file
+            opened = _File.of(Path(path), self._workload, own_copy=own_copy)
+        self._files[path] = opened
         while len(self._files) > _OPEN_FILES:
             self._close(next(iter(self._files)))
-        return file
+        return opened
 
     def _close(self, path: str) -> None:
         for key in [key for key in self._scans if key[0] == path]:
             del self._scans[key]
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
+        opened = self._files.pop(path, None)
+        if opened is not None:
+            opened.file.close()
 
 
 def _name(part: Part) -> str:
     return f"{part.name}: row group {part.row_group}"
+
+
+@dataclass(frozen=True)
+class _File:
+    """An open file."""
+
+    file: pq.ParquetFile
+    names: list[str]
+    """Columns to read."""
+
+    @classmethod
+    def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
+        """Raises BadInputError if it has not the workload's columns: it may be another one than was planned."""
+        with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
+            # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.
+            file = pq.ParquetFile(
+                f"/proc/self/fd/{opened.fileno()}",
+                memory_map=own_copy,
+                buffer_size=0 if own_copy else _BUFFER_BYTES,
+                page_checksum_verification=True,
+            )
+        schema = file.schema_arrow
+        problem = schema_problem(schema, workload)
+        if problem:
+            file.close()
+            raise BadInputError(problem)
+        leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+        return cls(file, list(read_names(schema, leaves, workload).values()))
+
+    def rows_of(self, row_group: int) -> int:
+        """Rows of a row group."""
+        rows: int = self.file.metadata.row_group(row_group).num_rows
+        return rows
 
 
 @dataclass
@@ -172,108 +196,3 @@ class _Scan:
             self.row += max(stop, 0)
             if start < stop:
                 yield batch.slice(start, stop - start)
-
-
-def _to_rows(batch: pa.RecordBatch, workload: Workload, where: str, first_row: int, large_above: int) -> RaggedRows:
-    """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
-    arrays: dict[str, Array] = {}
-    counts: npt.NDArray[np.int64] | None = None
-    is_null = np.zeros(batch.num_rows, np.bool_)
-    keep: npt.NDArray[np.bool_] | None = None
-    for source in workload.source_columns:
-        target = workload.column(source.into)
-        lists = batch.column(source.name)
-        null = _null_rows(lists, source, workload, where, first_row)
-        if source.nesting == 0:
-            filled = arrays.setdefault(target.name, np.empty((batch.num_rows, len(target.fields)), target.dtype))
-            filled[:, source.field] = (lists if null is None else lists.fill_null(0)).to_numpy(zero_copy_only=False)
-        elif source.nesting == 1:
-            arrays[target.name] = _matrix(lists, null, source, workload, where, first_row, None)
-        else:
-            counts = _same(counts, list_lengths(lists), source, where, first_row)
-            lists = flattened(lists)
-            null_particles = null_mask(lists)
-            if null_particles is not None:
-                if workload.nulls == "error":
-                    row = first_row + _row_of(int(np.argmax(null_particles)), counts)
-                    raise BadRowsError(f"{where}, column {source.name!r}, row {row}: a particle is null; {_NULLS_HINT}")
-                keep = ~null_particles if keep is None else keep & ~null_particles
-            arrays[target.name] = _matrix(lists, null_particles, source, workload, where, first_row, counts)
-            continue
-        if null is not None:
-            is_null |= null
-    assert counts is not None, "a workload has a column of particles"
-    large = np.flatnonzero(counts > large_above)
-    rows = RaggedRows(
-        counts=counts,
-        event_columns={column.name: arrays[column.name] for column in workload.columns_per("event")},
-        particle_columns={column.name: arrays[column.name] for column in workload.columns_per("particle")},
-        large=large,
-        large_events=pa.Table.from_batches([batch]).take(pa.array(large)),
-        is_null=is_null if is_null.any() else None,
-    )
-    return checked(rows if keep is None else drop_particles(rows, keep), workload, where, first_row)
-
-
-_NULLS_HINT = 'source.nulls = "empty" would count it as empty'
-
-
-def _null_rows(
-    array: pa.Array, source: SourceColumn, workload: Workload, where: str, first_row: int
-) -> npt.NDArray[np.bool_] | None:
-    null = null_mask(array)
-    if null is not None and workload.nulls == "error":
-        row = first_row + int(np.argmax(null))
-        raise BadRowsError(f"{where}, column {source.name!r}, row {row}: the value is null; {_NULLS_HINT}")
-    return null
-
-
-def _same(
-    known: npt.NDArray[np.int64] | None,
-    counts: npt.NDArray[np.int64],
-    source: SourceColumn,
-    where: str,
-    first_row: int,
-) -> npt.NDArray[np.int64]:
-    """Particle columns of one event have the same length."""
-    if known is not None and not np.array_equal(known, counts):
-        row = int(np.argmax(known != counts))
-        raise BadRowsError(
-            f"{where}, column {source.name!r}, row {first_row + row}: {counts[row]} particles; another column has "
-            f"{known[row]}"
-        )
-    return counts
-
-
-def _matrix(
-    lists: pa.Array,
-    null: npt.NDArray[np.bool_] | None,
-    source: SourceColumn,
-    workload: Workload,
-    where: str,
-    first_row: int,
-    counts: npt.NDArray[np.int64] | None,
-) -> Array:
-    """(N, fields) of N lists; zeros for null ones."""
-    column = workload.column(source.into)
-    stored = workload.stored_fields(source)
-    columns = slice(None) if stored == column.fields else [stored.index(field) for field in column.fields]
-    try:
-        values = matrix(lists if null is None else lists.drop_null(), len(stored), columns, column.dtype)
-    except BadList as error:
-        index = error.index if null is None else int(np.flatnonzero(~null)[error.index])
-        row = first_row + (index if counts is None else _row_of(index, counts))
-        raise BadRowsError(
-            f"{where}, column {source.name!r}, row {row}: {error} "
-            f"({', '.join(stored)}; source.fields.{source.name} names others)"
-        ) from None
-    if null is None:
-        return values
-    filled = np.zeros((len(null), len(column.fields)), column.dtype)
-    filled[~null] = values
-    return filled
-
-
-def _row_of(index: int, counts: npt.NDArray[np.int64]) -> int:
-    """The row of a particle's list."""
-    return int(np.searchsorted(np.cumsum(counts), index, side="right"))

@@ -19,7 +19,7 @@ from common.files.gather import offsets_of
 from common.files.layout import Compression, schema_of, to_table, writer_options
 from common.files.rows import BadRowsError, RaggedRows
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
-from common.schema import Workload
+from common.schema import EventSchema
 
 _MOST_PARTICLES = 1 << 22
 """A row group is closed at so many particles, too: it is held in memory before it is written."""
@@ -45,7 +45,7 @@ class Converted:
 def convert_file(
     path: Path,
     out: Path,
-    workload: Workload,
+    workload: EventSchema,
     *,
     rows_per_group: int,
     compression: Compression,
@@ -95,7 +95,7 @@ def convert_file(
 
 
 def _pieces(
-    path: Path, name: str, footer: Footer, workload: Workload, stream: StreamConfig, capacity: SlotCapacity
+    path: Path, name: str, footer: Footer, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity
 ) -> Iterator[RaggedRows]:
     """All rows of the file in order, a part at a time."""
     staged = StagedFile(0, str(path), footer, remote=name)

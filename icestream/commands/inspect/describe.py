@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictBool, StrictInt
 
 from common.config import StreamConfig
 from common.errors import BadInputError
@@ -18,13 +18,17 @@ from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
 from common.files.footers import read_footer
 from common.files.gather import offsets_of
+from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import raise_if_machine
 from common.plan import Footer, SlotCapacity, StagedFile, plan_block
 from common.ragged import Array
-from common.schema import Workload
+from common.schema import Column, EventSchema
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
 from icestream.commands.inspect.spread import Spread
+
+Number = StrictBool | StrictInt | float
+"""As its column has it."""
 
 _PROBLEMS = 10
 _FIRST_PARTICLES = 3
@@ -43,9 +47,9 @@ class FirstEvent(BaseModel):
     """One event as the pipeline sees it."""
 
     ids: dict[str, int]
-    event: dict[str, float]
+    event: dict[str, Number]
     num_particles: int
-    particles: list[dict[str, float]]
+    particles: list[dict[str, Number]]
     """The first few."""
 
 
@@ -85,7 +89,7 @@ class _Spreads:
     counts: Spread = field(default_factory=Spread)
     fields: dict[str, Spread] = field(default_factory=dict)
 
-    def add(self, rows: RaggedRows, workload: Workload) -> None:
+    def add(self, rows: RaggedRows, workload: EventSchema) -> None:
         self.counts.add(rows.counts)
         for column in workload.columns:
             values: Array = (rows.event_columns if column.per == "event" else rows.particle_columns)[column.name]
@@ -98,7 +102,7 @@ class _Spreads:
 def describe(
     path: Path,
     name: str,
-    workload: Workload,
+    workload: EventSchema,
     *,
     num_events: int,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
@@ -118,7 +122,9 @@ def describe(
         found.kind = file_kind(path)
         found.layout = layout_of(path, found.kind, workload)
         stream = StreamConfig(shuffle=False)
-        workload = replace(workload.with_all_stored(), nulls="empty")  # they are counted
+        workload = workload.with_all_stored()
+        source = workload.source.model_copy(update={"nulls": "empty"})  # they are counted
+        workload = replace(workload, source=source)
         capacity = SlotCapacity(workload, stream)
         footer = read_footer(path, workload, stream, capacity)
     except BadInputError as error:
@@ -141,7 +147,7 @@ def _read_all(
     path: Path,
     found: Description,
     footer: Footer,
-    workload: Workload,
+    workload: EventSchema,
     stream: StreamConfig,
     capacity: SlotCapacity,
     num_events: int,
@@ -178,34 +184,49 @@ def _read_all(
     return spreads
 
 
-def _event(rows: RaggedRows, row: int, workload: Workload) -> FirstEvent:
+def _event(rows: RaggedRows, row: int, workload: EventSchema) -> FirstEvent:
     ids: dict[str, int] = {}
-    event: dict[str, float] = {}
-    particles: list[dict[str, float]] = []
+    event: dict[str, Number] = {}
     offsets = offsets_of(rows.counts[: row + 1])
+    particles: list[dict[str, Number]] = [{} for _ in range(min(int(rows.counts[row]), _FIRST_PARTICLES))]
     for source in workload.source_columns:
         column = workload.column(source.into)
-        if source.nesting == 0:
-            assert source.field is not None
-            ids[source.name] = int(rows.event_columns[column.name][row, source.field])
-        elif source.nesting == 1:
-            event |= dict(zip(column.fields, rows.event_columns[column.name][row].tolist(), strict=True))
+        fields = range(len(column.fields)) if source.field is None else [source.field]
+        if column.per == "particle":
+            first = offsets[-2]
+            values = rows.particle_columns[column.name][first : first + len(particles)]
+            for particle, value in zip(particles, values.tolist(), strict=True):
+                particle |= {_shown_name(column, i, workload): value[i] for i in fields}
         else:
-            values = rows.particle_columns[column.name][offsets[-2] : offsets[-1]][:_FIRST_PARTICLES]
-            particles = [dict(zip(column.fields, one, strict=True)) for one in values.tolist()]
+            value = rows.event_columns[column.name][row].tolist()
+            if source.field is not None and np.dtype(column.dtype).kind in "iu":
+                ids[source.name] = value[source.field]
+            else:
+                event |= {_shown_name(column, i, workload): value[i] for i in fields}
     return FirstEvent(ids=ids, event=event, num_particles=int(rows.counts[row]), particles=particles)
 
 
-def _nulls(path: Path, workload: Workload) -> dict[str, int]:
-    names = [source.name for source in workload.source_columns]
-    nulls = dict.fromkeys(names, 0)
+def _shown_name(column: Column, field: int, workload: EventSchema) -> str:
+    """The field's name, with its column's if others have the same."""
+    name = column.fields[field]
+    same = sum(name in other.fields for other in workload.columns_per(column.per))
+    return name if same == 1 else f"{column.name}.{name}"
+
+
+def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
+    """Null values of each source column; of one per particle, null lists."""
+    nulls = {source.name: 0 for source in workload.source_columns}
     try:
         with pq.ParquetFile(path) as file:
-            if not any(file.schema_arrow.field(name).nullable for name in names):
+            schema = file.schema_arrow
+            if not any(schema.field(source.path[0]).nullable for source in workload.source_columns):
                 return nulls
+            leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+            names = list(read_names(schema, leaves, workload).values())
             for batch in file.iter_batches(columns=names, use_threads=False):
-                for name in names:
-                    nulls[name] += batch.column(name).null_count
+                for source in workload.source_columns:
+                    values, _ = inside(batch.column(source.path[0]), source.path[1:])
+                    nulls[source.name] += values.null_count
     except (pa.ArrowException, OSError):
         pass  # the reader names what is damaged, and where
     return nulls

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from common.errors import BadInputError
 from common.files.hdf5.tables import BadTables, hdf5_errors
 from common.files.parquet.footer import DamagedFooter, parse_footer
-from common.schema import Workload
+from common.schema import EventSchema
 
 _CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 3: "lzo", 4: "brotli", 5: "lz4", 6: "zstd", 7: "lz4"}
 
@@ -28,12 +28,12 @@ class ColumnLayout(BaseModel):
     """The workload reads it."""
 
 
-def layout_of(path: Path, kind: str, workload: Workload) -> list[ColumnLayout]:
+def layout_of(path: Path, kind: str, workload: EventSchema) -> list[ColumnLayout]:
     """The columns of a Parquet file, or the datasets of an HDF5 file. Raises BadInputError."""
     return _parquet(path, workload) if kind == "Parquet" else _hdf5(path, workload)
 
 
-def _parquet(path: Path, workload: Workload) -> list[ColumnLayout]:
+def _parquet(path: Path, workload: EventSchema) -> list[ColumnLayout]:
     try:
         footer = parse_footer(path)
         with pq.ParquetFile(path) as file:
@@ -42,7 +42,7 @@ def _parquet(path: Path, workload: Workload) -> list[ColumnLayout]:
         raise BadInputError(f"damaged: {error}") from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"truncated, or not Parquet: {' '.join(str(error).split())[:300]}") from None
-    names = {source.name for source in workload.source_columns}
+    names = {source.path[0] for source in workload.source_columns}
     codecs: dict[str, set[str]] = {}
     for group in footer.row_groups:
         for column in group.columns:
@@ -69,7 +69,7 @@ def _type_text(kind: pa.DataType) -> str:
     return str(kind)
 
 
-def _hdf5(path: Path, workload: Workload) -> list[ColumnLayout]:
+def _hdf5(path: Path, workload: EventSchema) -> list[ColumnLayout]:
     tables = workload.tables
     names = {tables.events, tables.particles, tables.counts} if tables else set()
     found: list[ColumnLayout] = []

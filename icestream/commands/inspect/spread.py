@@ -24,6 +24,8 @@ class Spread:
         """Take in (N,) numbers."""
         if not len(values):
             return
+        if values.dtype.kind != "f":
+            values = values.astype(np.float64)  # a quantile may lie between two integers
         self.least = min(self.least, float(values.min()))
         self.largest = max(self.largest, float(values.max()))
         taken = values[-self.num % self._every :: self._every].copy()

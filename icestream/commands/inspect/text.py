@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from common.printable import printable
-from icestream.commands.inspect.describe import Description, Range
+from icestream.commands.inspect.describe import Description, Number, Range
 
 _LONGEST = 4000
 
@@ -64,5 +64,5 @@ def _range_line(one: Range, width: int) -> str:
     return f"  {one.name:<{width}}{one.least:>16,.6g}{one.median:>16,.6g}{one.largest:>16,.6g}"
 
 
-def _fields(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in values.items())
+def _fields(values: dict[str, Number]) -> str:
+    return ", ".join(f"{name} {f'{value:g}' if isinstance(value, float) else value}" for name, value in values.items())

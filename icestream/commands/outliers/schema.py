@@ -39,6 +39,8 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         value = common_type(one.value_type, other.value_type)
         is_large = pa.types.is_large_list(one) or pa.types.is_large_list(other)
         return None if value is None else (pa.large_list if is_large else pa.list_)(value)
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return _common_struct(one, other)
     if _is_text(one) and _is_text(other):
         return pa.large_string()
     if pa.types.is_floating(one) and pa.types.is_floating(other):
@@ -48,6 +50,16 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         fits = pa.types.is_signed_integer(wide) and narrow.bit_width < wide.bit_width
         return wide if fits or pa.types.is_signed_integer(one) == pa.types.is_signed_integer(other) else None
     return None
+
+
+def _common_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Of the same fields in the same order."""
+    fields, others = list(one), list(other)
+    if [field.name for field in fields] != [field.name for field in others]:
+        return None
+    kinds = [common_type(a.type, b.type) for a, b in zip(fields, others, strict=True)]
+    names = [field.name for field in fields]
+    return None if None in kinds else pa.struct(list(zip(names, kinds, strict=True)))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -17,7 +17,7 @@ from common.input_errors import MachineError, machine_errno, one_line, raise_if_
 from common.own_faults import OwnFaults
 from common.plan import Footer, SlotCapacity, SourceFile, StagedFile
 from common.redact import shown
-from common.schema import Workload
+from common.schema import EventSchema
 from services.fetcher.staging.cache import Cache
 
 
@@ -34,7 +34,7 @@ class Stage:
     """Everything that staging a file depends on. Called in the fetcher's worker threads."""
 
     cache: Cache
-    workload: Workload
+    workload: EventSchema
     stream: StreamConfig
     capacity: SlotCapacity
     fetch: Callable[[SourceFile, Path], None] = fetch

@@ -20,7 +20,7 @@ from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
-from common.schema import Workload
+from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
@@ -61,7 +61,7 @@ class Feed:
     def __init__(
         self,
         run_dir: Path,
-        workload: Workload,
+        workload: EventSchema,
         stream: StreamConfig,
         transport: TransportConfig,
         *,

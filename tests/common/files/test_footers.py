@@ -14,7 +14,7 @@ from common.files.bad_file import BadFileError
 from common.files.footers import read_footer
 from common.input_errors import MachineError
 from common.plan import Footer, RowGroup, SlotCapacity
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(unit_events=50, max_particles=100, max_particles_per_event=40, slot_mib=0.0157)
 CAPACITY = SlotCapacity(MUONS, STREAM)

@@ -18,7 +18,7 @@ from common.files.hdf5 import footer as hdf5_footer
 from common.files.hdf5.footer import rows_of_group
 from common.input_errors import MachineError
 from common.plan import Footer, RowGroup, SlotCapacity
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(unit_events=50, max_particles=100, max_particles_per_event=40, slot_mib=0.0157)
 CAPACITY = SlotCapacity(MUONS, STREAM)

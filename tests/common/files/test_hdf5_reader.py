@@ -22,8 +22,8 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.schema import MUONS
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 NAN = float("nan")
 WITH_TIME = SourceConfig(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -28,7 +29,7 @@ from common.files.parquet.footer import (
 from common.files.parquet.footer_claims import MOST_ROWS, check_claims
 from common.files.parquet.pages import check_pages
 from common.plan import SlotCapacity, cut_spans
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig()
 CAPACITY = SlotCapacity(MUONS, STREAM)
@@ -193,7 +194,8 @@ def test_chunks_that_hold_anything_are_read_or_refused(
     options = {"fletcher32": checksum, **({"compression": compression} if compression else {})}
     tables = tables_of(make_events([i % 3 for i in range(events)]))
     write_tables(path, tables, chunk_rows=chunk_rows, **options)
-    with h5py.File(path, "a") as file:
+    # A chunk that is too long overwrites what lies behind it, which HDF5 may need for the next one, or to close.
+    with contextlib.suppress(KeyError, OSError, RuntimeError), h5py.File(path, "a") as file:
         for name, chunk, stored, mask in changes:
             rows = file[name].shape[0]
             first = (chunk * chunk_rows) % max(rows, 1) // chunk_rows * chunk_rows
@@ -212,21 +214,24 @@ def test_chunks_that_hold_anything_are_read_or_refused(
 # ---------------------------------------------------------------- what must be accepted
 
 
+NAMES = {source.name: source.name for source in MUONS.source_columns}
+
+
 def claims(rows: int, particles: int) -> ParquetFooter:
     """One row group, as a footer tells it."""
     values = {"primary_major_id": rows, "primary_minor_id": rows, "primary": 4 * rows, "muons": 3 * particles}
     columns = tuple(ColumnChunk((name,), number, 0, 0, 4 * number, 4 * number) for name, number in values.items())
-    return ParquetFooter(rows, (RowGroupMetadata(rows, columns),))
+    return ParquetFooter(rows, (RowGroupMetadata(rows, columns),), tuple(column.path for column in columns))
 
 
 @pytest.mark.parametrize(("rows", "particles"), [(0, 0), (1, 178_000), (10_000_000, 80_000_000), (5000, 890_000_000)])
 def test_large_row_groups_are_within_what_may_be_claimed(rows: int, particles: int) -> None:
-    check_claims(claims(rows, particles), MUONS)
+    check_claims(claims(rows, particles), MUONS, NAMES)
 
 
 def test_more_rows_than_can_be_counted_are_refused_before_anything_is_decoded() -> None:
     with pytest.raises(DamagedFooter, match="row group 0 has 33554433 rows; at most 33554432 are read"):
-        check_claims(claims(MOST_ROWS + 1, 0), MUONS)
+        check_claims(claims(MOST_ROWS + 1, 0), MUONS, NAMES)
 
 
 @settings(deadline=None, max_examples=60)

@@ -20,9 +20,9 @@ from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Tally, Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import UnitArrays, unit_arrays
-from common.schema import MUONS
 from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 from workloads.muons.geometry import slant_depth_m
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)

@@ -18,7 +18,7 @@ from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from common.errors import BadInputError
 from common.files.parquet.footer import parse_footer
 from common.files.parquet.reader import ParquetReader
 from common.messages import Part
-from common.schema import MUONS
 from icestream.commands.convert import convert as convert_module
 from icestream.commands.convert.command import convert
 from icestream.commands.convert.convert import Converted, convert_file
+from workloads.muons.columns import MUONS
 
 PRIMARY_WITH_TIME = ("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")
 WITH_TIME = SourceConfig(fields={"primary": PRIMARY_WITH_TIME, "muons": ("energy_gev", "x_m", "y_m", "time_s")})

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from muon_files import make_event, make_events, make_table, write_events
 
 from common.errors import BadInputError
-from common.schema import MUONS
 from icestream.commands.inspect import spread
 from icestream.commands.inspect.command import inspect
 from icestream.commands.inspect.describe import Description, describe
 from icestream.commands.inspect.spread import Spread
 from icestream.commands.inspect.text import lines
+from workloads.muons.columns import MUONS
 
 
 def described(path: Path, num_events: int = 3) -> Description:

@@ -18,10 +18,10 @@ from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.messages import Part, Unit
 from common.plan import SlotCapacity
-from common.schema import MUONS
 from icestream.commands.outliers.compact import Compacted, compact
 from services.config.root import Config, store_config
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 MIB = 1 << 20
 

@@ -15,9 +15,9 @@ from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.plan import Blocks, SlotCapacity, StagedFile, plan_block
 from common.ragged import unit_arrays
-from common.schema import MUONS
 from icestream.commands.plan.mixing import ChiSquare, FileRows, events_of_files, expected, in_source_order, observed
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 BATCH = 32
 parts = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=3)

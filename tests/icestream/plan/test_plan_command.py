@@ -13,12 +13,12 @@ from common.errors import BadInputError, TransientError
 from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.plan import Blocks, SlotCapacity, StagedFile, plan_block
-from common.schema import MUONS
 from common.slow_progress import SlowProgress
 from icestream.commands.plan.command import plan
 from services.config.root import Config, load_config, store_config
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import Stage
+from workloads.muons.columns import MUONS
 
 SMALL = ["--set", "stream.block_files=2", "--set", "stream.unit_events=30", "--set", "stream.batch_events=5"]
 

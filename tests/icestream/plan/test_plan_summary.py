@@ -3,8 +3,8 @@ from __future__ import annotations
 from common.config import StreamConfig
 from common.messages import Unit
 from common.plan import Footer, RowGroup, SlotCapacity, SourceFile, Span, StagedFile, plan_block
-from common.schema import MUONS
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(block_files=4, unit_events=100, batch_events=10, max_particles=1000, slot_mib=0.25)
 

@@ -20,9 +20,9 @@ from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Part, Tally, Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import SlotMismatch, UnitArrays, content_digest, unit_arrays
-from common.schema import MUONS
 from common.streams import Stream, generator
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 SEED = 5
 SLOT_BYTES = 1 << 17

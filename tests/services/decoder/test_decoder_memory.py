@@ -20,8 +20,8 @@ from common.input_errors import MachineError
 from common.messages import Part, Unit
 from common.own_memory import asked_for_too_much, free_heap, limit_memory
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.schema import MUONS
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 LIMIT = 16 * MIB
 STREAM = StreamConfig()

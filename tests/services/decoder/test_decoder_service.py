@@ -13,8 +13,8 @@ from common import messages as m
 from common.input_errors import MachineError
 from common.process import StopFlag
 from common.ragged import unit_arrays
-from common.schema import MUONS
 from services.decoder import service
+from workloads.muons.columns import MUONS
 
 PARTS = (m.Part(0, "/data/local.parquet", 0, 0, 1, 1, 0), m.Part(1, "/cache/copy", 0, 0, 1, 1, 0, remote="https://h/f"))
 

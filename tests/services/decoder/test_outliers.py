@@ -14,9 +14,9 @@ from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.messages import Part, Source, Tally, Unit
 from common.plan import SlotCapacity
-from common.schema import MUONS
 from common.status import OUTLIER_FOLDER
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(max_particles=100, max_particles_per_event=5, slot_mib=0.25)
 EVENTS = make_events([2, 9, 0, 5, 7, 1])  # two outliers: rows 1 and 4

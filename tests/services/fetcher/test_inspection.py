@@ -24,9 +24,9 @@ from common.files.footers import read_footer
 from common.input_errors import MachineError
 from common.messages import MAX_REASON_BYTES
 from common.plan import SlotCapacity
-from common.schema import MUONS
 from services.fetcher.staging import inspection as module
 from services.fetcher.staging.inspection import Inspection
+from workloads.muons.columns import MUONS
 
 pytestmark = pytest.mark.process
 

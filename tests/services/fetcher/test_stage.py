@@ -17,9 +17,9 @@ from common.files.inputs import NOT_UTF8
 from common.files.transfer import WrongSizeError
 from common.own_faults import OwnFaults
 from common.plan import Footer, RowGroup, SlotCapacity, SourceFile, StagedFile
-from common.schema import MUONS
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
+from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig()
 REMOTE = SourceFile("https://user:secret@host/f.parquet?token=secret", 7)

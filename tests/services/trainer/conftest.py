@@ -11,9 +11,9 @@ from delayed_copier import DelayedCopier
 from feeding import CONFIG, STREAM, BatchFeed, Fetcher
 
 from common.config import StreamConfig
-from common.schema import MUONS
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.microbatch_copy import Copiers
+from workloads.muons.columns import MUONS
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from common import messages as m
 from common.arena import Arena
 from common.config import StreamConfig, TransportConfig
 from common.ragged import SlotHeader, content_digest, slot_bytes_needed, unit_arrays, write_header
-from common.schema import MUONS
 from common.transport import Lost, Received, ServerTransport
 from services.decoder.microbatch import microbatch_bounds
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
 from services.trainer.stream.feed import FedBatch, Feed
 from services.trainer.stream.position import StreamPosition
+from workloads.muons.columns import MUONS
 
 PLAN = "ab" * 16
 STREAM = StreamConfig(batch_events=4, max_particles=6, slots=2, slot_mib=0.02)

@@ -11,9 +11,9 @@ import pytest
 
 from common.messages import Layout
 from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
-from common.schema import MUONS
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
+from workloads.muons.columns import MUONS
 
 LAYOUT = Layout(events=4, particles=6, microbatches=2)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from common import messages as m
 from common.config import StreamConfig
 from common.plan import Footer, RowGroup, SlotCapacity, StagedFile, plan_block
-from common.schema import MUONS
 from services.fetcher.dispatcher import Action, Dispatcher, Send
 from services.trainer.stream.position import StreamPosition
+from workloads.muons.columns import MUONS
 
 PLAN = "ab" * 16
 STREAM = StreamConfig(block_files=2, unit_events=20, batch_events=10)

@@ -12,8 +12,8 @@ import torch
 from common.arena import Arena
 from common.messages import Layout
 from common.ragged import UnitArrays, unit_arrays
-from common.schema import MUONS
 from services.trainer.stream.copier import make_copier
+from workloads.muons.columns import MUONS
 
 COUNTS = np.array([2, 0, 3, 1, 4])
 BOUNDS = np.array([0, 3, 5])

@@ -15,7 +15,6 @@ from feeding import CONFIG, EVENTS, PLAN, STREAM, Fetcher
 
 from common.errors import BadInputError
 from common.process import RANKS_FILE_VARIABLE
-from common.schema import MUONS
 from common.status import TrainerStatus, read_status
 from icestream.commands.bench.command import bench
 from services.config.root import Config, load_config
@@ -33,6 +32,7 @@ from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.telemetry.telemetry import Telemetry
+from workloads.muons.columns import MUONS
 from workloads.muons.commands.evaluate import evaluate
 from workloads.muons.commands.export import export
 from workloads.muons.commands.generate import generate

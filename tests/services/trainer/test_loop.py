@@ -16,7 +16,6 @@ from feeding import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 
 from common.errors import BadInputError
-from common.schema import MUONS
 from common.status import TrainerStatus, read_status
 from services.config.health import HealthConfig
 from services.config.trainer import TrainerConfig
@@ -31,6 +30,7 @@ from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.batch import Batch
+from workloads.muons.columns import MUONS
 
 CPU = torch.device("cpu")
 

@@ -21,10 +21,11 @@ from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
 from common.files.footers import read_footer
-from common.files.parquet.lists import BadList, is_list, list_lengths, matrix, null_mask
+from common.files.parquet.columns import is_list
+from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.schema import SourceColumn, Workload
+from common.schema import EventSchema, SourceColumn
 from workloads.muons.geometry import vertical_depth_m
 
 Float32 = npt.NDArray[np.float32]
@@ -89,7 +90,7 @@ def num_rows(path: Path, name: str) -> int:
 
 
 def read_primaries(
-    path: Path, name: str, number: int, workload: Workload, wanted: WantedCounts | None
+    path: Path, name: str, number: int, workload: EventSchema, wanted: WantedCounts | None
 ) -> Iterator[Primaries]:
     """All rows of a local file, in order.
 
@@ -129,7 +130,7 @@ def _told_of(name: str) -> Iterator[None]:
         raise BadInputError(f"{name}: truncated, or damaged: {' '.join(str(error).split())[:300]}") from None
 
 
-def _whole_events(path: Path, name: str, workload: Workload) -> Iterator[Primaries]:
+def _whole_events(path: Path, name: str, workload: EventSchema) -> Iterator[Primaries]:
     """Of files with muons, read and checked as training reads them. Without rows that hold no event."""
     stream = StreamConfig(shuffle=False)
     capacity = SlotCapacity(workload, stream)
@@ -166,7 +167,7 @@ class _Table:
     columns: list[str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, workload: Workload, wanted: WantedCounts | None) -> _Table:
+    def of(cls, schema: pa.Schema, workload: EventSchema, wanted: WantedCounts | None) -> _Table:
         source = workload.source_column("primary")
         fields = workload.column("primary").fields
         names = set(schema.names)
@@ -181,13 +182,13 @@ class _Table:
             raise BadInputError(
                 f"column {source.name!r} is {schema.field(source.name).type}; expected lists of numbers"
             )
-        ids = tuple(column.name for column in workload.source_columns if column.nesting == 0)
+        ids = tuple(column.name for column in workload.source_columns if not column.is_list)
         ids = ids if names.issuperset(ids) else ()
         count = "" if wanted is None else _count_column(schema, wanted)
         numbers = list(fields) if is_flat else [source.name]
         return cls(source, is_flat, ids, count, [*ids, *numbers, *([count] if count else [])])
 
-    def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: Workload) -> Primaries:
+    def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: EventSchema) -> Primaries:
         """The checked rows of a record batch."""
         primary_E4 = self._primary(batch, first_row, workload)
         _check(primary_E4, first_row, workload)
@@ -206,7 +207,7 @@ class _Table:
         # No event has so many muons, and not every whole number fits into int64; max_count bounds them anyway.
         return _unsigned(batch, self.count, first_row).clip(max=_LARGEST_COUNT).astype(np.int64)
 
-    def _primary(self, batch: pa.RecordBatch, first_row: int, workload: Workload) -> Float32:
+    def _primary(self, batch: pa.RecordBatch, first_row: int, workload: EventSchema) -> Float32:
         fields = workload.column("primary").fields
         if self.is_flat:
             return np.stack([_numbers(batch, field, first_row) for field in fields], 1).astype(np.float32)
@@ -215,6 +216,8 @@ class _Table:
         stored = workload.stored_fields(self.source)
         try:
             values = matrix(lists, len(stored), [stored.index(field) for field in fields], "<f4")
+        except BadNumber as error:
+            raise BadInputError(f"row {first_row + error.index}: {fields[error.column]} {error}") from None
         except BadList as error:
             hint = workload.fields_hint(self.source, len(lists[error.index]))
             raise BadInputError(
@@ -236,7 +239,7 @@ def _count_column(schema: pa.Schema, wanted: WantedCounts) -> str:
     )
 
 
-def _check(primary_E4: Float32, first_row: int, workload: Workload) -> None:
+def _check(primary_E4: Float32, first_row: int, workload: EventSchema) -> None:
     fields = workload.column("primary").fields
     for rule in (rule for rule in workload.rules if rule.column == "primary"):
         values_E = primary_E4[:, rule.field]

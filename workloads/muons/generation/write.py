@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.stream import GeneratedEvents
 

@@ -25,10 +25,10 @@ from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import unit_arrays
-from common.schema import MUONS
 from icestream.commands.inspect.describe import describe
 from services.config.root import Config
 from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
 from workloads.muons.commands.generate import generate
 from workloads.muons.generation import write as write_module
 from workloads.muons.generation.write import METADATA_KEY

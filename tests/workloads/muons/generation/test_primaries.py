@@ -16,7 +16,7 @@ from muon_files import make_events, make_table, write_events
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.schema import MUONS
+from workloads.muons.columns import MUONS
 from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries, vertical
 from workloads.muons.geometry import slant_depth_m
 

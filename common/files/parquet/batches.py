@@ -1,0 +1,150 @@
+"""Record batches of a Parquet file to ragged rows, in any layout of the workload's columns.
+
+R rows, P particles.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from common.files.checks import checked, drop_particles
+from common.files.parquet.columns import inside
+from common.files.parquet.lists import (
+    BadList,
+    BadNumber,
+    converted,
+    flattened,
+    list_lengths,
+    matrix,
+    null_mask,
+)
+from common.files.rows import BadRowsError, RaggedRows
+from common.ragged import Array
+from common.schema import EventSchema, SourceColumn
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+_NULLS_HINT = 'source.nulls = "empty" would count it as empty'
+
+
+def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, large_above: int) -> RaggedRows:
+    """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
+    columns = _Columns(batch, workload, where, first_row)
+    for source in workload.source_columns:
+        if workload.per(source) == "event":
+            columns.add_event_column(source)
+        else:
+            columns.add_particle_column(source)
+    assert columns.counts is not None, "a workload has a column of particles"
+    large = np.flatnonzero(columns.counts > large_above)
+    arrays = columns.arrays
+    rows = RaggedRows(
+        counts=columns.counts,
+        event_columns={column.name: arrays[column.name] for column in workload.columns_per("event")},
+        particle_columns={column.name: arrays[column.name] for column in workload.columns_per("particle")},
+        large=large,
+        large_events=pa.Table.from_batches([batch]).take(pa.array(large)),
+        is_null=columns.is_null if columns.is_null.any() else None,
+    )
+    return checked(rows if columns.keep is None else drop_particles(rows, columns.keep), workload, where, first_row)
+
+
+class _Columns:
+    """The workload's columns of one batch, as far as they were added."""
+
+    def __init__(self, batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int) -> None:
+        self.arrays: dict[str, Array] = {}
+        """Name -> (R, fields) or (P, fields)."""
+        self.counts: Int64 | None = None
+        """(R,) particles."""
+        self.is_null = np.zeros(batch.num_rows, np.bool_)
+        """(R,) rows that hold no event."""
+        self.keep: Bool | None = None
+        """(P,) particles that are not null; None: all."""
+        self._batch = batch
+        self._workload = workload
+        self._where = where
+        self._first_row = first_row
+
+    def add_event_column(self, source: SourceColumn) -> None:
+        """Numbers, or lists of them. Raises BadRowsError."""
+        values, _ = inside(self._batch.column(source.path[0]), source.path[1:])
+        null = self._null_rows(values, source)
+        if null is not None:
+            self.is_null |= null
+        self._fill(values, null, source, None)
+
+    def add_particle_column(self, source: SourceColumn) -> None:
+        """The same with a list around them. Raises BadRowsError."""
+        lists, names = inside(self._batch.column(source.path[0]), source.path[1:])
+        self._null_rows(lists, source)  # a list that is null has no particles
+        counts = self._checked_counts(list_lengths(lists), source)
+        values, _ = inside(flattened(lists), names)
+        null = null_mask(values)
+        if null is not None:
+            if self._workload.source.nulls == "error":
+                row = _row_of(int(np.argmax(null)), counts)
+                raise self._error(source, row, f"a particle is null; {_NULLS_HINT}")
+            self.keep = ~null if self.keep is None else self.keep & ~null
+        self._fill(values, null, source, counts)
+
+    def _null_rows(self, values: pa.Array, source: SourceColumn) -> Bool | None:
+        null = null_mask(values)
+        if null is not None and self._workload.source.nulls == "error":
+            raise self._error(source, int(np.argmax(null)), f"the value is null; {_NULLS_HINT}")
+        return null
+
+    def _checked_counts(self, counts: Int64, source: SourceColumn) -> Int64:
+        """Particle columns of one event have the same length."""
+        if self.counts is None:
+            self.counts = counts
+        elif not np.array_equal(self.counts, counts):
+            row = int(np.argmax(self.counts != counts))
+            raise self._error(source, row, f"{counts[row]} particles; another column has {self.counts[row]}")
+        return counts
+
+    def _fill(self, values: pa.Array, null: Bool | None, source: SourceColumn, counts: Int64 | None) -> None:
+        """``source``'s fields of its column; zeros where the value is null."""
+        column = self._workload.column(source.into)
+        try:
+            numbers = self._numbers(values if null is None else values.drop_null(), source)
+        except BadList as error:
+            index = error.index if null is None else int(np.flatnonzero(~null)[error.index])
+            row = index if counts is None else _row_of(index, counts)
+            raise self._error(source, row, self._problem(error, source)) from None
+        if null is not None:
+            filled = np.zeros((len(null), numbers.shape[1]), column.dtype)
+            filled[~null] = numbers
+            numbers = filled
+        if numbers.shape[1] == len(column.fields):
+            self.arrays[column.name] = numbers
+        else:
+            whole = self.arrays.setdefault(column.name, np.empty((len(numbers), len(column.fields)), column.dtype))
+            whole[:, source.field] = numbers[:, 0]
+
+    def _numbers(self, values: pa.Array, source: SourceColumn) -> Array:
+        """(N, fields that ``source`` fills) of N values, none of them null. Raises BadList."""
+        column = self._workload.column(source.into)
+        if not source.is_list:
+            return converted(values.to_numpy(zero_copy_only=False), column.dtype).reshape(-1, 1)
+        stored = self._workload.stored_fields(source)
+        columns = slice(None) if stored == column.fields else [stored.index(field) for field in column.fields]
+        return matrix(values, len(stored), columns, column.dtype)
+
+    def _problem(self, error: BadList, source: SourceColumn) -> str:
+        if isinstance(error, BadNumber):
+            fields = self._workload.column(source.into).fields
+            return f"{fields[error.column if source.field is None else source.field]} {error}"
+        stored = self._workload.stored_fields(source)
+        return f"{error} ({', '.join(stored)}; source.fields.{source.name} names others)"
+
+    def _error(self, source: SourceColumn, row: int, problem: str) -> BadRowsError:
+        return BadRowsError(f"{self._where}, column {source.name!r}, row {self._first_row + row}: {problem}")
+
+
+def _row_of(index: int, counts: Int64) -> int:
+    """The row of a particle."""
+    return int(np.searchsorted(np.cumsum(counts), index, side="right"))

@@ -1,0 +1,121 @@
+"""Source columns in a Parquet file: one description of where they stand, for its footer, its batches and its writer.
+
+A column of one value an event is a number, or a list of numbers; of one value a particle it has one list around it.
+Both may be fields of structs, and the list of particles may stand around the struct or inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import BadInputError
+from common.schema import EventSchema, SourceColumn
+
+_KINDS = {"b": "bool", "i": "integer", "u": "integer", "f": "float"}
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for each of the three list types."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:
+    """What the file's columns lack; None if nothing."""
+    for source in workload.source_columns:
+        if source.path[0] not in schema.names:
+            return f"column {source.path[0]!r} is missing; the file has {', '.join(schema.names) or 'none'}"
+        problem = _type_problem(schema.field(source.path[0]).type, source, workload)
+        if problem:
+            return problem
+    return None
+
+
+def _type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema) -> str | None:
+    around = int(workload.per(source) == "particle")
+    expected = around + int(source.is_list)
+    found, lists, names = kind, 0, list(source.path[1:])
+    stored = workload.stored_fields(source)
+    while True:
+        if is_list(found):
+            is_innermost = source.is_list and lists + 1 == expected
+            if pa.types.is_fixed_size_list(found) and is_innermost and found.list_size != len(stored):
+                return (
+                    f"column {source.name!r} has lists of {found.list_size} numbers; expected {len(stored)} "
+                    f"({', '.join(stored)}): name all of them with source.fields.{source.name}"
+                )
+            found, lists = found.value_type, lists + 1
+        elif names and pa.types.is_struct(found) and lists <= around:
+            index = found.get_field_index(names[0])
+            if index < 0:
+                there = ", ".join(found.field(i).name for i in range(found.num_fields))
+                return f"column {source.name!r} is missing: the struct has {there}, and {names[0]!r} not or not once"
+            found = found.field(index).type
+            names.pop(0)
+        else:
+            break
+    number = np.dtype(workload.column(source.into).dtype).kind
+    if names or lists != expected or not _holds(found, number):
+        shape = kind if len(source.path) == 1 else f"{'list<' * lists}{found}{'>' * lists}"
+        return f"column {source.name!r} has type {shape}; expected {_expected(number, expected)}"
+    return None
+
+
+def _holds(kind: pa.DataType, number: str) -> bool:
+    if number == "b":
+        return bool(pa.types.is_boolean(kind))
+    return bool(pa.types.is_floating(kind) if number == "f" else pa.types.is_integer(kind))
+
+
+def _expected(number: str, lists: int) -> str:
+    name = _KINDS[number]
+    return f"{'list<' * lists}{name}{'>' * lists}" if lists else f"{'an' if name[0] == 'i' else 'a'} {name}"
+
+
+def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) -> dict[str, str]:
+    """Source column -> the name that selects its leaf when Arrow reads the file, whose schema has no problem.
+
+    ``leaves``: Parquet's names of all leaf columns, in order. Raises BadInputError.
+    """
+    names: dict[str, str] = {}
+    for source in workload.source_columns:
+        top = source.path[0]
+        names[source.name] = top
+        if len(source.path) > 1:
+            of_column = [leaf for leaf in leaves if leaf.startswith(f"{top}.")]
+            if len(of_column) != _num_leaves(schema.field(top).type):
+                raise BadInputError(f"column {top!r} has parts that can't be told apart, or of an unknown type")
+            names[source.name] = of_column[_leaf_index(schema.field(top).type, source.path[1:])]
+    return names
+
+
+def _leaf_index(kind: pa.DataType, names: Sequence[str]) -> int:
+    """Leaves of ``kind`` before the one named."""
+    while is_list(kind):
+        kind = kind.value_type
+    if not names:
+        return 0
+    index = kind.get_field_index(names[0])
+    before = sum(_num_leaves(kind.field(i).type) for i in range(index))
+    return before + _leaf_index(kind.field(index).type, names[1:])
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    if is_list(kind) or pa.types.is_dictionary(kind):
+        return _num_leaves(kind.value_type)
+    if pa.types.is_map(kind):
+        return _num_leaves(kind.key_type) + _num_leaves(kind.item_type)
+    if pa.types.is_struct(kind):
+        return sum(_num_leaves(kind.field(i).type) for i in range(kind.num_fields))
+    return _num_leaves(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else 1
+
+
+def inside(array: pa.Array, names: Sequence[str]) -> tuple[pa.Array, Sequence[str]]:
+    """What stands at those fields of structs, up to a list, and the names that are left. Null where a struct is."""
+    while names and pa.types.is_struct(array.type):
+        array = pc.struct_field(array, names[0]) if array.null_count else array.field(names[0])
+        names = names[1:]
+    return array, names

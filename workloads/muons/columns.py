@@ -1,0 +1,71 @@
+"""Columns of the muon workload, the columns of its files, and the values that they may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.config import SourceConfig
+from common.schema import Column, EventSchema, FlatTables, SourceColumn, ValueRule
+
+if TYPE_CHECKING:
+    from common.ragged import UnitArrays
+
+
+@dataclass(frozen=True)
+class VerticalDepth:
+    """See FinishUnit: depths that the files give along the track (`source.depth_kind`) become vertical ones."""
+
+    column: str
+    depth: int
+    """Field of that column: metres."""
+    zenith: int
+    """Field of that column: radians."""
+
+    def __call__(self, arrays: UnitArrays, source: SourceConfig) -> None:
+        """Change the depth in place, where it is a slant depth."""
+        if source.depth_kind == "vertical":
+            return
+        import numpy as np  # the fetcher's and decoder's commands choose their number of threads before
+
+        from workloads.muons.geometry import vertical_depth_m
+
+        values = arrays.event_columns[self.column]
+        cos_zenith = np.cos(values[:, self.zenith].astype(np.float64))
+        values[:, self.depth] = vertical_depth_m(cos_zenith, values[:, self.depth].astype(np.float64))
+
+
+MUONS = EventSchema(
+    name="muons",
+    columns=(
+        # A muon at depth: energy, and position relative to the shower axis in the plane across it.
+        Column("muons", "particle", "<f4", ("energy_gev", "x_m", "y_m")),
+        # The primary: energy, zenith angle, mass number, depth at which the bundle was recorded.
+        Column("primary", "event", "<f4", ("energy_gev", "zenith_rad", "mass_a", "depth_m")),
+        Column("primary_id", "event", "<u8", ("major", "minor")),
+    ),
+    source_columns=(
+        SourceColumn("primary_major_id", "primary_id", 0),
+        SourceColumn("primary_minor_id", "primary_id", 1),
+        SourceColumn("primary", "primary", also_seen=("energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m")),
+        SourceColumn("muons", "muons", also_seen=("energy_gev", "x_m", "y_m", "time_s")),
+    ),
+    rules=(
+        ValueRule("primary", 0, minimum=1e-9),
+        ValueRule("primary", 1, minimum=0.0),
+        ValueRule("primary", 2, minimum=0.0),  # a photon has mass number 0
+        ValueRule("primary", 3, minimum=0.0),
+        ValueRule("muons", 0, minimum=float("-inf"), drop_unless_positive=True),
+        ValueRule("muons", 1, minimum=float("-inf")),
+        ValueRule("muons", 2, minimum=float("-inf")),
+    ),
+    finish_unit=VerticalDepth("primary", depth=3, zenith=1),
+    tables=FlatTables(
+        events="primaries",
+        particles="muons",
+        counts="counts",
+        ids=("primary_major_id", "primary_minor_id"),
+        event_list="primary",
+        particle_list="muons",
+    ),
+)
