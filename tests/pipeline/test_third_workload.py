@@ -40,14 +40,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Events with a known factor."""
     random = np.random.default_rng(1)
-    charges = [random.uniform(0.0, 0.5, number).tolist() for number in random.integers(0, 6, EVENTS)]
-    table = pa.table(
-        {
-            "target": [[FACTOR * sum(charge)] for charge in charges],
-            "hits": [[[10.0 * hit, charge[hit]] for hit in range(len(charge))] for charge in charges],
-        },
-        pa.schema({"target": pa.list_(pa.float32()), "hits": pa.list_(pa.list_(pa.float32()))}),
-    )
+    hits = [
+        [
+            {
+                "time": 10.0 * hit,
+                "charge": random.uniform(0.0, 0.5),
+                "sensor": hit,
+                "noise": bool(random.random() < 0.3),
+            }
+            for hit in range(number)
+        ]
+        for number in random.integers(0, 6, EVENTS)
+    ]
+    energies = [FACTOR * sum(hit["charge"] for hit in of_event if not hit["noise"]) for of_event in hits]
+    hit = pa.struct({"time": pa.float32(), "charge": pa.float32(), "sensor": pa.int16(), "noise": pa.bool_()})
+    table = pa.table({"energy": energies, "hits": hits}, pa.schema({"energy": pa.float64(), "hits": pa.list_(hit)}))
     path = tmp_path_factory.mktemp("hits") / "hits.parquet"
     pq.write_table(table, path, row_group_size=250)
     return path
