@@ -35,7 +35,6 @@ LONG_FILES_FOR_NOW: frozenset[str] = frozenset(
 LONG_FUNCTIONS_FOR_NOW: frozenset[str] = frozenset(
     {
         "benchmarks/reference_step.py::step",
-        "workloads/muons/evaluation/evaluate.py::run_evaluation",
         "services/fetcher/service.py::__init__",
         "services/trainer/loop.py::train",
         "tests/workloads/muons/evaluation/test_evaluate_command.py::test_a_run_directory_gets_a_report_of_files_that_were_simulated",
@@ -50,11 +49,9 @@ SHARED_NAMES_FOR_NOW: frozenset[str] = frozenset(
         "Events",
         "Generated",
         "Networks",
-        "Outcome",
         "Place",
         "Primaries",
         "Range",
-        "Report",
         "Source",
         "Spread",
         "Summary",
