@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
@@ -30,7 +31,7 @@ class ReferenceStep:
     """For one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
 
     def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
-        self.networks = Networks(config, device, seed, bf16=False)
+        self.networks = Networks(config, StepContext(device, seed))
         self._config = config
         self._device = device
         self._noise = Noise(seed, device)
@@ -96,7 +97,7 @@ class ReferenceStep:
         decay = min(self._config.generator_average_decay, (self._steps + 1) / (self._steps + 11))
         with torch.no_grad():
             for mean, latest in zip(
-                self.networks.generator_average.parameters(), self.networks.generator.parameters(), strict=True
+                self.networks.averaged.average.parameters(), self.networks.generator.parameters(), strict=True
             ):
                 mean.mul_(decay).add_(latest, alpha=1 - decay)
 

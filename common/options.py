@@ -60,12 +60,15 @@ def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def generator_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--generator."""
+def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--model, also under its former name --generator."""
     return click.option(
+        "--model",
         "--generator",
-        type=click.Choice(["wgan", "flow"]),
-        help="Model to train: wgan (adversarial, the default) or flow (flow matching).",
+        "model",
+        metavar="NAME",
+        help="Model to train, one of the workload's; none: only count the events, which shows how fast the pipeline"
+        " alone is.",
     )(function)
 
 

@@ -277,3 +277,10 @@ def test_a_decoder_knows_its_number_of_threads_before_numpy_or_arrow_is_imported
 def test_the_help_text_needs_no_heavy_import() -> None:
     code = "from icestream.cli import cli\ntry:\n    cli(['--help'], prog_name='icestream')\nexcept SystemExit: pass"
     assert not {"torch", "pyarrow", "pydantic", "numpy", "zmq"} & modules_after(code)
+
+
+@pytest.mark.process
+def test_a_trainer_that_only_counts_starts_without_torch() -> None:
+    modules = modules_after("import icestream.commands.trainer, services.trainer.counting.service, common.summary")
+    assert "services.trainer.stream.feed" in modules
+    assert "torch" not in modules

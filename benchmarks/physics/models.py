@@ -68,7 +68,7 @@ class Wgan:
 
     def __init__(self, run: Run) -> None:
         self.config = wgan_config(run)
-        self.task = WganTask(self.config, StepContext(CPU, seed=run.seed))
+        self.task = WganTask(self.config, StepContext(CPU, run.seed))
         for name in run.changes:
             _CHANGES[name](self.task)
 
@@ -167,7 +167,7 @@ class Flow:
 
     def __init__(self, run: Run) -> None:
         self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
-        self.task = FlowTask(self.config, StepContext(CPU, seed=run.seed))
+        self.task = FlowTask(self.config, StepContext(CPU, run.seed))
 
     @property
     def num_parameters(self) -> int:

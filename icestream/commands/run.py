@@ -17,8 +17,8 @@ from common.file_lock import RunLock, patience
 from common.options import (
     absolute,
     config_options,
-    generator_option,
     input_option,
+    model_option,
     profile_option,
     ranges_option,
     run_dir_option,
@@ -87,7 +87,7 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option("--start-from", metavar="CHECKPOINT", help="Begin with the weights of another run: fine-tuning.")
 @click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
-@generator_option
+@model_option
 @profile_option
 @click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
 @click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
@@ -113,7 +113,7 @@ def run(
     start_from: str | None,
     epochs: int | None,
     max_steps: int | None,
-    generator: str | None,
+    model: str | None,
     profile_steps: int | None,
     seed: int | None,
     strict: bool | None,
@@ -142,7 +142,7 @@ def run(
         "trainer.start_from": start_from,
         "epochs": epochs,
         "trainer.max_steps": max_steps,
-        "trainer.model": generator,
+        "trainer.model": model,
         "trainer.profile_steps": profile_steps,
         "seed": seed,
         "fetcher.strict": strict,

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from common.options import config_options, generator_option, profile_option, run_dir_option
+from common.options import config_options, model_option, profile_option, run_dir_option
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
 from common.run_dir import own_files_only
+from common.status import TrainerStatus
 from services.config.root import Config, load_config
 from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
@@ -35,7 +36,7 @@ Examples:
 @run_dir_option
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
-@generator_option
+@model_option
 @profile_option
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
 @click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
@@ -47,7 +48,7 @@ def trainer(
     run_dir: Path,
     device: str | None,
     max_steps: int | None,
-    generator: str | None,
+    model: str | None,
     profile_steps: int | None,
     new_plan: bool,
     connect: str | None,
@@ -70,7 +71,7 @@ def trainer(
     flags = {
         "trainer.device": device,
         "trainer.max_steps": max_steps,
-        "trainer.model": generator,
+        "trainer.model": model,
         "trainer.profile_steps": profile_steps,
         "transport.connect": connect,
         "transport.keys": keys,
@@ -80,18 +81,15 @@ def trainer(
         config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
-    prepare(os.environ, deterministic=config.trainer.deterministic)
-    from common.summary import build_summary, summary_lines, write_summary  # after the wait: torch takes seconds
-    from services.trainer.ranks.ranks import RankLost
-    from services.trainer.service import run_trainer
+    from common.summary import build_summary, summary_lines, write_summary
 
     started_s = time.monotonic()
-    try:
-        status = run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
-    except RankLost as lost:
-        logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
-        logging.shutdown()
-        os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
+    if config.trainer.model == "none":
+        from services.trainer.counting.service import run_counting
+
+        status = run_counting(run_dir, config, stop, accept_new_plan=new_plan)
+    else:
+        status = _train(run_dir, config, stop, new_plan=new_plan)
     if PARENT_VARIABLE in os.environ or status is None or rank not in ("", "0"):
         return  # `icestream run` writes the summary: it knows the restarts
     finished = status.state == "finished"
@@ -103,6 +101,20 @@ def trainer(
     )
     write_summary(run_dir, summary)
     click.echo("\n".join(summary_lines(summary)))
+
+
+def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> TrainerStatus | None:
+    """See run_trainer; the process ends here if another rank is gone."""
+    prepare(os.environ, deterministic=config.trainer.deterministic)
+    from services.trainer.ranks.ranks import RankLost  # after the wait: torch takes seconds
+    from services.trainer.service import run_trainer
+
+    try:
+        return run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
+    except RankLost as lost:
+        logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
+        logging.shutdown()
+        os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
 
 
 def _read_validation_events(config: Config, run_dir: Path) -> UnitArrays:

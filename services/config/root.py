@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -23,7 +23,7 @@ from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
-from services.config.trainer import TrainerConfig
+from services.config.trainer import NO_MODEL, TrainerConfig
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -51,6 +51,21 @@ class Config(ConfigBranch):
     trainer: TrainerConfig = TrainerConfig()
     outputs: OutputsConfig = OutputsConfig()
     local: LocalConfig = LocalConfig()
+
+    @model_validator(mode="after")
+    def _counts_alone(self) -> Self:
+        """What `trainer.model = "none"` has no use for."""
+        if self.trainer.model == NO_MODEL and self.local.trainers > 1:
+            raise ValueError(
+                f"trainer.model = 'none' counts in one trainer, but local.trainers = {self.local.trainers}: use"
+                " --trainers 1 (stream.lanes may stay), or a model"
+            )
+        if self.trainer.model == NO_MODEL and self.trainer.start_from:
+            raise ValueError(
+                f"trainer.model = 'none' has no weights, but trainer.start_from = {self.trainer.start_from!r}: leave"
+                " one of them out"
+            )
+        return self
 
     def stored_workload(self) -> Workload:
         """The workload, read from files as `source` describes them. Raises BadInputError."""
@@ -84,7 +99,7 @@ class Config(ConfigBranch):
     @model_validator(mode="after")
     def _model_belongs_to_the_workload(self) -> Config:
         models = registry.workload(self.workload).models
-        if self.trainer.model not in models:
+        if self.trainer.model not in (*models, NO_MODEL):
             raise ValueError(
                 f"trainer.model = {self.trainer.model!r} is no model of workload = {self.workload!r}: use one of"
                 f" {', '.join(models)}"

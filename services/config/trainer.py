@@ -37,11 +37,16 @@ class WandbConfig(ConfigBranch):
     """Words to find the run by."""
 
 
+NO_MODEL = "none"
+"""Instead of a model: batches are only counted."""
+
+
 class _Settings(ConfigBranch):
     """Read by services/trainer."""
 
     model: str = registry.workload(registry.DEFAULT).default_model
-    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). A checkpoint fits its own only."""
+    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). ``none``: events are only counted,
+    which shows how fast the pipeline alone is (docs/performance.md). A checkpoint fits its own only."""
     start_from: str = ""
     """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
     learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
@@ -87,7 +92,7 @@ class _Settings(ConfigBranch):
     @field_validator("model")
     @classmethod
     def _is_a_model(cls, model: str) -> str:
-        names = [name for workload in registry.every_workload() for name in workload.models]
+        names = [*(name for workload in registry.every_workload() for name in workload.models), NO_MODEL]
         if model not in names:
             raise ValueError(f"one of {', '.join(names)}")
         return model

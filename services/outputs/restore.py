@@ -20,7 +20,8 @@ def restore_if_gone(run_dir: Path, config: Config) -> str:
 
     Raises BadInputError if the destination can't be asked: to begin anew would lose what is there.
     """
-    if not config.outputs.destination or any((run_dir / "checkpoints").glob("step-*.pt")):
+    here = (run_dir / "checkpoints").glob("step-*")
+    if not config.outputs.destination or any(path.suffix in (".pt", ".json") for path in here):
         return ""
     destination = open_destination(config, run_dir)
     try:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 RUN_ID_FILE = "outputs.json"
 _NAMES = {
-    "checkpoints": re.compile(r"step-\d{9,}\.pt"),
+    "checkpoints": re.compile(r"step-\d{9,}\.(pt|json)"),
     "tensorboard": re.compile(r"([\w-]+/)?events\.out\.tfevents\.[\w.-]+"),  # in a folder named by the run's start
 }
 

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 from common.errors import BadInputError
-from common.plan_hash import plan_hash
 from common.process import StopFlag
-from common.redact import without_secrets
 from common.schema import Workload
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
@@ -25,10 +23,12 @@ from services.trainer.loop import train
 from services.trainer.ranks.agreement import Agreement
 from services.trainer.ranks.rank_place import device_of, place_from
 from services.trainer.ranks.ranks import Ranks
+from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open_telemetry
@@ -128,6 +128,8 @@ def _restore(
     except StopRequested:
         ranks.broadcast(_STOP)
         raise
+    if (counted := checkpoints.foreign()) is not None:
+        require_model(json.loads(counted.read_text()), config)
     latest = checkpoints.latest()
     ranks.broadcast(latest[0].name.encode() if latest is not None else b"new")
     ranks.broadcast_state(latest[1] if latest is not None else None)
@@ -152,7 +154,7 @@ def _connect(
             workload,
             config.stream,
             config.transport,
-            device=device,
+            copiers=copiers_for(device),
             prefetch_units=config.trainer.prefetch_units,
             audit=config.trainer.audit,
             stopped=lambda: bool(stop),
@@ -185,11 +187,7 @@ def _resume(
     workload = config.stored_workload()
     feed = _connect(run_dir, config, workload, stop, device, ranks, accept=accept_new_plan)
     try:
-        if feed.plan_hash != plan_hash(workload, config.stream, config.seed):
-            remedy = "leave out its own --set, -c and environment, and start it again"
-            if config.transport.connect:
-                remedy = f"copy the config.json of the run into {run_dir}, or give the same -c"
-            raise BadInputError(f"this trainer's seed or stream settings are not those of the run: {remedy}")
+        require_plan(feed.plan_hash, config, run_dir)
         training = training_of(config)
         state = TrainState(
             training.task(config.trainer.of_model, step_context(config, device, ranks)),
@@ -202,10 +200,10 @@ def _resume(
         )
         if latest is not None:
             path, checkpoint = latest
-            _require_model(checkpoint, config)
+            require_model(checkpoint, config)
             state.restore(checkpoint, accept_new_plan=accept_new_plan)
             logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
-            for line in changed_settings(checkpoint["config"], _shown(config)):
+            for line in changed_settings(checkpoint["config"], config_for_checkpoint(config)):
                 logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
@@ -218,22 +216,12 @@ def _resume(
         feed.close()
 
 
-def _require_model(checkpoint: dict[str, Any], config: Config) -> None:
-    """Raises BadInputError if another model wrote it."""
-    model = json.loads(checkpoint["config"])["trainer"]["model"]
-    if model != config.trainer.model:
-        raise BadInputError(
-            f"the checkpoint at step {checkpoint['step']} is of the model {model!r}, and trainer.model ="
-            f" {config.trainer.model!r}: go on with --generator {model}, or use --fresh to start anew"
-        )
-
-
 def start_from(place: Path, task: Task, config: Config) -> None:
     """Weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
     meaning = tuple(f"trainer.{config.trainer.model}.{name}: " for name in training_of(config).meaning_of_weights)
-    for line in changed_settings(checkpoint["config"], _shown(config)):
+    for line in changed_settings(checkpoint["config"], config_for_checkpoint(config)):
         if line.startswith(meaning):  # they would load, and mean something else
             raise BadInputError(
                 f"trainer.start_from = {path}: its weights were learned with another setting ({line}); use that one"
@@ -274,10 +262,9 @@ def _train(
     stop: StopFlag,
     read_validation_events: ReadValidationEvents,
 ) -> TrainerStatus:
+    config_json = config_for_checkpoint(config)
     evaluator = training_of(config).evaluator(state.task, config.seed)
-    telemetry = open_telemetry(
-        run_dir, config, state, evaluator, _shown(config), read_validation_events, rank=ranks.rank
-    )
+    telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
@@ -292,7 +279,7 @@ def _train(
             telemetry,
             audit,
             config.trainer,
-            _shown(config),
+            config_json,
             lambda: feed.stopped,
             gauges.stepped,
         )
@@ -304,17 +291,5 @@ def _train(
         telemetry.close()
         if audit is not None:
             audit.close()
-    if end_without_data(status):
-        raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
+    require_data(status)
     return status
-
-
-def _shown(config: Config) -> str:
-    """The configuration as a checkpoint may hold it: checkpoints are passed on, with no secret in them."""
-    inputs = tuple(without_secrets(text) for text in config.input)
-    return config.model_copy(update={"input": inputs}).model_dump_json()
-
-
-def end_without_data(status: TrainerStatus) -> bool:
-    """True if the whole plan was read and no event was fit for training."""
-    return status.state == "finished" and status.counters.events_trained == 0

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.trainer.health.health import HealthWatch
-from services.trainer.stream.position import StreamPosition
+from services.trainer.progress import Progress
 from services.trainer.telemetry.window import WindowedMean
 from workloads.base.task import Task
 
 AVERAGED_STEPS = 500
-NEW_PLAN_REMEDY = (
-    "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
-    "begin this plan, or --fresh to start anew"
-)
 
 
-class TrainState:
+class TrainState(Progress):
     """Mutable: the loop moves it on, a checkpoint holds it."""
 
     def __init__(
@@ -38,18 +33,11 @@ class TrainState:
         shown: Sequence[str] = (),
     ) -> None:
         """``headline``: metric whose mean over the last steps is shown; ``shown``: other metrics of the status file."""
+        super().__init__(plan_hash, lanes=lanes)
         self.task = task
         self.device = device
-        self.plan_hash = plan_hash
-        self.step = 0
-        self.seconds = 0.0
-        """Training time over all restarts."""
-        self.position = StreamPosition.start(lanes)
-        self.audit_bytes: tuple[int, ...] = ()
-        """Of each rank's file."""
         self.headline = headline
         self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
-        """Metrics of the status file."""
         self.recent = WindowedMean(AVERAGED_STEPS, device)
         """Of that metric."""
         self.watch = HealthWatch(health or HealthConfig())
@@ -60,40 +48,21 @@ class TrainState:
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
         """The state as a checkpoint holds it: tensors, numbers and texts."""
-        return {
-            "plan_hash": self.plan_hash,
-            "step": self.step,
-            "seconds": self.seconds,
-            "position": self.position.model_dump_json(),
-            "audit_bytes": list(self.audit_bytes),
+        return super().checkpoint(config_json) | {
             self.headline: self.recent.state_dict(),
             "watch": self.watch.state_dict(),
             "task": self.task.state_dict(),
             "rng_cpu": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
-            "config": config_json,
         }
 
-    def restore(self, checkpoint: dict[str, Any], *, accept_new_plan: bool) -> None:
+    def restore(self, checkpoint: Mapping[str, Any], *, accept_new_plan: bool) -> None:
         """Go on from a checkpoint.
 
         Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` its weights are kept, and the
         stream begins anew.
         """
-        self.step = checkpoint["step"]
-        self.seconds = checkpoint["seconds"]
-        num_lanes = len(self.position.lanes)
-        try:
-            self.position = StreamPosition.model_validate_json(checkpoint["position"])
-        except ValidationError:
-            raise BadInputError(
-                f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
-            ) from None
-        self.audit_bytes = tuple(checkpoint["audit_bytes"])
-        if checkpoint["plan_hash"] != self.plan_hash:
-            if not accept_new_plan:
-                raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
-            self.position = StreamPosition.start(num_lanes).model_copy(update={"counters": self.position.counters})
+        super().restore(checkpoint, accept_new_plan=accept_new_plan)
         try:
             self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:

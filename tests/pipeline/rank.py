@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import torch
-
 from common.process import StopFlag
 from services.config.root import load_config
+from services.trainer.counting.copier import CountingCopier
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
+from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         config.stored_workload(),
         config.stream,
         config.transport,
-        device=torch.device("cpu"),
+        copiers=Copiers(CountingCopier),
         prefetch_units=config.trainer.prefetch_units,
         audit=True,
         stopped=lambda: bool(stop),

@@ -1,12 +1,10 @@
-"""Reading of checkpoint files: found, loaded without running anything in them, and checked."""
+"""Reading of checkpoint files: found, loaded without running anything in them, and checked. Imports no torch."""
 
 from __future__ import annotations
 
 import pickle
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from common.errors import BadInputError
 
@@ -25,6 +23,8 @@ def find_checkpoint(place: Path) -> Path:
     found = [folder / BEST, *sorted(folder.glob("step-*.pt"), reverse=True)]
     if existing := [path for path in found if path.exists()]:
         return existing[0]
+    if any(folder.glob("step-*.json")):
+        raise BadInputError(f"{place}: its run only counted events (--model none), it has no weights")
     raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
 
 
@@ -41,6 +41,10 @@ def why_unreadable(error: Exception) -> str:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    if path.suffix == ".json":
+        raise BadInputError(f"{path}: of a run that only counted events (--model none), it has no weights")
+    import torch  # takes seconds, and a trainer that only counts needs none
+
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way

@@ -1,39 +1,54 @@
-"""What the engine gives to a training step, whatever the model is."""
+"""Conditions under which a task trains: device, seed, ranks, precision."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from workloads.base.limits import NO_LIMITS, UpdateLimits
+
 SumOverRanks = Callable[[Sequence[Tensor]], None]
-"""Adds tensors up over all ranks, in place."""
+"""Sum of tensors over all ranks, in place."""
 
 
 def one_rank(tensors: Sequence[Tensor]) -> None:
-    """The sum over a single rank: nothing changes."""
-
-
-@dataclass(frozen=True)
-class UpdateLimits:
-    """Limits checked on the device before each update; an update beyond them is left out. math.inf: no limit."""
-
-    max_loss: float = math.inf
-    max_grad_norm: float = math.inf
+    """The sum over a single rank."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """Device, seed and limits of a training step."""
+    """What a task is given besides its own section of the configuration."""
 
     device: torch.device
     seed: int
-    limits: UpdateLimits = UpdateLimits()
+    """Of the initial weights and of the noise."""
+    limits: UpdateLimits = NO_LIMITS
     sum_over_ranks: SumOverRanks = one_rank
     bf16: bool = False
-    """Networks under autocast, losses and weights in float32."""
+    """Networks compute in bfloat16; weights and optimisers stay in float32."""
     threads: int = 1
-    """Parts of a batch that are computed at once on a CPU."""
+    """Parts of a batch that are computed at once, on a CPU."""
+
+    @contextmanager
+    def initial_weights(self) -> Iterator[None]:
+        """Block in which networks are made: torch's generator starts at ``seed``, and afterwards is as it was.
+
+        Weights are drawn on the host, so that a seed means the same start on every device.
+        """
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed)
+            yield
+
+    def precision(self) -> AbstractContextManager[object]:
+        """Block in which a network computes: in bfloat16 if wanted."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def total(self, value: float) -> Tensor:
+        """Sum of a number over all ranks, on the device. -> () float32."""
+        total = torch.full((), float(value), device=self.device)
+        self.sum_over_ranks([total])
+        return total

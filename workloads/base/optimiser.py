@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
-from workloads.base.context import SumOverRanks, UpdateLimits
+from workloads.base.context import StepContext
 
 Kind = TypeVar("Kind", Adam, SGD)
 
 
-class Learned(NamedTuple):
-    """What a part of a batch teaches a network. Parts add up."""
+class PartGradients(NamedTuple):
+    """Gradients of a network for a part of a batch. Parts add up."""
 
     gradients: list[Tensor]
     sums: Tensor
     """(n,): the loss, and what else is summed over parts and ranks."""
 
 
-class Updated(NamedTuple):
-    """What an update tells, all on the device."""
+class UpdateResult(NamedTuple):
+    """Sums and outcome of an update, all on the device."""
 
     sums: Tensor
     """What was handed in, summed over all ranks."""
@@ -49,25 +49,21 @@ def uncompiled(kind: type[Kind]) -> type[Kind]:
 class GuardedOptimiser:
     """The optimiser of one network. `update` sums gradients over parts and ranks, judges and applies them."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        optimiser: Adam | SGD,
-        *,
-        learning_rate: float,
-        clip: float,
-        limits: UpdateLimits,
-        sum_over_ranks: SumOverRanks,
-    ) -> None:
+    def __init__(self, network: nn.Module, optimiser: Adam | SGD, *, clip: float, context: StepContext) -> None:
+        """``clip``: largest gradient norm, which is scaled down to it; 0: any."""
         self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimiser = optimiser
         # What a parametrised weight is made of (spectral_norm) is computed once an update, for all parts.
         self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
-        self._base_rate = learning_rate
+        self._base_rate = self.learning_rate = float(optimiser.defaults["lr"])
         self._clip = clip
-        self._limits = limits
-        self._sum_over_ranks = sum_over_ranks
-        self.learning_rate = learning_rate
+        self._limits = context.limits
+        self._sum_over_ranks = context.sum_over_ranks
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers of the network."""
+        return sum(parameter.numel() for parameter in self._parameters)
 
     def set_rate_factor(self, factor: float) -> None:
         """The learning rate from now on, as a part of the configured one."""
@@ -81,8 +77,8 @@ class GuardedOptimiser:
             torch.autograd.grad(loss, self._parameters, materialize_grads=True, retain_graph=self._shares_graph)
         )
 
-    def update(self, parts: Iterable[Learned], num_sums: int) -> Updated:
-        """Apply what the parts teach; none at all is a gradient of 0, of a rank without events.
+    def update(self, parts: Iterable[PartGradients], num_sums: int) -> UpdateResult:
+        """Apply the gradients of all parts; none at all is a gradient of 0, of a rank without events.
 
         Their first sum is the loss, which is judged too.
         """
@@ -106,7 +102,7 @@ class GuardedOptimiser:
             parameter.grad = gradient
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
-        return Updated(sums, norm, skipped)
+        return UpdateResult(sums, norm, skipped)
 
     def state_dict(self) -> dict[str, Any]:
         """Of torch's optimiser."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from common.options import absolute, config_options, generator_option, input_option
+from common.options import absolute, config_options, input_option, model_option
 
 EXAMPLES = """\b
 Examples:
@@ -42,7 +42,7 @@ def bench() -> None:
     help="Measure at least this long; each batch three times at least.",
 )
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@generator_option
+@model_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 @config_options
 def trainer(
@@ -53,7 +53,7 @@ def trainer(
     steps: int,
     seconds: float,
     device: str | None,
-    generator: str | None,
+    model: str | None,
     as_json: bool,
     toml: Path | None,
     assignments: tuple[str, ...],
@@ -70,7 +70,7 @@ def trainer(
         "input": absolute(inputs) or None,
         "stream.batch_events": events,
         "trainer.device": device,
-        "trainer.model": generator,
+        "trainer.model": model,
     }
     text = bench_trainer(
         run_dir,

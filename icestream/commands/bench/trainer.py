@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from common.errors import BadInputError
 from common.summary import SUMMARY_FILE
 from icestream.commands.bench.batches import batches_from_files, simulated_batches
 from icestream.reading.workload import load_run_config
@@ -31,6 +32,8 @@ def bench_trainer(
 ) -> str:
     """What was measured, for people or as JSON. Raises BadInputError."""
     config = load_run_config(run_dir or {}, toml=toml, assignments=assignments, flags=flags)
+    if config.trainer.model == "none":
+        raise BadInputError("trainer.model = 'none' has no steps to measure: choose a model with --model")
     device = trainer_device(config.trainer.device)
     set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from services.config.health import HealthConfig
-from workloads.base.context import UpdateLimits
+from workloads.base.limits import UpdateLimits
 
 SKIPPED_UPDATES = "skipped_updates"
 """Metric: how many updates of a step the task left out, since a loss or gradient was not finite or above the limits."""

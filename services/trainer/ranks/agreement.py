@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from common.messages import Cursor
-from services.trainer.ranks.ranks import Ranks
+from services.trainer.ranks.rank_group import RankGroup, SingleRank
 from services.trainer.stream.position import Growth, StreamPosition
 
 
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 class Agreement:
     """One rank's side. ``stopped``: this process was asked to stop."""
 
-    def __init__(self, ranks: Ranks, stopped: Callable[[], bool]) -> None:
+    def __init__(self, ranks: RankGroup, stopped: Callable[[], bool]) -> None:
         self._ranks = ranks
         self._asked_to_stop = stopped
         self._all_stop = False
@@ -74,7 +74,7 @@ class Agreement:
     @classmethod
     def alone(cls, stopped: Callable[[], bool]) -> Agreement:
         """Of one trainer, with itself."""
-        return cls(Ranks.alone(), stopped)
+        return cls(SingleRank(), stopped)
 
     @property
     def is_first(self) -> bool:

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 
 from common.ragged import UnitArrays
-from services.trainer.ranks.ranks import Ranks
-from services.trainer.stream.copier import slice_microbatch
+from services.trainer.ranks.rank_group import RankGroup, SingleRank
+from services.trainer.stream.microbatch_copy import slice_microbatch
 
 AUDIT_FILE = "audit.jsonl"
 
@@ -47,13 +47,13 @@ class Audit:
     """The file of a run. A resumed run continues it at the checkpoint: what was written behind it is cut off."""
 
     def __init__(
-        self, path: Path, size_bytes: int, ranks: Ranks | None = None, *, of_absent: Sequence[int] = ()
+        self, path: Path, size_bytes: int, ranks: RankGroup | None = None, *, of_absent: Sequence[int] = ()
     ) -> None:
         """Raises OSError; ``size_bytes`` is what the checkpoint says the file had.
 
         ``of_absent``: sizes of the files of ranks beyond those there are. They may come back, and go on there.
         """
-        self._ranks = ranks or Ranks.alone()
+        self._ranks = ranks or SingleRank()
         self._of_absent = tuple(of_absent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.truncate(descriptor, min(size_bytes, os.fstat(descriptor).st_size))
@@ -61,7 +61,7 @@ class Audit:
         self._file = os.fdopen(descriptor, "w")
 
     @classmethod
-    def open(cls, run_dir: Path, sizes_bytes: Sequence[int], ranks: Ranks) -> Self:
+    def open(cls, run_dir: Path, sizes_bytes: Sequence[int], ranks: RankGroup) -> Self:
         """A rank's audit in a run directory. The first one cuts off what ranks wrote that are not there any more."""
         if ranks.is_first:
             for rank in range(ranks.size, len(sizes_bytes)):

@@ -12,20 +12,10 @@ from torch import Tensor
 
 from common.arena import Arena
 from common.ragged import Array, UnitArrays
+from services.trainer.stream.microbatch_copy import Copier, Copiers, slice_microbatch
 from workloads.base.batch import Microbatch
 
 logger = logging.getLogger(__name__)
-
-
-def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Views of one microbatch: offsets (E + 1,) as they stand in the unit, particle columns, event columns."""
-    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
-    first_particle, last_particle = arrays.offsets[first], arrays.offsets[last]
-    return (
-        arrays.offsets[first : last + 1],
-        {name: column[first_particle:last_particle] for name, column in arrays.particle_columns.items()},
-        {name: column[first:last] for name, column in arrays.event_columns.items()},
-    )
 
 
 def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
@@ -142,12 +132,14 @@ def _forget_last_error(device: torch.device) -> None:
         torch.zeros(1, device=device)
 
 
-Copier = HostCopier | CudaCopier
-
-
 def make_copier(arena: Arena, device: torch.device) -> Copier:
     """The copier for a device."""
     return CudaCopier(arena, device) if device.type == "cuda" else HostCopier(arena)
+
+
+def copiers_for(device: torch.device) -> Copiers:
+    """Copiers onto a device, one for each connection."""
+    return Copiers(lambda arena: make_copier(arena, device), writable=device.type == "cuda")
 
 
 def _microbatch(

@@ -16,20 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
 from common.schema import Workload
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share
-from services.trainer.state import NEW_PLAN_REMEDY
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
-from services.trainer.stream.copier import Copier, make_copier
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
+from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.waits import BatchWaits
 from workloads.base.batch import Batch, Microbatch
@@ -67,7 +65,7 @@ class Feed:
         stream: StreamConfig,
         transport: TransportConfig,
         *,
-        device: torch.device,
+        copiers: Copiers,
         prefetch_units: int,
         audit: bool,
         stopped: Callable[[], bool],
@@ -81,7 +79,7 @@ class Feed:
         self._workload = workload
         self._stream = stream
         self._config = transport
-        self._device = device
+        self._copiers = copiers
         self._rank, self._ranks = rank, ranks
         self._lanes = lanes_of_rank(stream, rank, ranks)
         self._units_in_advance = units_in_advance(stream, prefetch_units)
@@ -181,12 +179,11 @@ class Feed:
 
     def _connect(self) -> None:
         self._transport = self._local() if not self._config.connect else self._remote()
-        self._copier: Copier = make_copier(self._transport.arena, self._device)
+        self._copier = self._copiers.make(self._transport.arena)
         self._connected = True
 
     def _local(self) -> PeerTransport | RemotePeerTransport:
-        writable = self._device.type == "cuda"  # page-locking wants a writable mapping; nothing is written
-        return PeerTransport(self._run_dir, self._config, writable=writable, stopped=self._stopped)
+        return PeerTransport(self._run_dir, self._config, writable=self._copiers.writable, stopped=self._stopped)
 
     def _remote(self) -> RemotePeerTransport:
         return RemotePeerTransport(

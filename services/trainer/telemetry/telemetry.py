@@ -7,21 +7,22 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from common.measurements import values
 from common.metrics import Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
-from services.trainer.state import TrainState
+from services.trainer.progress import Progress
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.sinks import Sink
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink
-from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.batch import Batch
 from workloads.base.evaluator import Evaluator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.trainer.telemetry.validation import ValidationBlock
 
 _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
@@ -78,7 +79,7 @@ class Telemetry:
         self._checkpoint_step = 0
         self._written_s = 0.0
 
-    def scalars(self, state: TrainState, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
+    def scalars(self, state: Progress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
         """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
@@ -99,7 +100,7 @@ class Telemetry:
         for sink in self._sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: TrainState, batch: Batch) -> None:
+    def evaluate(self, state: Progress, batch: Batch) -> None:
         """After each step: fill the validation block, and every so many steps look at the model with it."""
         if self._block is None or self._evaluator is None:
             return
@@ -143,7 +144,7 @@ class Telemetry:
     def status(
         self,
         name: Literal["starting", "training", "finished", "stopped"],
-        state: TrainState,
+        state: Progress,
         waits: BatchWaits,
         *,
         force: bool = False,
@@ -185,7 +186,7 @@ class Telemetry:
         write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
-    def waiting(self, state: TrainState, waits: BatchWaits) -> None:
+    def waiting(self, state: Progress, waits: BatchWaits) -> None:
         """Keep the status file new while no step is made, or nobody would see the waiting."""
         self.status(self._newest.state, state, waits)
 
@@ -210,5 +211,7 @@ def to_host(metrics: dict[str, Tensor]) -> dict[str, float]:
     """0-dim tensors as numbers, in one transfer: each on its own would wait for the device again."""
     if not metrics:
         return {}
+    import torch  # without metrics it is not needed (counting/)
+
     together = torch.stack([value.detach().float() for value in metrics.values()])
     return dict(zip(metrics, together.tolist(), strict=True))

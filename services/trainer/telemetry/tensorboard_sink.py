@@ -1,15 +1,19 @@
-"""TensorBoard: one folder for a run, named by the time of its start and kept over restarts."""
+"""TensorBoard: one folder for a run, named by the time of its start and kept over restarts.
+
+Scalars need no torch: its functions are imported where a histogram, a picture or the settings are written.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import histogram_raw, hparams, image, text
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from services.trainer.telemetry.sinks import Setting
 from workloads.base.evaluator import Histogram, Image
@@ -31,7 +35,7 @@ def run_folder(run_dir: Path, now: datetime | None = None) -> Path:
 
 
 class TensorBoardSink:
-    """See Sink. Files are written by a thread of SummaryWriter's."""
+    """See Sink. Files are written by a thread of EventFileWriter's."""
 
     def __init__(
         self, run_dir: Path, step: int, settings: Mapping[str, Setting] | None = None, results: Sequence[str] = ()
@@ -42,7 +46,7 @@ class TensorBoardSink:
         """
         self.folder = run_folder(run_dir)
         self._is_new = not any(self.folder.iterdir())
-        self._writer = SummaryWriter(str(self.folder), purge_step=None if self._is_new else step + 1)
+        self._writer = _open(self.folder, None if self._is_new else step + 1)
         if settings:
             self._tell_settings(settings, results, step)
 
@@ -52,6 +56,8 @@ class TensorBoardSink:
         self._add(summary, step)
 
     def histograms(self, values: Mapping[str, Histogram], step: int) -> None:
+        from torch.utils.tensorboard.summary import histogram_raw
+
         for name, one in values.items():
             centres = (one.edges[1:] + one.edges[:-1]) / 2
             summary = histogram_raw(
@@ -67,12 +73,14 @@ class TensorBoardSink:
             self._add(summary, step)
 
     def images(self, values: Mapping[str, Image], step: int) -> None:
+        from torch.utils.tensorboard.summary import image
+
         for name, one in values.items():
             self._add(image(name, one, dataformats="HWC"), step)
 
     def go_back(self, step: int) -> None:
         self._writer.close()
-        self._writer = SummaryWriter(str(self.folder), purge_step=step + 1)
+        self._writer = _open(self.folder, step + 1)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -82,6 +90,8 @@ class TensorBoardSink:
 
     def _tell_settings(self, settings: Mapping[str, Setting], results: Sequence[str], step: int) -> None:
         """For the tab HPARAMS, and as a table under TEXT. After a restart too: they may have changed."""
+        from torch.utils.tensorboard.summary import hparams, text
+
         for summary in hparams(dict(settings), dict.fromkeys(results, 0.0)):
             self._add(summary, step)
         rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
@@ -89,6 +99,16 @@ class TensorBoardSink:
         self._add(text("configuration", table), step)
 
     def _add(self, summary: Summary, step: int) -> None:
-        writer = self._writer.file_writer
-        assert writer is not None
-        writer.add_summary(summary, step)
+        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _open(folder: Path, first_step: int | None) -> EventFileWriter:
+    """A new file of events; ``first_step``: what former files say of this and later steps is hidden."""
+    writer = EventFileWriter(str(folder))
+    if first_step is not None:
+        now_s = time.time()
+        writer.add_event(Event(wall_time=now_s, step=first_step, file_version="brain.Event:2"))
+        writer.add_event(
+            Event(wall_time=now_s, step=first_step, session_log=SessionLog(status=SessionLog.SessionStatus.START))
+        )
+    return writer

@@ -10,7 +10,8 @@ import torch
 
 from common.arena import Arena
 from common.ragged import UnitArrays
-from services.trainer.stream.copier import copy_to_host, slice_microbatch
+from services.trainer.stream.copier import copy_to_host
+from services.trainer.stream.microbatch_copy import slice_microbatch
 from workloads.base.batch import Microbatch
 
 

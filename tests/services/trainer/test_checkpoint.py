@@ -165,7 +165,7 @@ def test_without_hard_links_the_best_is_a_copy(
     def none(*_: object) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(module.os, "link", none)
+    monkeypatch.setattr(os, "link", none)
     path = checkpoints.save(1, {"step": 1}, 7.0)
     best = tmp_path / "checkpoints" / "best.pt"
     assert best.read_bytes() == path.read_bytes()

@@ -23,7 +23,9 @@ from common.schema import MUONS
 from common.transport import Lost, Received, ServerTransport
 from services.decoder.microbatch import microbatch_bounds
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
+from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import FedBatch, Feed
+from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
 
 PLAN = "ab" * 16
@@ -169,12 +171,11 @@ def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
 
 
 @pytest.fixture(params=["on the CPU", "late, two batches ahead"])
-def connect(
-    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], Feed]]:
+def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], Feed]]:
     feeds: list[Feed] = []
+    copiers = copiers_for(torch.device("cpu"))
     if request.param != "on the CPU":
-        monkeypatch.setattr("services.trainer.stream.feed.make_copier", DelayedCopier)
+        copiers = Copiers(lambda arena: DelayedCopier(arena, torch.device("cpu")))
 
     def make(
         stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1
@@ -185,7 +186,7 @@ def connect(
                 MUONS,
                 stream,
                 CONFIG,
-                device=torch.device("cpu"),
+                copiers=copiers,
                 prefetch_units=2,
                 audit=True,
                 stopped=stopped,

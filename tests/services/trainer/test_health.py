@@ -10,7 +10,7 @@ from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.config.root import load_config
 from services.trainer.health.health import Health, HealthWatch, update_limits
-from workloads.base.context import UpdateLimits
+from workloads.base.limits import UpdateLimits
 
 CONFIG = HealthConfig(median_steps=11, warning_grad_ratio=100, critical_grad_ratio=10_000)
 NORMAL = {"c_loss": -3.0, "g_loss": 1.0, "m_loss": 2.0, "w_gap": 3.0, "critic_grad_norm": 20.0, "skipped_updates": 0.0}

@@ -172,7 +172,7 @@ def on(device: torch.device, batch: Batch) -> Batch:
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:
     device = torch.device("cuda")
     config = WganConfig.model_validate({"network": SMALL, **CONFIGURATIONS[name]})
-    task = WganTask(config, StepContext(device, seed=1))
+    task = WganTask(config, StepContext(device, 1))
     for seed in range(2):
         task.step(on(device, toy_batch(seed=seed)))
     batches = [on(device, batch) for batch in ragged_batches()]

@@ -27,6 +27,7 @@ from services.trainer.loop import train
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.batch import Batch
@@ -97,7 +98,7 @@ class Run:
             MUONS,
             STREAM,
             CONFIG,
-            device=CPU,
+            copiers=copiers_for(CPU),
             prefetch_units=2,
             audit=True,
             stopped=self.stopped,

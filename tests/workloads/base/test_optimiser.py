@@ -61,14 +61,15 @@ def test_a_trainers_start_does_not_import_torchs_compiler() -> None:
     code = """
 import sys
 import torch
-from workloads.base.context import UpdateLimits
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.flow.task import FlowTask
+from workloads.base.context import StepContext
 
-WganTask(WganConfig(), StepContext(torch.device("cpu"), 0)).state_dict()
-FlowTask(FlowConfig(), StepContext(torch.device("cpu"), 0)).state_dict()
+context = StepContext(torch.device("cpu"), 0)
+WganTask(WganConfig(), context).state_dict()
+FlowTask(FlowConfig(), context).state_dict()
 print(sorted({"torch._dynamo", "sympy", "matplotlib", "scipy", "pandas"} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

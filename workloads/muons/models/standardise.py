@@ -74,9 +74,14 @@ class Standardise(nn.Module):
         self.features_fitted.fill_(True)
         self.has_features = True
 
+    @property
+    def is_fitted(self) -> bool:
+        """True once events can be generated: a batch with two muons was trained on."""
+        return self.has_conditions and self.has_features
+
     def require_fit(self) -> None:
         """RuntimeError if conditions or features are not fitted."""
-        if not (self.has_conditions and self.has_features):
+        if not self.is_fitted:
             raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
 
     def conditions(self, primary_E4: Tensor) -> Tensor:

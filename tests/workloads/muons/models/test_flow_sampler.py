@@ -15,7 +15,7 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from services.config.root import Config
-from services.trainer.service import _require_model
+from services.trainer.run_checks import require_model
 from services.trainer.stream.position import StreamPosition
 from workloads.base.checkpoint import FORMAT
 from workloads.base.segments import Segments, spread
@@ -194,9 +194,9 @@ def test_a_checkpoint_of_one_model_is_no_sampler_of_the_other(tmp_path: Path) ->
 def test_training_does_not_go_on_from_a_checkpoint_of_another_model(written: str, wanted: str) -> None:
     config = Config.model_validate({"trainer": {"model": wanted}})
     checkpoint = {"step": 7, "config": json.dumps({"trainer": {"model": written}})}
-    with pytest.raises(BadInputError, match=f"step 7 is of the model '{written}'.*--generator {written}.*--fresh"):
-        _require_model(checkpoint, config)
-    _require_model(checkpoint, Config.model_validate({"trainer": {"model": written}}))
+    with pytest.raises(BadInputError, match=f"step 7 is of the model '{written}'.*--model {written}.*--fresh"):
+        require_model(checkpoint, config)
+    require_model(checkpoint, Config.model_validate({"trainer": {"model": written}}))
 
 
 def test_a_sampler_of_a_flow_that_saw_no_muons_is_refused() -> None:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from test_wgan_task import changed, make_microbatch, split, toy_batch, weights
 
 from workloads.base.batch import Batch
-from workloads.base.context import StepContext, UpdateLimits
+from workloads.base.context import StepContext
+from workloads.base.limits import UpdateLimits
 from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
 from workloads.muons.models.flow.task import FlowTask
 
@@ -32,7 +33,7 @@ def one_thread() -> Iterator[None]:
 
 def make_task(*, seed: int = 1, threads: int = 1, limits: UpdateLimits | None = None, **settings: Any) -> FlowTask:
     config = FlowConfig.model_validate({"network": SMALL, "warmup_steps": 0, **settings})
-    return FlowTask(config, StepContext(CPU, seed, threads=threads, limits=limits or UpdateLimits()))
+    return FlowTask(config, StepContext(CPU, seed, limits or UpdateLimits(), threads=threads))
 
 
 def saved(task: FlowTask) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def muon_means(task: FlowTask, num_events: int = 2000) -> tuple[torch.Tensor, to
 
 def test_a_step_changes_both_networks_and_returns_finite_metrics() -> None:
     task = make_task()
-    networks = (task.networks.count_head, task.networks.velocity, task.networks.velocity_average)
+    networks = (task.networks.count_head, task.networks.velocity, task.networks.averaged.average)
     before = [weights(network) for network in networks]
 
     metrics = task.step(toy_batch())
@@ -235,7 +236,7 @@ def test_an_update_that_is_not_finite_or_beyond_the_limits_is_left_out() -> None
     before = weights(task.networks.velocity)
     assert task.step(Batch((bad,)))["skipped_updates"] == 1
     assert not changed(before, task.networks.velocity)
-    assert all(value.isfinite().all() for value in weights(task.networks.velocity_average))
+    assert all(value.isfinite().all() for value in weights(task.networks.averaged.average))
 
     limited = make_task(limits=UpdateLimits(max_grad_norm=1e-6))
     before = weights(limited.networks.velocity)

@@ -25,7 +25,7 @@ def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight
     # SGD: Adam's first step knows the sign of a gradient only, also of one that is 0 but for rounding.
     config = WganConfig(network=network, optimiser="sgd", generator_lr=0.002, critic_lr=0.002)
     config = config.model_copy(update={"energy_score_weight": weight})
-    shipped, plain = WganTask(config, StepContext(CPU, seed=1)), ReferenceStep(config, CPU, seed=1)
+    shipped, plain = WganTask(config, StepContext(CPU, 1)), ReferenceStep(config, CPU, seed=1)
 
     for seed in range(3):
         batch = toy_batch(128, seed=seed)
@@ -41,7 +41,7 @@ def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight
 
 def test_a_single_update_is_that_of_the_plain_step_to_rounding() -> None:
     config = WganConfig(network=SMALL, optimiser="sgd", generator_lr=0.002, critic_lr=0.002, critic_steps=1)
-    shipped, plain = WganTask(config, StepContext(CPU, seed=1)), ReferenceStep(config, CPU, seed=1)
+    shipped, plain = WganTask(config, StepContext(CPU, 1)), ReferenceStep(config, CPU, seed=1)
     batch = toy_batch(512)
 
     found, expected = shipped.step(batch), plain.step(batch)

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.errors import BadInputError
 from workloads.base.batch import Batch, Microbatch
-from workloads.base.context import StepContext, UpdateLimits
+from workloads.base.context import StepContext
+from workloads.base.limits import UpdateLimits
 from workloads.base.schedule import learning_rate_factor
 from workloads.base.segments import Segments
 from workloads.muons.models.wgan import losses
@@ -94,7 +95,7 @@ def split(batch: Batch, sizes: list[int]) -> Batch:
 
 
 def make_task(**settings: Any) -> WganTask:
-    return WganTask(WganConfig.model_validate({"network": SMALL, **settings}), StepContext(CPU, seed=1))
+    return WganTask(WganConfig.model_validate({"network": SMALL, **settings}), StepContext(CPU, 1))
 
 
 def weights(network: nn.Module) -> list[Tensor]:
@@ -307,7 +308,7 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(optimiser: str) -> None
     task.scale_learning_rates(0.5)
     state = saved(task)
 
-    resumed = WganTask(task.config, StepContext(CPU, seed=1))
+    resumed = WganTask(task.config, StepContext(CPU, 1))
     resumed.load_state_dict(state)
 
     metrics = []
@@ -338,7 +339,7 @@ def test_weights_depend_on_the_seed_alone_and_the_caller_keeps_its_random_number
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(5)
     second = make_task()
-    other = WganTask(second.config, StepContext(CPU, seed=2))
+    other = WganTask(second.config, StepContext(CPU, 2))
 
     assert not changed(first, second.networks.critic)
     assert changed(first, other.networks.critic)
@@ -398,7 +399,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
 
 @pytest.mark.parametrize("limits", [UpdateLimits(max_grad_norm=1e-6), UpdateLimits(max_loss=1e-9)])
 def test_an_update_beyond_the_limits_is_left_out(limits: UpdateLimits) -> None:
-    task = WganTask(WganConfig(network=SMALL), StepContext(CPU, seed=1, limits=limits))
+    task = WganTask(WganConfig(network=SMALL), StepContext(CPU, 1, limits))
     networks = (task.networks.count_head, task.networks.generator, task.networks.critic)
     before = [weights(network) for network in networks]
 
@@ -412,7 +413,7 @@ def test_an_update_beyond_the_limits_is_left_out(limits: UpdateLimits) -> None:
 def test_parts_that_are_worked_off_at_once_teach_the_same_as_one_after_the_other() -> None:
     settings = {"network": SMALL, "chunk_particles": 8}
     config = WganConfig.model_validate(settings)
-    one, four = (WganTask(config, StepContext(CPU, seed=1, threads=threads)) for threads in (1, 4))
+    one, four = (WganTask(config, StepContext(CPU, 1, threads=threads)) for threads in (1, 4))
 
     for seed in range(3):
         assert one.step(toy_batch(seed=seed)) == four.step(toy_batch(seed=seed))
@@ -490,7 +491,7 @@ def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
     task = make_task(gp_sample_fraction=0.25)
     batch = toy_batch(64, counts=[2] * 64)
     task.observe(batch)
-    part = next(task._parts(batch.microbatches[0]))
+    (part,) = task.parts(batch, task.noise)
     draw = task.networks.draw(part)
     fake = task.networks.fake(part, draw.noise).detach()
 
@@ -542,7 +543,7 @@ def test_a_rank_without_muons_takes_the_gap_of_the_others_and_nothing_else() -> 
             tensor.add_(1.0)
 
     config = WganConfig(network=SMALL, adaptive=AdaptiveConfig(enabled=True, every=1))
-    task = WganTask(config, StepContext(CPU, seed=1, sum_over_ranks=sum_with_others))
+    task = WganTask(config, StepContext(CPU, 1, sum_over_ranks=sum_with_others))
     task.observe(toy_batch())
 
     metrics = task.step(Batch((), events_elsewhere=3, particles_elsewhere=9))
@@ -623,7 +624,7 @@ def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytes
 
 def test_bf16_is_close_to_float32() -> None:
     plain = make_task(network=NetworkConfig(hidden=32))
-    rounded = WganTask(plain.config, StepContext(CPU, seed=1, bf16=True))
+    rounded = WganTask(plain.config, StepContext(CPU, 1, bf16=True))
 
     expected, found = plain.step(toy_batch(256)), rounded.step(toy_batch(256))
 
@@ -704,12 +705,12 @@ def test_generated_counts_above_the_limit_are_cut_down_and_counted() -> None:
 def test_the_averaged_generator_follows_the_latest_one() -> None:
     task = make_task(generator_average_decay=0.0)
     task.step(toy_batch())
-    assert not changed(weights(task.networks.generator), task.networks.generator_average)
+    assert not changed(weights(task.networks.generator), task.networks.averaged.average)
 
     averaged = make_task()
     averaged.step(toy_batch())
     averaged.step(toy_batch(seed=1))
-    assert changed(weights(averaged.networks.generator), averaged.networks.generator_average)
+    assert changed(weights(averaged.networks.generator), averaged.networks.averaged.average)
 
 
 class Recorder(TorchDispatchMode):
@@ -731,7 +732,7 @@ def test_a_step_waits_for_nothing_from_the_device(monkeypatch: pytest.MonkeyPatc
     task = make_task(gradient_clip=1.0)
     batch = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22])
     # Adam counts its steps on the host, and reads that count: no wait, but the same operation.
-    for optimiser in task._optimisers.values():
+    for optimiser in task.optimisers.values():
         monkeypatch.setattr(optimiser._optimiser, "step", lambda: None)
 
     with Recorder() as recorder:

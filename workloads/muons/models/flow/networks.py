@@ -8,15 +8,15 @@ Shape suffixes: E events, P particles, F features, C conditions.
 
 from __future__ import annotations
 
-import copy
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
+from workloads.base.context import StepContext
 from workloads.base.segments import Segments, sort_within_events, spread
 from workloads.base.thin import counts_of
 from workloads.muons.models.count_head import MixtureCountHead
@@ -43,18 +43,15 @@ class Events:
 class Networks:
     """Standardisation, count head, velocity field with its running mean."""
 
-    def __init__(self, config: FlowConfig, device: torch.device, seed: int, *, bf16: bool) -> None:
+    def __init__(self, config: FlowConfig, context: StepContext) -> None:
         self.config = config
-        self.device = device
-        self._bf16 = bf16
-        # Weights are drawn on the host, so that a seed means the same start on every device, and the caller's
-        # generator is left as it was.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        self.device = device = context.device
+        self._precision = context.precision
+        with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
             self.velocity = VelocityField(self.standardise.num_features, config.network).to(device)
-        self.velocity_average = copy.deepcopy(self.velocity).requires_grad_(False)
+        self.averaged = AveragedWeights(self.velocity, config.average_decay)
 
     def modules(self) -> dict[str, nn.Module]:
         """By their name in a checkpoint."""
@@ -62,7 +59,7 @@ class Networks:
             "standardise": self.standardise,
             "count_head": self.count_head,
             "velocity": self.velocity,
-            "velocity_average": self.velocity_average,
+            "velocity_average": self.averaged.average,
         }
 
     def with_noise(self, source: Microbatch, random: torch.Generator) -> Microbatch:
@@ -122,9 +119,6 @@ class Networks:
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
         loss: Tensor = self.count_head.loss(conditions_EC, counts_of(source))
         return loss
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
 
 
 def draw_noise(segments: Segments, num_features: int, shared: float, random: torch.Generator) -> Tensor:

@@ -5,10 +5,8 @@ Shape suffixes: E events, P particles, C conditions.
 
 from __future__ import annotations
 
-import copy
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from common.errors import BadInputError
+from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
+from workloads.base.context import StepContext
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.thin import counts_of
 from workloads.muons.models.bundles import Bundles
@@ -46,11 +46,17 @@ class Events:
     share: float
     """The part's particles, over those of its microbatch."""
     random: torch.Generator
+    remake: Callable[[Microbatch], Events]
+    """The same of some of its events."""
 
     @property
-    def has_muons(self) -> bool:
-        """True if any event has."""
-        return self.source.num_particles > 0
+    def num_particles(self) -> int:
+        """Muons of all events."""
+        return self.source.num_particles
+
+    def halves(self) -> tuple[Events, ...]:
+        """Two parts with about half of the muons each; itself alone if it is one event."""
+        return tuple(self.remake(half) for half in self.source.halves())
 
 
 class Draw(NamedTuple):
@@ -72,19 +78,16 @@ class Draw(NamedTuple):
 class Networks:
     """Standardisation, count head, generator with its running mean, critic."""
 
-    def __init__(self, config: WganConfig, device: torch.device, seed: int, *, bf16: bool) -> None:
+    def __init__(self, config: WganConfig, context: StepContext) -> None:
         self.config = config
-        self.device = device
-        self._bf16 = bf16
-        # Weights are drawn on the host, so that a seed means the same start on every device, and the caller's
-        # generator is left as it was.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        self.device = device = context.device
+        self._precision = context.precision
+        with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
             self.count_head = make_count_head(config.network, config.network.count_head).to(device)
             self.generator = Generator(self.standardise.num_features, config.network).to(device)
             self.critic = Critic(self.standardise.num_features, config.network).to(device)
-        self.generator_average = copy.deepcopy(self.generator).requires_grad_(False)
+        self.averaged = AveragedWeights(self.generator, config.generator_average_decay)
         self._generate: Callable[..., Tensor] = self.generator
         self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
@@ -99,7 +102,7 @@ class Networks:
             "standardise": self.standardise,
             "count_head": self.count_head,
             "generator": self.generator,
-            "generator_average": self.generator_average,
+            "generator_average": self.averaged.average,
             "critic": self.critic,
         }
 
@@ -124,6 +127,7 @@ class Networks:
             source=source,
             share=share,
             random=random,
+            remake=lambda half: self.events(half, share * half.num_particles / max(source.num_particles, 1), random),
         )
 
     def draw(self, part: Events, *, for_generator: bool = False) -> Draw:
@@ -201,14 +205,11 @@ class Networks:
         drawn_E = self.count_head.sample(conditions_EC)
         counts_E = drawn_E.clamp_max(sampling.max_count)
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
-        generator = self.generator_average if self.config.generator_average_decay > 0 else self.generator
+        generator = self.averaged.used
         features_PF = generator(conditions_EC, segments, generator.noise(segments))
         bounded_PF = features_PF.clamp(-sampling.max_deviation, sampling.max_deviation)
         num_capped = int((drawn_E > sampling.max_count).sum())
         return Bundles(counts_E, self.standardise.muons(bounded_PF), num_capped)
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._bf16 else nullcontext()
 
 
 def _check_compiler(device: torch.device) -> None:

@@ -1,0 +1,125 @@
+"""The folder `checkpoints/` of a run: one trainer at a time, each file there in full or not at all. No torch.
+
+Subclasses say how a checkpoint is written and read: checkpoint.py (weights), counting/checkpoint.py (no weights).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+from common.errors import BadInputError
+from common.file_lock import RunLock, patience
+from common.transport import StopRequested
+from workloads.base.checkpoint import CHECKPOINT_FOLDER, UnreadableError
+
+_NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
+
+
+class CheckpointFolder(ABC):
+    """The checkpoints of a run directory, of which the newest ``keep`` stay."""
+
+    suffix: ClassVar[str]
+
+    def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
+        """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
+
+        Raises BadInputError if it doesn't end within ``wait_s``, StopRequested once ``stopped()`` is true.
+        """
+        self._folder = run_dir / CHECKPOINT_FOLDER
+        self._keep = keep
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        patient = patience(wait_s)
+
+        def wait() -> bool:
+            if stopped():
+                raise StopRequested
+            return patient()
+
+        self._lock = RunLock(run_dir, "trainer", "trainer", wait)
+        for part in self._folder.glob("*.part"):
+            part.unlink()  # of a trainer that was killed while it wrote
+
+    def close(self) -> None:
+        """Let the next trainer in; the kernel does it if this process is killed."""
+        self._lock.close()
+
+    def latest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint; None before the first. Raises BadInputError if it can't be read."""
+        paths = self._all()
+        if not paths:
+            return None
+        try:
+            return paths[0], self._read(paths[0])
+        except UnreadableError as error:
+            raise BadInputError(f"{error}; delete it to go on from the one before") from None
+
+    def foreign(self) -> Path | None:
+        """The newest checkpoint of the other kind, with weights or without; None if there is none."""
+        names = (match for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+        return max((self._folder / match[0] for match in names if f".{match[2]}" != self.suffix), default=None)
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"step-{step:09d}{self.suffix}"
+
+    def _save(self, step: int, content: dict[str, Any]) -> Path:
+        """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
+
+        Those of later steps are deleted: training went back behind them. Raises OSError (ENOSPC); the former
+        checkpoints are untouched then.
+        """
+        path = self._path(step)
+        part = path.with_suffix(".part")
+        try:
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                self._write(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except (OSError, RuntimeError) as error:
+            free_bytes = _free_bytes(self._folder)
+            part.unlink(missing_ok=True)
+            # torch's writer turns a full disk into a RuntimeError without an errno.
+            if isinstance(error, RuntimeError) and free_bytes < 1 << 20:
+                raise OSError(28, os.strerror(28), str(path)) from None
+            raise
+        part.replace(path)
+        _sync_folder(self._folder)
+        newest_first = self._all()
+        num_later = newest_first.index(path)
+        for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
+            needless.unlink()
+        return path
+
+    @abstractmethod
+    def _write(self, content: dict[str, Any], file: BinaryIO) -> None: ...
+
+    @abstractmethod
+    def _read(self, path: Path) -> dict[str, Any]: ...
+
+    def _all(self) -> list[Path]:
+        """Newest first."""
+        found = (path for path in self._folder.iterdir() if path.suffix == self.suffix)
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), reverse=True)
+
+
+def other_model(step: int, model: str, asked: str) -> BadInputError:
+    """The error of a run that can't go on, because another model wrote its checkpoint."""
+    return BadInputError(
+        f"the checkpoint at step {step} is of the model {model!r}, and trainer.model = {asked!r}: go on with --model"
+        f" {model}, or use --fresh to start anew"
+    )
+
+
+def _free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(descriptor)
+    os.close(descriptor)

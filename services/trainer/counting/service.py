@@ -1,0 +1,114 @@
+"""The trainer process of `--model none`: checkpoint, feed and audit put together around a loop without a model."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import closing
+from pathlib import Path
+
+from common.errors import BadInputError
+from common.process import StopFlag
+from common.status import TrainerStatus, write_status
+from common.transport import StopRequested
+from services.config.root import Config
+from services.trainer.counting.checkpoint import PositionCheckpoints
+from services.trainer.counting.copier import CountingCopier
+from services.trainer.counting.loop import CountingLoop
+from services.trainer.progress import Progress
+from services.trainer.ranks.rank_group import SingleRank
+from services.trainer.ranks.rank_place import place_from
+from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
+from services.trainer.stream.audit import Audit
+from services.trainer.stream.feed import Feed
+from services.trainer.stream.microbatch_copy import Copiers
+from services.trainer.telemetry.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+_LOCK_WAIT_S = 60.0
+
+
+def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
+    """Count to the end, or until asked to stop; the final status, None if stopped before anything began.
+
+    Raises BadInputError for a user's mistake.
+    """
+    place = place_from(os.environ)
+    if place is not None:
+        raise BadInputError(
+            f"trainer.model = 'none' counts in one trainer, and this is one of {place.size} ranks (WORLD_SIZE): use"
+            " `icestream trainer` without torchrun"
+        )
+    try:
+        checkpoints = PositionCheckpoints(
+            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
+        )
+    except StopRequested:
+        return None
+    try:
+        feed = Feed(
+            run_dir,
+            config.stored_workload(),
+            config.stream,
+            config.transport,
+            copiers=Copiers(CountingCopier),
+            prefetch_units=config.trainer.prefetch_units,
+            audit=config.trainer.audit,
+            stopped=lambda: bool(stop),
+            accept_new_plan=accept_new_plan,
+        )
+        with closing(feed):
+            require_plan(feed.plan_hash, config, run_dir)
+            progress = _restored(config, checkpoints, feed.plan_hash, accept_new_plan=accept_new_plan)
+            return _count(run_dir, config, progress, feed, checkpoints)
+    except StopRequested:
+        return None
+    finally:
+        checkpoints.close()
+
+
+def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool) -> Progress:
+    """The progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
+    if (weights := checkpoints.foreign()) is not None:
+        from workloads.base.checkpoint import read_checkpoint  # torch, for the name of the model in the error
+
+        require_model(read_checkpoint(weights), config)
+    progress = Progress(plan_hash, lanes=config.stream.lanes)
+    latest = checkpoints.latest()
+    if latest is None:
+        logger.info("new run, plan %.12s, without a model", plan_hash)
+        return progress
+    path, checkpoint = latest
+    require_model(checkpoint, config)
+    progress.restore(checkpoint, accept_new_plan=accept_new_plan)
+    logger.info("goes on from %s: step %d, %s", path.name, progress.step, progress.position.cursors)
+    return progress
+
+
+def _count(
+    run_dir: Path, config: Config, progress: Progress, feed: Feed, checkpoints: PositionCheckpoints
+) -> TrainerStatus:
+    trainer = config.trainer
+    telemetry = Telemetry(
+        run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
+    )
+    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank()) if trainer.audit else None
+    loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
+    try:
+        telemetry.status("starting", progress, feed.waits, force=True)
+        end = loop.run(lambda: feed.stopped)
+        status = telemetry.status(end, progress, feed.waits, force=True)
+        status = status.model_copy(update={"session_events_per_s": loop.pace.events_per_s})
+        write_status(run_dir, "trainer", status)
+    finally:
+        telemetry.close()
+        if audit is not None:
+            audit.close()
+    require_data(status)
+    logger.info(
+        "the pipeline alone: %.1f events/s after the first steps, of which it waited %.1f s for data",
+        loop.pace.events_per_s,
+        feed.waits.get_s,
+    )
+    return status

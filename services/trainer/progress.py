@@ -1,0 +1,63 @@
+"""How far training is: plan, step, seconds, position in the stream. The part of a checkpoint that needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from common.errors import BadInputError
+from services.trainer.stream.position import StreamPosition
+
+NEW_PLAN_REMEDY = (
+    "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
+    "begin this plan, or --fresh to start anew"
+)
+
+
+class Progress:
+    """Mutable: the loop moves it on, a checkpoint holds it."""
+
+    def __init__(self, plan_hash: str, *, lanes: int = 1) -> None:
+        self.plan_hash = plan_hash
+        self.step = 0
+        self.seconds = 0.0
+        """Training time over all restarts."""
+        self.position = StreamPosition.start(lanes)
+        self.audit_bytes: tuple[int, ...] = ()
+        """Of each rank's file."""
+        self.shown: tuple[str, ...] = ()
+        """Metrics of the status file."""
+
+    def checkpoint(self, config_json: str) -> dict[str, Any]:
+        """The content of a checkpoint."""
+        return {
+            "plan_hash": self.plan_hash,
+            "step": self.step,
+            "seconds": self.seconds,
+            "position": self.position.model_dump_json(),
+            "audit_bytes": list(self.audit_bytes),
+            "config": config_json,
+        }
+
+    def restore(self, checkpoint: Mapping[str, Any], *, accept_new_plan: bool) -> None:
+        """Go on from a checkpoint.
+
+        Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` the stream begins anew, and what
+        was trained so far still counts.
+        """
+        self.step = checkpoint["step"]
+        self.seconds = checkpoint["seconds"]
+        num_lanes = len(self.position.lanes)
+        try:
+            self.position = StreamPosition.model_validate_json(checkpoint["position"])
+        except ValidationError:
+            raise BadInputError(
+                f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
+            ) from None
+        self.audit_bytes = tuple(checkpoint["audit_bytes"])
+        if checkpoint["plan_hash"] != self.plan_hash:
+            if not accept_new_plan:
+                raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
+            self.position = StreamPosition.start(num_lanes).model_copy(update={"counters": self.position.counters})

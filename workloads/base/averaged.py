@@ -1,0 +1,33 @@
+"""Exponential moving average (EMA) of a network's weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class AveragedWeights(Generic[Network]):
+    """A network and the running mean of its weights, arXiv:1806.04498."""
+
+    def __init__(self, latest: Network, decay: float) -> None:
+        """``decay`` 0: no average, the copy follows the network."""
+        self.latest = latest
+        self.average: Network = copy.deepcopy(latest).requires_grad_(False)
+        self._decay = decay
+        self._pairs: tuple[list[Tensor], list[Tensor]] = list(self.average.parameters()), list(latest.parameters())
+
+    @property
+    def used(self) -> Network:
+        """The network for validation and use: the average, if there is one."""
+        return self.average if self._decay > 0 else self.latest
+
+    def update(self, num_updates: int) -> None:
+        """Move the mean on, after that many updates in all; short at first, to forget the random start."""
+        decay = min(self._decay, num_updates / (num_updates + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(*self._pairs, 1 - decay)
