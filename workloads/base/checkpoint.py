@@ -41,10 +41,10 @@ def why_unreadable(error: Exception) -> str:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    import torch  # seconds: a trainer that only counts needs none
+
     if path.suffix == ".json":
         raise BadInputError(f"{path}: of a run that only counted events (--model none), it has no weights")
-    import torch  # takes seconds, and a trainer that only counts needs none
-
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way

@@ -23,6 +23,7 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.telemetry.telemetry import Telemetry
+from workloads.base.checkpoint import read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,6 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
 def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool) -> Progress:
     """The progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
-        from workloads.base.checkpoint import read_checkpoint  # torch, for the name of the model in the error
-
         require_model(read_checkpoint(weights), config)
     progress = Progress(plan_hash, lanes=config.stream.lanes)
     latest = checkpoints.latest()

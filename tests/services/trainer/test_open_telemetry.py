@@ -34,7 +34,7 @@ def make_config(**trainer: Any) -> Config:
 def run_steps(run_dir: Path, config: Config, last: int, *, first: int = 1) -> None:
     """Train the toy from step ``first`` on, as the loop does."""
     task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
-    state = TrainState(task, CPU, "plan")
+    state = TrainState(task, CPU, "plan", headline="w_gap")
     state.step = first - 1
     panel = WganPanel(task, config.seed)
     telemetry = open_telemetry(run_dir, config, state, panel, config.model_dump_json(), read_validation_events)
@@ -91,8 +91,8 @@ def test_without_events_there_is_no_block(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_not_the_first_has_a_status_file_and_nothing_else(tmp_path: Path) -> None:
     config = make_config(validation={"events": 30, "every": 1}, wandb={"mode": "offline"})
-    task = WganTask(config.trainer.wgan, StepContext(CPU, 1))
-    state = TrainState(task, CPU, "plan")
+    task = WganTask(config.trainer.wgan, StepContext(CPU, seed=1))
+    state = TrainState(task, CPU, "plan", headline="w_gap")
     panel, settings = WganPanel(task, 0), config.model_dump_json()
     telemetry = open_telemetry(tmp_path, config, state, panel, settings, read_validation_events, rank=2)
     metrics = task.step(toy_batch(30))

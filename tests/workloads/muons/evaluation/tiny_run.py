@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.tensorboard import SummaryWriter
 
 from common.tensorboard_names import TENSORBOARD_FOLDER
 from services.config.root import Config
 from services.trainer.state import TrainState
-from services.trainer.telemetry.tensorboard_sink import SummaryWriter
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from workloads.base.context import StepContext
