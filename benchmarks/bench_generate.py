@@ -42,7 +42,7 @@ from torch import Tensor
 from workloads.muons.generation.load import load_trained
 from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.simulated import simulated_primaries
-from workloads.muons.generation.stream import CHUNK_EVENTS, CountRule, Generated, generate
+from workloads.muons.generation.stream import CHUNK_EVENTS, CountRule, GeneratedEvents, generate
 from workloads.muons.generation.write import BundleWriter
 from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.wgan.config import WganConfig
@@ -158,7 +158,7 @@ def measure(sampler: WganSampler, num_events: int, repeats: int, folder: Path) -
     """(wall, CPU) of each case and repeat."""
     primaries: list[Primaries] = list(simulated_primaries("bench", num_events, "vertical", 0))
 
-    def events() -> Iterator[Generated]:
+    def events() -> Iterator[GeneratedEvents]:
         return generate(primaries, sampler, SAMPLED, "vertical", 0)
 
     def write() -> None:

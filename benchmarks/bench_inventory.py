@@ -38,7 +38,7 @@ from common.plan import Blocks, Footer, RowGroup, SlotCapacity, SourceFile, Stag
 from common.schema import MUONS
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
-from services.fetcher.inventory.ranges import Range, make_ranges
+from services.fetcher.inventory.ranges import InputRange, make_ranges
 from tests.federation.listing import multistatus
 
 FILES = 1_000
@@ -127,7 +127,7 @@ class Canned:
         return parse_listing(body, path, raw_names=True)
 
 
-def all_ranges(num_ranges: int) -> list[Range]:
+def all_ranges(num_ranges: int) -> list[InputRange]:
     return make_ranges([TEMPLATE], f"0:{(num_ranges - 1) * FILES}:{FILES}")
 
 

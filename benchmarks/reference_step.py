@@ -52,33 +52,55 @@ class ReferenceStep:
         real = standardise.features(muons)
         counts = microbatch.offsets_E1.diff()
         event_P = torch.repeat_interleave(torch.arange(len(counts), device=self._device), counts)
-        present = counts > 0
         real = real[_sorted(real[:, 0], event_P)]
         metrics: dict[str, float] = {}
-
         for _ in range(self._config.critic_steps):
-            mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
-            with torch.no_grad():
-                fake = self._fake(conditions, counts, event_P, random)
-            real_E = self._score(real, conditions, counts, event_P)[present]
-            fake_E = self._score(fake, conditions, counts, event_P)[present]
-            metrics["w_gap"] = (real_E - fake_E).mean().item()
-            loss = (self._saturate(fake_E) - self._saturate(real_E)).mean()
-            metrics["c_loss"] = loss.item()
+            metrics |= self._update_critic(real, conditions, counts, event_P, random)
+        metrics |= self._update_generator(real, conditions, counts, event_P, random)
 
-            fake = fake[_sorted(fake[:, 0], event_P)]
-            between = (mix * real + (1 - mix) * fake).requires_grad_(True)
-            score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
-            (slope,) = torch.autograd.grad(score, between, create_graph=True)
-            square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, slope.square().sum(1))
-            norm = (counts * square + 1e-12).sqrt()[present]
-            metrics["gp_norm"] = norm.mean().item()
-            loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
-            self._critic.zero_grad()
-            loss.backward()
-            metrics["critic_grad_norm"] = _norm(self.networks.critic)
-            self._critic.step()
+        loss = self.networks.count_head.loss(conditions, counts) / len(counts)
+        metrics["m_loss"] = loss.item()
+        self._count.zero_grad()
+        loss.backward()
+        self._count.step()
+        self._steps += 1
+        return metrics
 
+    def _update_critic(
+        self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
+    ) -> dict[str, float]:
+        """One step of the critic."""
+        metrics: dict[str, float] = {}
+        present = counts > 0
+        mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
+        with torch.no_grad():
+            fake = self._fake(conditions, counts, event_P, random)
+        real_E = self._score(real, conditions, counts, event_P)[present]
+        fake_E = self._score(fake, conditions, counts, event_P)[present]
+        metrics["w_gap"] = (real_E - fake_E).mean().item()
+        loss = (self._saturate(fake_E) - self._saturate(real_E)).mean()
+        metrics["c_loss"] = loss.item()
+
+        fake = fake[_sorted(fake[:, 0], event_P)]
+        between = (mix * real + (1 - mix) * fake).requires_grad_(True)
+        score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
+        (slope,) = torch.autograd.grad(score, between, create_graph=True)
+        square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, slope.square().sum(1))
+        norm = (counts * square + 1e-12).sqrt()[present]
+        metrics["gp_norm"] = norm.mean().item()
+        loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
+        self._critic.zero_grad()
+        loss.backward()
+        metrics["critic_grad_norm"] = _norm(self.networks.critic)
+        self._critic.step()
+        return metrics
+
+    def _update_generator(
+        self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
+    ) -> dict[str, float]:
+        """One step of the generator and of its averaged weights."""
+        metrics: dict[str, float] = {}
+        present = counts > 0
         torch.rand(len(counts), device=self._device, generator=random)  # the shipped step draws it here too
         fake = self._fake(conditions, counts, event_P, random)
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
@@ -86,7 +108,7 @@ class ReferenceStep:
         metrics["g_loss"] = loss.item()
         if self._config.energy_score_weight > 0:
             other = self._fake(conditions, counts, event_P, random)
-            spread = standardise.feature_spread_F[0]
+            spread = self.networks.standardise.feature_spread_F[0]
             score = _energy_score(fake, other, real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
             loss = loss + self._config.energy_score_weight * score
@@ -100,13 +122,6 @@ class ReferenceStep:
                 self.networks.averaged.average.parameters(), self.networks.generator.parameters(), strict=True
             ):
                 mean.mul_(decay).add_(latest, alpha=1 - decay)
-
-        loss = self.networks.count_head.loss(conditions, counts) / len(counts)
-        metrics["m_loss"] = loss.item()
-        self._count.zero_grad()
-        loss.backward()
-        self._count.step()
-        self._steps += 1
         return metrics
 
     def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator) -> Tensor:

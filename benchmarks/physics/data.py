@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.physics.spec import CORSIKA_FILE, Source
 from workloads.base.batch import Batch, Microbatch
-from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.simulator import muons
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import Primaries, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
 from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
 
 Int64 = npt.NDArray[np.int64]
@@ -55,9 +55,9 @@ class Rows:
         from_P = np.repeat(first_E - (np.cumsum(counts_E) - counts_E), counts_E) + np.arange(counts_E.sum())
         return Rows(self.primary_E4[index_E], counts_E, self.muons_P3[from_P], self.shower_E[index_E])
 
-    def bundles(self) -> Bundles:
+    def bundles(self) -> BundleArrays:
         """For the metrics."""
-        return Bundles.of(self.counts_E, self.muons_P3)
+        return BundleArrays.of(self.counts_E, self.muons_P3)
 
 
 def batches(source: Source, seed: int, batch_events: int) -> Iterator[Batch]:
@@ -79,7 +79,7 @@ def batches(source: Source, seed: int, batch_events: int) -> Iterator[Batch]:
         left = rows.taken(np.arange(whole * batch_events, len(rows)))
 
 
-def validation(source: Source, num_events: int) -> tuple[Sample, Bundles | None]:
+def validation(source: Source, num_events: int) -> tuple[Sample, BundleArrays | None]:
     """Events, and a second draw for the same primaries, independent of the first: what is a perfect generator's.
 
     Whatever a run's seed, the events are the same. In showers, all rows of a shower are drawn again together.
@@ -108,7 +108,7 @@ def validation(source: Source, num_events: int) -> tuple[Sample, Bundles | None]
 
 def redrawn(rows: Rows, config: SimulatorConfig, rng: np.random.Generator, *, empties: bool) -> Rows:
     """New muons for the same primaries; without ``empties``, drawn until there is at least one."""
-    primaries = Primaries.from_columns(rows.primary_E4, config)
+    primaries = SimulatedPrimaries.from_columns(rows.primary_E4, config)
     if empties:
         drawn = muons.simulate(primaries, config, rng)
         return Rows(rows.primary_E4, drawn.counts_E, drawn.muons_P3, rows.shower_E)
@@ -118,7 +118,9 @@ def redrawn(rows: Rows, config: SimulatorConfig, rng: np.random.Generator, *, em
         # A primary with one chance in 1e5 is rare but does occur: the fewer are missing, the more tries for each.
         tries = max(1, _ATTEMPTS_AT_A_TIME // len(missing_E))
         of_try = np.repeat(missing_E, tries)
-        drawn = muons.simulate(Primaries(*(column[of_try] for column in vars(primaries).values())), config, rng)
+        drawn = muons.simulate(
+            SimulatedPrimaries(*(column[of_try] for column in vars(primaries).values())), config, rng
+        )
         hit = drawn.counts_E.reshape(-1, tries) > 0
         some = hit.any(1)
         first_hit = np.flatnonzero(some) * tries + hit.argmax(1)[some]
@@ -158,7 +160,7 @@ def _independent(config: SimulatorConfig, num_events: int, rng: np.random.Genera
     return Rows(drawn.primary_E4, drawn.counts_E, drawn.muons_P3, np.arange(num_events))
 
 
-def _of_showers(showers: Primaries, config: SimulatorConfig, rng: np.random.Generator) -> Rows:
+def _of_showers(showers: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> Rows:
     drawn = simulate_showers(showers, shower_depths_m(DEPTHS_A_SHOWER, config), config, rng)
     shower_E = np.repeat(np.arange(len(showers)), DEPTHS_A_SHOWER)
     return Rows(drawn.primary_E4, drawn.counts_E, drawn.muons_P3, shower_E)

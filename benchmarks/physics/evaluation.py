@@ -18,7 +18,7 @@ from benchmarks.physics.data import validation
 from benchmarks.physics.models import make_model
 from benchmarks.physics.spec import BINS, CORSIKA_FILE, HISTOGRAMS, Run, Source
 from workloads.muons.generation.generator import MuonGenerator
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.evaluate import evaluate
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
@@ -70,7 +70,7 @@ def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], No
     }
 
 
-def generate(sampler: MuonGenerator, real: Sample, seed: int) -> tuple[Bundles, Float64 | None, float]:
+def generate(sampler: MuonGenerator, real: Sample, seed: int) -> tuple[BundleArrays, Float64 | None, float]:
     """An event for each primary; the PIT of the real counts, if the model has a distribution; CPU seconds it took."""
     random = torch.Generator().manual_seed(seed)
     uniform = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ def generate(sampler: MuonGenerator, real: Sample, seed: int) -> tuple[Bundles, 
         if cdf is not None:
             below_E, up_to_E = (one.numpy() for one in cdf)
             pits.append(below_E + uniform.random(len(below_E)) * (up_to_E - below_E))
-    return Bundles.of(np.concatenate(counts), np.concatenate(muons)), np.concatenate(pits) if pits else None, cpu_s
+    return BundleArrays.of(np.concatenate(counts), np.concatenate(muons)), np.concatenate(pits) if pits else None, cpu_s
 
 
 def _nll(sampler: MuonGenerator, real: Sample, source: Source) -> dict[str, float]:
@@ -111,12 +111,12 @@ def _nll(sampler: MuonGenerator, real: Sample, source: Source) -> dict[str, floa
 
 def _copies(sample: Sample, times: int) -> Sample:
     """The same events several times. A shower stays one shower."""
-    columns = [getattr(sample.bundles, field.name) for field in fields(Bundles)]
-    copied = Bundles(*(np.tile(column, times) for column in columns))
+    columns = [getattr(sample.bundles, field.name) for field in fields(BundleArrays)]
+    copied = BundleArrays(*(np.tile(column, times) for column in columns))
     return Sample(np.tile(sample.primary_E4, (times, 1)), np.tile(sample.shower_E, times), copied)
 
 
-def _histograms(bundles: Bundles) -> dict[str, list[float]]:
+def _histograms(bundles: BundleArrays) -> dict[str, list[float]]:
     """Parts of all in fixed bins, beyond the ends in the last ones; and the mean lg r in bins of lg E."""
     finite, _ = bundles.finite()
     features = finite.features

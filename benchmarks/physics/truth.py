@@ -11,7 +11,7 @@ from scipy.stats import nbinom, poisson
 
 from benchmarks.physics.spec import Source
 from workloads.muons.metrics.bundles import Float64, Int64
-from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.multiplicity import expect
 
 _NODES = 96
@@ -29,7 +29,7 @@ def mean_nll(primary_E4: Float64, counts_E: Int64, source: Source) -> float:
 def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Float64:
     """ln p(N | primary) of independent rows. (E, 4), (E,) -> (E,)."""
     config = source.config
-    primaries = Primaries.from_columns(primary_E4, config)
+    primaries = SimulatedPrimaries.from_columns(primary_E4, config)
     truth = expect(primaries, config)
     mean_E = np.maximum(truth.mean_E, _LEAST_MEAN)
     if config.fluctuation == "poisson":

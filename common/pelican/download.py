@@ -32,7 +32,7 @@ _PROGRESS_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Report:
+class DownloadReport:
     """How a download went."""
 
     attempts: tuple[Attempt, ...]
@@ -58,7 +58,7 @@ async def download(
     size_bytes: int,
     checksum: str = "",
     received: Callable[[int], float] = lambda num_bytes: 0.0,
-) -> Report:
+) -> DownloadReport:
     """Fetch ``path`` into ``part``, which may hold its beginning already; the caller renames it.
 
     ``received`` hears of every piece that arrives and says how many seconds to pause. Raises NotFoundError,
@@ -109,7 +109,7 @@ class _Transfer:
     def close(self) -> None:
         os.close(self._fd)
 
-    async def run(self) -> Report:
+    async def run(self) -> DownloadReport:
         started_s, resumed = time.monotonic(), self._have
         fruitless = 0
         while fruitless < ROUNDS:
@@ -119,7 +119,7 @@ class _Transfer:
             for server in self._federation.in_order(sources):
                 if await self._try(server, sources):
                     seconds = time.monotonic() - started_s
-                    return Report(tuple(self._attempts), seconds, resumed, self._checksum)
+                    return DownloadReport(tuple(self._attempts), seconds, resumed, self._checksum)
             # Servers that break off each time still bring it home, a piece at a time.
             fruitless = 0 if self._have >= self._most + _PROGRESS_BYTES else fruitless + 1
             self._most = max(self._most, self._have)

@@ -16,7 +16,7 @@ from common.errors import TransientError
 from common.pelican.client import Federation, TokenSource, open_session
 from common.pelican.config import PelicanConfig
 from common.pelican.director import Sources
-from common.pelican.download import Report, download
+from common.pelican.download import DownloadReport, download
 from common.pelican.limits import Bandwidth, Concurrency
 from common.pelican.listing import OnProgress, expand
 from common.pelican.url import PelicanUrl
@@ -64,7 +64,7 @@ class PelicanThread:
         federation = str(place.at(""))  # once: there may be millions
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
-    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> Report:
+    def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> DownloadReport:
         """See download.download(). Blocks until it is this one's turn, and through."""
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
@@ -115,7 +115,7 @@ class PelicanThread:
         for _ in range(_FAREWELL_TURNS):
             await asyncio.sleep(0)  # the transports' own ends
 
-    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> Report:
+    async def _download(self, place: PelicanUrl, part: Path, size_bytes: int, checksum: str) -> DownloadReport:
         async with self._room:
             await self._room.wait_for(lambda: self._running < self._concurrency.target)
             self._running += 1

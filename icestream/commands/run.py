@@ -31,7 +31,7 @@ from common.user_path import user_path
 if TYPE_CHECKING:
     from common.status import TrainerStatus
     from services.config.root import Config
-    from services.supervisor.supervisor import Outcome
+    from services.supervisor.supervisor import SessionOutcome
 
 OWN_CONTENTS = (
     "config.json",
@@ -281,7 +281,7 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
     )
 
 
-def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) -> Outcome:
+def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) -> SessionOutcome:
     from rich.console import Console
 
     from services.supervisor.environment import secrets_allowed
@@ -317,7 +317,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
             outputs.close()
 
 
-def _finish(run_dir: Path, outcome: Outcome, status: TrainerStatus | None) -> int:
+def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None) -> int:
     """Write and show the summary; the exit code of the command."""
     from common.summary import build_summary, summary_lines, write_summary
 

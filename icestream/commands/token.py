@@ -118,7 +118,7 @@ async def get_tokens(
     issuer_of: IssuerLookup | None = None,
 ) -> None:
     """Get, store and describe one token for each federation."""
-    from common.pelican.tokens.acquire import Wanted, acquire, wanted_scopes, who_grants
+    from common.pelican.tokens.acquire import TokenRequest, acquire, wanted_scopes, who_grants
     from common.pelican.tokens.oauth import open_session
     from common.pelican.tokens.scopes import federation_of, needs
     from common.pelican.tokens.store import token_folder
@@ -133,7 +133,7 @@ async def get_tokens(
             if generation.base_path:  # the director knows better than the configuration
                 again = needs(inputs, outputs, storage_prefix=generation.base_path)
                 need = next(other for other in again if other.federation == need.federation)
-            wanted = Wanted(wanted_scopes(need, generation, scope), generation.issuer, config.client_id)
+            wanted = TokenRequest(wanted_scopes(need, generation, scope), generation.issuer, config.client_id)
             click.echo(f"{need.federation}: asking {generation.issuer} for {' '.join(map(str, wanted.need.scopes))}")
             path, stored = await acquire(session, wanted, token_folder(os.environ), show=_show_code)
             click.echo(f"stored in {path}: {stored.claims.describe(time.time())}")

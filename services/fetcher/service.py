@@ -9,24 +9,22 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
-from common.files.inputs import expand, local_path
-from common.files.local_name import name_of
+from common.files.inputs import expand
 from common.files.remotes import Remotes
-from common.metrics import Rate, Shares
-from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
-from common.redact import shown
 from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config.root import Config
+from services.fetcher.commit_requests import CommitRequests
 from services.fetcher.dispatcher import (
     Action,
     Dispatcher,
@@ -41,19 +39,15 @@ from services.fetcher.dispatcher import (
     State,
 )
 from services.fetcher.exporter import Exporter
-from services.fetcher.hops import Hops, Queues
-from services.fetcher.inventory.claims import Claims
+from services.fetcher.failure_budget import FailureBudget
+from services.fetcher.inventory.claims import PendingTrainers
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
 from services.fetcher.inventory.range_listing import RangeListing
 from services.fetcher.inventory.ranges import make_ranges
-from services.fetcher.scaling import DecoderScaling, Load
-from services.fetcher.staging.cache import Cache
-from services.fetcher.staging.inspection import Inspection
-from services.fetcher.staging.stage import Stage
-from services.fetcher.staging.stage_ahead import StageAhead
-from services.fetcher.staging.stage_pool import StagePool
+from services.fetcher.monitor import Monitor
+from services.fetcher.planner import Planner
 
 if TYPE_CHECKING:
     from common.pelican.listing import Progress
@@ -67,15 +61,6 @@ _LOCK_S = 2.0
 _LET_GO_S = 60.0
 """How long a trainer may take to see that a fetcher is gone: a step, an evaluation."""
 _LINGER_S = 5.0
-_LOOK_AHEAD_BLOCKS = 10_000
-_REQUEST_S = 1.0
-"""Pause between two requests for a checkpoint that frees disk space."""
-_REQUEST_AT_WORK_S = 10.0
-"""The same while the trainer has data: each checkpoint costs it something."""
-_USELESS_ANSWERS = 3
-"""So many in a row at the same place, and a checkpoint is no help."""
-"""Blocks in which files are looked for that a former fetcher left on disk."""
-_BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 
 
 def _until_former_peers_let_go(run_dir: Path) -> Wait:
@@ -96,14 +81,29 @@ def _until_former_peers_let_go(run_dir: Path) -> Wait:
     return wait_and_tell
 
 
+def _remove_unfinished_outliers(run_dir: Path) -> None:
+    """Delete the files of decoders that were killed while they wrote."""
+    for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
+    return Dispatcher(
+        slots=config.stream.slots,
+        plan_hash=plan_hash,
+        max_unit_deaths=config.fetcher.max_unit_deaths,
+        stall_timeout_s=config.fetcher.stall_timeout_s,
+        lanes=config.stream.lanes,
+    )
+
+
 class FetcherService:
     """One run's fetcher: see the module. Use run()."""
 
     def __init__(self, run_dir: Path, config: Config) -> None:
         self._run_dir = run_dir
         self._config = config
-        self._started_s = time.monotonic()
-        self._listed = ""
+        started_s = time.monotonic()
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
@@ -115,60 +115,51 @@ class FetcherService:
         stream = config.stream
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
-        self._blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
+        blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         with contextlib.ExitStack() as undo:
             undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service made again
             self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
-            self._inventory = Inventory(self._ledger, ranges, self._blocks)
+            self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
         self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
-        self._claims = Claims(self._inventory)
+        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher)
+        self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
-        for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):  # of decoders that were killed while they wrote
-            part.unlink(missing_ok=True)
-        self._capacity = capacity
-        self._ahead = StageAhead(
-            self._blocks,
-            self._inventory.staged_bytes,
-            budget_bytes=config.fetcher.disk_budget_bytes,
-            blocks_ahead=config.fetcher.blocks_ahead,
-        )
+        _remove_unfinished_outliers(run_dir)
         # First of what grows with the slots: it may refuse.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
-        self._dispatcher = Dispatcher(
-            slots=stream.slots,
-            plan_hash=self._hash,
-            max_unit_deaths=config.fetcher.max_unit_deaths,
-            stall_timeout_s=config.fetcher.stall_timeout_s,
-            lanes=stream.lanes,
-        )
+        self._dispatcher = _dispatcher_for(config, self._hash)
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
-        self._listen = self._transport.listen(partial(slot_bytes_needed, workload))
+        listen = self._transport.listen(partial(slot_bytes_needed, workload))
         # After the sockets: a second fetcher of this run is told what it is, not that the cache is in use.
-        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
-        self._inspection = Inspection(config.workload, config.source, stream)
-        self._stage = Stage(self._cache, workload, stream, capacity, self._remotes.fetch, self._inspection)
-        self._pool = StagePool(self._stage, config.fetcher.transfers)
-        self._transport.watch(self._pool.wake_fd)
+        self._planner = Planner(
+            run_dir,
+            config,
+            capacity,
+            blocks,
+            inventory=self._inventory,
+            ledger=self._ledger,
+            budget=self._budget,
+            fetch=self._remotes.fetch,
+        )
+        self._transport.watch(self._planner.pool.wake_fd)
         self._lister = Lister(partial(expand, remotes=self._remotes))
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
-        self._next_k = 0
-        self._newest_bad = ""
-        self._commit_asked = False
-        self._committed_by: dict[str, tuple[m.Cursor, ...]] = {}
-        self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
-        self._useless_answers = 0
-        self._next_request_s = 0.0
-        self._files_planned = 0
-        self._events_planned = 0
         self._ended = False
-        self._done_before = 0
-        self._decoded = Rate()
-        self._received = Rate()
-        self._stalls = Shares()
-        self._hops = Hops()
-        self._scaling = DecoderScaling(self._most_decoders()) if config.local.decoders == "auto" else None
+        self._requests = CommitRequests(config.fetcher.disk_budget_gib)
+        self._monitor = Monitor(
+            config,
+            started_s,
+            dispatcher=self._dispatcher,
+            inventory=self._inventory,
+            ledger=self._ledger,
+            listing=self._listing,
+            planner=self._planner,
+            remotes=self._remotes,
+            arena_bytes=self._arena.size_bytes,
+            listen=listen,
+        )
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""
@@ -193,8 +184,8 @@ class FetcherService:
             self._collect_staged()
             self._stage_more()
             now_s = time.monotonic()
-            self._act(self._dispatcher.tick(now_s, staging_full=self._ahead.is_full))
-            self._hops.tick(now_s, self._queues())
+            self._act(self._dispatcher.tick(now_s, staging_full=self._planner.ahead.is_full))
+            self._monitor.tick(now_s, self._current_block())
             if now_s - status_s > _STATUS_S:
                 status_s = now_s
                 self._write_status()
@@ -209,12 +200,10 @@ class FetcherService:
         self._ledger.close()
         self._lock.close()
         self._arena.close()
-        self._cache.stop()
+        self._planner.stop()
         self._remotes.close()  # before who waits for it
-        self._inspection.close()  # likewise
-        self._pool.close()
         self._lister.close()
-        self._cache.close()
+        self._planner.close()
 
     # -------------------------------------------------------------- actions
 
@@ -231,24 +220,20 @@ class FetcherService:
                         logger.warning("decoder %s can't be killed from here; its slots wait for its end", peer)
                         self._act(self._dispatcher.fence_failed(peer))
                 case Replan(cursor):
-                    self._next_k = cursor.block_first_unit
-                    self._restart_at(cursor.block)
+                    self._planner.restart(cursor)
                 case Restage(files):
-                    for file in files:
-                        logger.warning("%s is gone from the disk; fetching it again", self._name(file))
-                        self._submit(file)
+                    self._planner.restage(files)
                 case Evict(before_block):
-                    self._delete(self._ahead.evict(before_block))
-                    self._note_place(before_block)
+                    self._planner.evict(before_block)
                 case Quarantine(bad):
                     for one in bad:
-                        self._quarantine(one)
+                        self._budget.quarantine(one)
                 case Remember(files):
-                    self._remember_bad(files)
+                    self._budget.remember(files)
                 case EndRun():
                     self._ended = True
                     if self._dispatcher.units.ended and not self._dispatcher.units_ahead:
-                        self._delete(self._ahead.evict(self._ahead.next_to_plan))
+                        self._planner.evict_planned()
 
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
@@ -257,48 +242,24 @@ class FetcherService:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
                 "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
-                + (f"; the newest quarantined: {self._newest_bad}" if self._newest_bad else "")
+                + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
 
     def _note(self, peer: str, message: m.Message) -> None:
         """What the service itself has to do with a message."""
         match message:
-            case m.Committed(cursors) if self._commit_asked:
-                self._committed_by[peer] = cursors
-                if self._committed_by.keys() >= set(self._dispatcher.trainers):  # no lane's files can go before
-                    self._judge_answer()
+            case m.Committed(cursors):
+                self._requests.committed(
+                    peer, cursors, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
+                )
             case m.Want():
-                self._useless_answers = 0  # it got further
+                self._requests.wanted()
             case m.Attach():
-                self._commit_asked, self._useless_answers = False, 0
+                self._requests.attached()
                 for former in self._dispatcher.trainers:
                     # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
                     if former != peer and not self._transport.is_connected(former):
                         self._act(self._dispatcher.lose(former))
-
-    def _judge_answer(self) -> None:
-        """All trainers have committed since they were asked. One answer may be of a checkpoint that was due anyway, or
-        of a time when data was still to be trained: several in a row at the same place say that nothing moves."""
-        answer = tuple(sorted(self._committed_by.items()))
-        moved = answer != self._last_answer or self._dispatcher.units_ahead > 0
-        self._useless_answers = 0 if moved else self._useless_answers + 1
-        self._last_answer, self._commit_asked = answer, False
-
-    def _quarantine(self, bad: m.Quarantined) -> None:
-        logger.error("quarantined: %s", bad.reason)
-        self._newest_bad = bad.reason
-        self._ledger.quarantine(bad)
-        num_bad = self._ledger.num_bad_files()
-        allowed = self._config.fetcher.bad_files_allowed(self._inventory.num_files)
-        if self._config.fetcher.strict:
-            raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")
-        if num_bad > allowed:
-            raise BadInputError(
-                f"{num_bad} bad files, fetcher.max_bad_files = {self._config.fetcher.max_bad_files} allows {allowed}; "
-                f"the newest: {bad.reason}"
-            )
-        if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
-            raise BadInputError(f"no file is usable: {bad.reason}")
 
     # -------------------------------------------------------------- staging and planning
 
@@ -317,120 +278,36 @@ class FetcherService:
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
             return  # where to begin is the trainer's cursor
-        begun = self._ahead.begin(self._current_block())
-        self._delete(begun.give_up)
-        for file in begun.stage:
-            source = self._inventory.source(file)
-            bad = self._ledger.whole_file(file)
-            if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
-                path = str(self._stage.path(source))
-                self._ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
-                continue
-            self._submit(file)
+        self._planner.stage_more(self._current_block())
         self._plan_complete_blocks()
-        if self._ahead.waits_for_eviction and self._dispatcher.starved:
+        if self._planner.ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
 
     def _current_block(self) -> int:
         """The block that is being dealt out."""
         units, k = self._dispatcher.units.planned, self._dispatcher.lanes.furthest_k
-        return units[k].block if k in units else self._ahead.next_to_plan
-
-    def _submit(self, file: int) -> None:
-        self._pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
-
-    def _name(self, file: int) -> str:
-        return shown(self._inventory.source(file).url)
-
-    def _remember_bad(self, files: Sequence[int]) -> None:
-        """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
-        for file in files:
-            if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
-                self._ledger.quarantine(
-                    m.Quarantined(file, -1, 0, f"{self._name(file)}: quarantined before the restart")
-                )
+        return units[k].block if k in units else self._planner.ahead.next_to_plan
 
     def _collect_staged(self) -> None:
-        for staged in self._pool.collect():
-            if staged.footer is None:
-                self._quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
-            elif self._ledger.footer(staged.file) is None:
-                self._ledger.keep_footer(staged.file, staged.footer)
-            if not self._ahead.add(staged):
-                self._delete([staged.file])
-            self._act(self._dispatcher.restaged(staged.file))
+        for file in self._planner.collect():
+            self._act(self._dispatcher.restaged(file))
 
     def _plan_complete_blocks(self) -> None:
-        while not self._dispatcher.plan_is_long and (taken := self._ahead.take_block()) is not None:
-            block, staged = taken
-            units = plan_block(
-                block,
-                self._next_k,
-                self._blocks.epoch_of(block),
-                staged,
-                capacity=self._capacity,
-                stream=self._config.stream,
-                seed=self._config.seed,
-                source=self._inventory.source_of(block),
-            )
-            self._next_k += len(units)
-            self._files_planned += len(staged)
-            self._events_planned += sum(unit.rows for unit in units)
+        while not self._dispatcher.plan_is_long and (units := self._planner.plan_next_block()) is not None:
             self._act(self._dispatcher.add_units(units))
-        if self._ahead.ended and not self._dispatcher.units.ended:
+        if self._planner.ahead.ended and not self._dispatcher.units.ended:
             self._act(self._dispatcher.end_plan())
 
     def _ask_for_commit(self) -> None:
-        """The disk is full of files that the trainer has used but not committed: a checkpoint lets them go.
-
-        Raises BadInputError if the trainer's newest checkpoint did not help.
-        """
-        if self._useless_answers >= _USELESS_ANSWERS:
-            raise BadInputError(
-                f"fetcher.disk_budget_gib = {self._config.fetcher.disk_budget_gib:g} is too small: a batch needs "
-                "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
-            )
-        now_s = time.monotonic()
-        if not self._commit_asked and now_s >= self._next_request_s:
-            at_work = self._dispatcher.units.num(State.DELIVERED) > 0
-            self._next_request_s = now_s + (_REQUEST_AT_WORK_S if at_work else _REQUEST_S)
-            self._committed_by.clear()
-            for trainer in self._dispatcher.trainers:
-                self._commit_asked = True
-                self._transport.send(trainer, m.CommitRequest())
-
-    def _delete(self, files: Sequence[int]) -> None:
-        for file in files:
-            source = self._inventory.source(file)
-            if local_path(source.url) is None:
-                self._cache.drop(source)
-
-    def _note_place(self, before_block: int) -> None:
-        """For `icestream ranges`. A block that is committed twice may be told as needed the second time."""
-        self._done_before = max(self._done_before, before_block)
-        self._ledger.note_place(self._inventory.place_before(self._done_before))
-
-    def _restart_at(self, block: int) -> None:
-        """Go on from ``block``; of what a former fetcher or plan left on disk, keep what is needed next."""
-        self._done_before = block
-        pinned = self._cache.pinned()
-        found: dict[int, SourceFile] = {}
-        for later in range(block, block + _LOOK_AHEAD_BLOCKS):
-            if len(found) == len(pinned) or not self._blocks.is_known(later):
-                break
-            for file in self._blocks.files(later):
-                source = self._inventory.source(file)
-                if local_path(source.url) is None and name_of(source) in pinned:
-                    found[file] = source
-        for file in self._ahead.restart(block, found):
-            del found[file]
-        self._cache.drop_all_but(found.values())
+        at_work = self._dispatcher.units.num(State.DELIVERED) > 0
+        for trainer in self._requests.due(time.monotonic(), self._dispatcher.trainers, at_work=at_work):
+            self._transport.send(trainer, m.CommitRequest())
 
     def _note_listed(self, progress: Progress) -> None:
-        """Called in another thread."""
-        self._listed = f"{progress.directories} directories, {progress.files} files"
+        """Called in another thread, while a listing that run() began goes on."""
+        self._monitor.listed = f"{progress.directories} directories, {progress.files} files"
 
-    # -------------------------------------------------------------- the end, and what is told
+    # -------------------------------------------------------------- the end, and the status
 
     def _stop_peers(self) -> None:
         """Tell the decoders that the run is over, and give them a moment to see it."""
@@ -449,88 +326,9 @@ class FetcherService:
                     case Lost(peer):
                         self._dispatcher.lose(peer)
 
-    def _queues(self) -> Queues | None:
-        """The hops now; None before a trainer has said where to begin."""
-        dispatcher = self._dispatcher
-        if not dispatcher.attached_once:
-            return None
-        return Queues(
-            stall=dispatcher.stall,
-            staging_full=self._ahead.is_full,
-            staged=self._ahead.part_ahead(self._current_block()),
-            decoders=dispatcher.decoders.num_staying,
-            decoders_busy=dispatcher.decoders.num_busy,
-            slots=dispatcher.units.slots,
-            slots_filled=dispatcher.units.num(State.READY) + dispatcher.units.num(State.DELIVERED),
-            trainer_waits=dispatcher.trainer_waits,
-            prefetched=dispatcher.prefetched,
-        )
-
-    def _most_decoders(self) -> int:
-        """What local.decoders = "auto" may ask for. A decoder without a slot of its own would have nothing to do."""
-        cores = len(os.sched_getaffinity(0)) - 1  # one is left to the fetcher and the trainer
-        most = self._config.local.max_decoders or max(1, cores // self._config.decoder.threads)
-        return min(most, self._config.stream.slots)
-
-    def _scale_decoders(self, now_s: float, no_credit: float, idle: float) -> int:
-        """Decoders wanted, 0 if that is the user's affair; tells those that are too many to leave."""
-        if self._scaling is None:
-            return 0
-        load = Load(self._dispatcher.decoders.num_staying, no_credit, idle) if self._dispatcher.trainers else None
-        wanted = self._scaling.update(now_s, load)
-        for _ in range(self._dispatcher.decoders.num_staying - wanted if load is not None else 0):
-            self._act(self._dispatcher.retire())
-        return wanted
-
-    def _state(self) -> Literal["listing", "waiting for a trainer", "streaming", "finished"]:
-        if self._ended:
-            return "finished"
-        if not self._inventory.num_known:
-            return "listing"
-        return "streaming" if self._dispatcher.trainers else "waiting for a trainer"
-
     def _write_status(self) -> None:
-        dispatcher = self._dispatcher
-        now_s = time.monotonic()
-        stalls = self._stalls.update(now_s, dispatcher.stalled_s)
-        hops, batches_occupancy = self._hops.status(now_s)
-        wanted = self._scale_decoders(now_s, stalls["no_credit"], hops["leases"].wait_get_share)
-        worst = max(stalls, key=lambda reason: stalls[reason], default=None)
-        status = FetcherStatus(
-            state=self._state(),
-            pid=os.getpid(),
-            listen=self._listen,
-            uptime_s=now_s - self._started_s,
-            files_total=self._inventory.num_files * (self._config.epochs or 1),
-            ranges=len(self._inventory.ranges),
-            ranges_listed=self._inventory.num_known,
-            listing=self._listing.listing,
-            problem=self._listing.problem or self._pool.problem or self._dispatcher.problem,
-            listed=self._listed,
-            received_bytes=self._remotes.bytes_received,
-            received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
-            transfers=self._remotes.running,
-            files_planned=self._files_planned,
-            files_bad=self._ledger.num_bad_files(),
-            bytes_staged=self._ahead.bytes_held,
-            events_planned=self._events_planned,
-            units_planned=dispatcher.units.next_k,
-            units_leased=dispatcher.units.num(State.LEASED),
-            units_ready=dispatcher.units.num(State.READY),
-            units_delivered=dispatcher.units.num(State.DELIVERED),
-            slots=dispatcher.units.slots,
-            slots_free=len(dispatcher.units.free),
-            arena_bytes=self._arena.size_bytes,
-            decoders=len(dispatcher.decoders),
-            decoder_pids=tuple(int(peer.partition("-")[0]) for peer in dispatcher.decoders.names),
-            decoders_wanted=wanted,
-            decoders_lost=dispatcher.counts["decoders_lost"],
-            events_decoded=dispatcher.counts["events_decoded"],
-            events_decoded_per_s=self._decoded.update(now_s, dispatcher.counts["events_decoded"]),
-            stalled_s=dict(dispatcher.stalled_s),
-            stall_shares=stalls,
-            bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
-            hops=hops,
-            batches_occupancy=batches_occupancy,
-        )
+        status = self._monitor.status(time.monotonic(), ended=self._ended)
         write_status(self._run_dir, "fetcher", status)
+        if status.decoders_wanted and self._dispatcher.trainers:
+            for _ in range(self._dispatcher.decoders.num_staying - status.decoders_wanted):
+                self._act(self._dispatcher.retire())

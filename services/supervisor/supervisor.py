@@ -6,17 +6,14 @@ or the next look at the progress is due.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +23,11 @@ from common.process import PARENT_VARIABLE
 from common.status import FetcherStatus, TrainerStatus, read_status
 from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 from services.config.local import LocalConfig
+from services.supervisor.child import Child, how_it_ended
 from services.supervisor.environment import child_environment
 from services.supervisor.restart import Ended, Restart, RestartPolicy, UserError
+from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
+from services.supervisor.stopping import Stopping, StopStep, abandon
 from services.supervisor.trainer_group import (
     GROUP_END_S,
     cause_of,
@@ -40,8 +40,6 @@ FETCHER = "fetcher"
 TRAINER = "trainer"
 LOGS_FOLDER = "logs"
 INTERRUPTED_EXIT_CODE = 130
-UNKILLABLE_S = 10.0
-"""A process that has not ended so long after SIGKILL is in uninterruptible sleep."""
 FAREWELL_S = 10.0
 """How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
@@ -60,7 +58,7 @@ class Processes:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SessionOutcome:
     """How a session ended."""
 
     exit_status: ExitStatus
@@ -122,29 +120,29 @@ class Supervisor:
         self._group_ends_s = math.inf
         """Patience with the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
-        self._stop: _Stop | None = None
+        self._stop: Stopping | None = None
         self._interrupted_s: float | None = None
         self._exit_status: ExitStatus = "failed"
         self._exit_code = FAILED_EXIT_CODE
         self._error: str | None = None
 
     @property
-    def _decoders(self) -> tuple[_Child, ...]:
+    def _decoders(self) -> tuple[Child, ...]:
         return tuple(child for child in self._children.values() if service_of(child.name) == "decoder")
 
     @property
-    def _trainers(self) -> tuple[_Child, ...]:
+    def _trainers(self) -> tuple[Child, ...]:
         return tuple(child for child in self._children.values() if service_of(child.name) == TRAINER)
 
-    def _make_child(self, name: str) -> _Child:
+    def _make_child(self, name: str) -> Child:
         policy = RestartPolicy(self._local.restart_min_s, self._local.restart_max_s)
-        return _Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
+        return Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
 
-    def run(self) -> Outcome:
+    def run(self) -> SessionOutcome:
         """Start all, and return when the run has ended and no child is left."""
         began_s = time.monotonic()
         (self._run_dir / LOGS_FOLDER).mkdir(mode=0o700, exist_ok=True)
-        with _stop_signals() as received, self._selector:
+        with stop_signals() as received, self._selector:
             self._selector.register(received, selectors.EVENT_READ)
             try:
                 for child in self._children.values():
@@ -157,8 +155,8 @@ class Supervisor:
                         next_look_s = time.monotonic() + self._tick_s
                     self._turn(received, next_look_s)
             finally:
-                self._abandon()
-        return Outcome(
+                abandon(self._children.values(), self._local.stop_timeout_s)
+        return SessionOutcome(
             self._exit_status,
             self._exit_code,
             self._error,
@@ -172,7 +170,7 @@ class Supervisor:
         if self._stop is not None:
             due_s.append(self._stop.patience_ends_s)
         for key, _ in self._selector.select(max(0.0, min(due_s) - time.monotonic())):
-            if isinstance(key.data, _Child):
+            if isinstance(key.data, Child):
                 self._on_exit(key.data)
             else:
                 for number in received.recv(256):
@@ -193,7 +191,7 @@ class Supervisor:
             )
             child.leave_behind()
 
-    def _start(self, child: _Child) -> None:
+    def _start(self, child: Child) -> None:
         # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
         environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
@@ -205,7 +203,7 @@ class Supervisor:
         child.policy.started(time.monotonic())
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
-    def _restart(self, child: _Child) -> None:
+    def _restart(self, child: Child) -> None:
         self._start(child)
         if child.name == TRAINER:
             # It goes on from its checkpoint: whoever had nothing left to do is needed again.
@@ -228,7 +226,7 @@ class Supervisor:
         for _ in range(status.decoders_wanted - len(status.decoder_pids) - len(coming)):
             self._start(self._another_decoder())
 
-    def _another_decoder(self) -> _Child:
+    def _another_decoder(self) -> Child:
         """One that has left, or a new one."""
         for child in self._decoders:
             if not child.alive and child.due_s == math.inf:
@@ -239,7 +237,7 @@ class Supervisor:
         self._children[child.name] = child
         return child
 
-    def _on_exit(self, child: _Child) -> None:
+    def _on_exit(self, child: Child) -> None:
         self._selector.unregister(child.pidfd)
         exit_code = child.reap()
         if service_of(child.name) == TRAINER:
@@ -269,7 +267,7 @@ class Supervisor:
             case Restart():
                 self._schedule(child, verdict, exit_code, now_s)
 
-    def _end_of_group(self, exit_code: int) -> _Child | None:
+    def _end_of_group(self, exit_code: int) -> Child | None:
         """A trainer ended: whose end it was that ended all; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
@@ -279,7 +277,7 @@ class Supervisor:
         self._group_ends_s = math.inf
         return self._children[cause_of({child.name: child.exit_code for child in trainers})]
 
-    def _schedule(self, child: _Child, restart: Restart, exit_code: int, now_s: float) -> None:
+    def _schedule(self, child: Child, restart: Restart, exit_code: int, now_s: float) -> None:
         together = self._trainers if service_of(child.name) == TRAINER else (child,)
         for one in together:
             one.due_s = now_s + restart.after_s
@@ -287,7 +285,7 @@ class Supervisor:
                 one.policy.returns()  # a restart of all is one restart, counted with the first
         who = "all trainers start" if len(together) > 1 else "it starts"
         self._say(
-            f"{child.name} {_how_it_ended(exit_code)}; {who} again in {restart.after_s:g} s (its log: {child.log})"
+            f"{child.name} {how_it_ended(exit_code)}; {who} again in {restart.after_s:g} s (its log: {child.log})"
         )
 
     def _all_decoded(self) -> bool:
@@ -299,7 +297,7 @@ class Supervisor:
         status = read_status(self._run_dir, FETCHER, FetcherStatus)
         return status if status is not None and status.pid == self._children[FETCHER].pid else None
 
-    def _needed(self, ended: _Child) -> bool:
+    def _needed(self, ended: Child) -> bool:
         """Whether the run can't go on without it. A decoder may leave (retired by hand, say), but not the last."""
         return ended.name == FETCHER or not any(decoder.alive or decoder.due_s < math.inf for decoder in self._decoders)
 
@@ -313,7 +311,7 @@ class Supervisor:
             self._exit_status, self._exit_code = "finished", 0
             everyone = tuple(self._children.values())
             # A fetcher that died while it was told of the end, and was started again, waits for a trainer: it is asked.
-            self._begin_stop(_Step(everyone, None, FAREWELL_S), *self._stop_stream())
+            self._begin_stop(StopStep(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
             self._say("the trainer was told to stop by somebody else")
             self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
@@ -321,7 +319,7 @@ class Supervisor:
         else:
             self._fail(FAILED_EXIT_CODE, f"trainer: it ended without having finished (its state: {state})")
 
-    def _judge_stopped_trainer(self, trainer: _Child, exit_code: int) -> None:
+    def _judge_stopped_trainer(self, trainer: Child, exit_code: int) -> None:
         """The trainer ended after it was told to stop: did it do so cleanly?"""
         if self._exit_status != "interrupted":
             return  # It is not the cause: that stands already.
@@ -332,11 +330,11 @@ class Supervisor:
         elif exit_code == -signal.SIGKILL:
             self._say(f"{trainer.name} was killed; the run goes on from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
-            how = _how_it_ended(exit_code)
+            how = how_it_ended(exit_code)
             self._fail(FAILED_EXIT_CODE, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
-        if number not in _STOP_SIGNALS:
+        if number not in STOP_SIGNALS:
             return
         now_s = time.monotonic()
         if self._interrupted_s is None:
@@ -357,192 +355,19 @@ class Supervisor:
             self._say(f"stopping: {error}")
             self._begin_stop(self._stop_trainer(), *self._stop_stream())
 
-    def _stop_trainer(self) -> _Step:
-        return _Step(self._trainers, signal.SIGTERM)
+    def _stop_trainer(self) -> StopStep:
+        return StopStep(self._trainers, signal.SIGTERM)
 
-    def _stop_stream(self) -> tuple[_Step, _Step]:
-        return _Step((self._children[FETCHER],), signal.SIGTERM), _Step(self._decoders, signal.SIGTERM)
+    def _stop_stream(self) -> tuple[StopStep, StopStep]:
+        return StopStep((self._children[FETCHER],), signal.SIGTERM), StopStep(self._decoders, signal.SIGTERM)
 
-    def _begin_stop(self, *steps: _Step) -> None:
+    def _begin_stop(self, *steps: StopStep) -> None:
         for child in self._children.values():
             child.due_s = math.inf
-        self._stop = _Stop(steps, self._local.stop_timeout_s)
+        self._stop = Stopping(steps, self._local.stop_timeout_s)
 
     def _processes(self) -> Processes:
         restarts = dict.fromkeys(SERVICES, 0)
         for child in self._children.values():
             restarts[service_of(child.name)] += child.policy.restarts
         return Processes({child.name: child.pid for child in self._children.values() if child.alive}, restarts)
-
-    def _abandon(self) -> None:
-        """Leave no child behind. Only after an unexpected error is there one."""
-        alive = [child for child in self._children.values() if child.alive]
-        for child in alive:
-            child.send(signal.SIGTERM)
-        deadline_s = time.monotonic() + self._local.stop_timeout_s
-        for child in alive:
-            child.wait(deadline_s - time.monotonic())
-            child.kill()
-            child.reap() if child.wait(UNKILLABLE_S) else child.leave_behind()
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One stage of stopping: who has to be gone before the next. No signal: they are expected to end by themselves."""
-
-    members: tuple[_Child, ...]
-    number: signal.Signals | None
-    timeout_s: float = math.inf
-    """Patience with this step, if it is less than the general one."""
-
-
-class _Stop:
-    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed. A kill isn't trusted."""
-
-    def __init__(self, steps: Sequence[_Step], timeout_s: float) -> None:
-        self._steps = deque(steps)
-        self._timeout_s = timeout_s
-        self._step = _Step((), None)
-        self._killed = False
-        self.patience_ends_s = math.inf
-
-    def pursue(self, now_s: float) -> Sequence[_Child]:
-        """Take the steps that are due. Processes that were killed and do not end: nobody can do more."""
-        while True:
-            alive = [child for child in self._step.members if child.alive]
-            if alive and now_s < self.patience_ends_s:
-                return ()
-            if alive and self._killed:
-                return alive
-            if alive and self._step.number is not None:
-                for child in alive:
-                    child.kill()
-                self._killed, self.patience_ends_s = True, now_s + UNKILLABLE_S
-                return ()
-            if not self._steps:
-                self.patience_ends_s = math.inf
-                return ()
-            self._step, self._killed = self._steps.popleft(), False
-            self.patience_ends_s = now_s + min(self._step.timeout_s, self._timeout_s)
-            for child in self._step.members:
-                if self._step.number is not None:
-                    child.send(self._step.number)
-
-
-class _Child:
-    """One process and its log; alive from `start` to `reap`."""
-
-    def __init__(self, name: str, log: Path, policy: RestartPolicy) -> None:
-        self.name = name
-        self.log = log
-        self.policy = policy
-        self.due_s = math.inf
-        """When it is started again."""
-        self.pid = 0
-        """Of its newest start, also after its end."""
-        self.exit_code = 0
-        """Of its newest end."""
-        self.retired = False
-        """It left because fewer decoders are wanted."""
-        self.pidfd = -1
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None
-
-    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.due_s = math.inf
-        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            self._log_start = os.fstat(log).st_size
-            # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops in order.
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
-        self.pid = self._process.pid
-        self.pidfd = os.pidfd_open(self.pid)
-
-    def send(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            signal.pidfd_send_signal(self.pidfd, number)
-
-    def kill(self) -> None:
-        """Kill it and whatever it has started. The pid is still its own: nobody but `reap` waits for it."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended, or the time is up (None: for ever); True if it has ended."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.pidfd, selectors.EVENT_READ)
-            return bool(selector.select(timeout_s))
-
-    def reap(self) -> int:
-        """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
-        assert self._process is not None
-        self.wait()
-        self.kill()
-        self.exit_code = self._process.wait()
-        os.close(self.pidfd)
-        self.pidfd, self._process = -1, None
-        return self.exit_code
-
-    def leave_behind(self) -> None:
-        """Don't wait for it any more."""
-        assert self._process is not None
-        os.close(self.pidfd)
-        self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
-        self.pidfd, self._process = -1, None
-
-    def last_error(self) -> str:
-        """The text of the last line "Error: …" that it wrote since its last start."""
-        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
-            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - (1 << 16)))
-            for line in reversed(log.read().decode(errors="replace").splitlines()):
-                if line.startswith("Error: "):
-                    return line.removeprefix("Error: ")
-        return f"ended with exit code {USER_ERROR_EXIT_CODE}; see {self.log}"
-
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextlib.contextmanager
-def _stop_signals() -> Iterator[socket.socket]:
-    """A socket that yields one byte, its number, for each signal that asks to stop."""
-    receiver, sender = socket.socketpair()
-    with receiver, sender:
-        receiver.setblocking(False)
-        sender.setblocking(False)
-        old_fd = signal.set_wakeup_fd(sender.fileno())
-        old_handlers = {
-            number: signal.signal(number, lambda number, frame: None)
-            for number in _STOP_SIGNALS
-            # Under `nohup` a run outlives its terminal.
-            if not (number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN)
-        }
-        try:
-            yield receiver
-        finally:
-            for number, handler in old_handlers.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(old_fd)
-
-
-def _how_it_ended(exit_code: int) -> str:
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"was killed by signal {-exit_code}"

@@ -140,7 +140,7 @@ def test_a_reason_is_shortened_and_never_refused(text: str, short: str) -> None:
 
 
 def test_a_message_that_no_receiver_takes_is_an_error_at_its_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(m, "MAX_MESSAGE_BYTES", 1000)
+    monkeypatch.setattr("common.messages.codec.MAX_MESSAGE_BYTES", 1000)
     with pytest.raises(ValueError, match=r"a Attach of \d+ bytes: a message has 1000 at most"):
         m.encode(m.Attach(0, 1, "", (), bad_files=tuple(range(1000))))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from common.transport import Event, Lost, Received, wire
 from common.transport import gate as gate_module
 from common.transport import remote_server as server_module
 from common.transport.events import MESSAGES_A_POLL
-from common.transport.gate import Gate, _network
+from common.transport.gate import Gate
 from common.transport.keys import KeyPair, client_keys, make_client_keys, make_server_keys
 from common.transport.remote_server import RemoteServer
 
@@ -127,9 +126,6 @@ def is_ended(connection: socket.socket) -> bool:
     return True
 
 
-# ------------------------------------------------------------------ without a key
-
-
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 connections in all, 5 from an address; no handshake ends by its time."""
@@ -222,9 +218,6 @@ def test_refused_keys_fill_no_log(keys: Path, caplog: pytest.LogCaptureFixture) 
     assert sum("refused a trainer" in record.getMessage() for record in caplog.records) == 5
 
 
-# ------------------------------------------------------------------ with a key
-
-
 READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 MORE = b"\x03" + (1 << 16).to_bytes(8, "big") + bytes(1 << 16)  # a frame of 64 KiB which says that another one follows
 
@@ -255,13 +248,16 @@ def test_a_message_of_endless_frames_ends_its_connection(is_known: bool) -> None
                 rogue.sendall(MORE)
                 sent += len(MORE)
         assert (4 << 20 if is_known else 0) <= sent < 1 << 30
+        for _ in range(2_000):
+            if gate._open:
+                router.poll(10)
         assert not gate._open
 
 
 def test_messages_that_are_read_may_be_as_many_as_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_module, "_UNREAD_BYTES", 1 << 17)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router, ExitStack() as opened:
-        gate = Gate(router, 5.0)
+        gate = Gate(router, 60.0)
         opened.callback(gate.close)
         port = router.bind_to_random_port(f"tcp://{HERE}")
         gate.start(port)
@@ -286,7 +282,7 @@ def test_descriptors_that_run_out_for_a_moment_end_no_good_connection(
 
     monkeypatch.setattr(gate_module, "_UNREAD_BYTES", 1 << 17)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router, ExitStack() as opened:
-        gate = Gate(router, 5.0)
+        gate = Gate(router, 60.0)
         opened.callback(gate.close)
         port = router.bind_to_random_port(f"tcp://{HERE}")
         gate.start(port)
@@ -380,35 +376,3 @@ def test_a_second_connection_under_the_name_of_a_trainer_is_not_heard(
     trainer.send_multipart([wire.MESSAGE, m.encode(m.Release(2))])
     events += poll_for(server, Received)
     assert [event.message for event in events if isinstance(event, Received)] == [m.Release(1), m.Release(2)]
-
-
-# ------------------------------------------------------------------ what counts as one
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::1", "::/64"),
-    ],
-)
-def test_an_address_counts_as_the_network_that_one_host_has(address: str, network: str) -> None:
-    assert _network(address) == network
-
-
-def test_the_descriptor_limit_is_raised_as_far_as_it_may_be() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-            gate = Gate(router, 5.0)
-            gate.close()
-            raised = resource.getrlimit(resource.RLIMIT_NOFILE)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    expected = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    assert raised == (expected, hard)
-    assert gate.most == min(1024, expected // 4)

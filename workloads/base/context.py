@@ -45,7 +45,11 @@ class StepContext:
 
     def precision(self) -> AbstractContextManager[object]:
         """Block in which a network computes: in bfloat16 if wanted."""
-        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
+        if not self.bf16:
+            return nullcontext()
+        # autocast keeps rounded weights for all threads, and forgets them when any thread leaves its block. A kept one
+        # sums the gradients of its uses in bfloat16: the result would depend on which thread is done first.
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self.device.type != "cpu")
 
     def total(self, value: float) -> Tensor:
         """Sum of a number over all ranks, on the device. -> () float32."""

@@ -25,7 +25,7 @@ MOST_SCOPES = 50
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TokenRequest:
     """One token to get."""
 
     need: Need
@@ -64,7 +64,7 @@ def wanted_scopes(need: Need, generation: TokenGeneration, given: str = "") -> N
 
 async def acquire(
     session: aiohttp.ClientSession,
-    wanted: Wanted,
+    wanted: TokenRequest,
     folder: Path,
     *,
     show: Callable[[DeviceCode], None],

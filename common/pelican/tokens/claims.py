@@ -19,8 +19,8 @@ _PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True)
-class Claims:
-    """Of whom, for what and until when; never for whom. Times are seconds since 1970; None: not told."""
+class TokenClaims:
+    """Issuer, scopes and expiry of a token; the subject is not read. Times are seconds since 1970; None: not stated."""
 
     issuer: str = ""
     scopes: frozenset[Scope] | None = None
@@ -73,18 +73,18 @@ def what_is_wrong(text: str) -> str | None:
     return None
 
 
-def read_claims(token: str) -> Claims:
+def read_claims(token: str) -> TokenClaims:
     """The claims of a JWT; empty ones of an opaque token, or of a JWT that can't be read."""
     if not _JWT.fullmatch(token):
-        return Claims()
+        return TokenClaims()
     header, payload = (_decoded(part) for part in token.split(".")[:2])
     if header is None or payload is None:
-        return Claims()
+        return TokenClaims()
     scope = payload.get("scope")
     if isinstance(scope, list):
         scope = " ".join(part for part in scope if isinstance(part, str))
     audience = payload.get("aud")
-    return Claims(
+    return TokenClaims(
         issuer=issuer if isinstance(issuer := payload.get("iss"), str) else "",
         scopes=parse_scopes(scope) if isinstance(scope, str) else frozenset(),
         audience=tuple(str(name) for name in (audience if isinstance(audience, list) else [audience]) if name),

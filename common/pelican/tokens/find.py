@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.pelican.tokens.claims import Claims, read_claims, what_is_wrong
+from common.pelican.tokens.claims import TokenClaims, read_claims, what_is_wrong
 from common.pelican.tokens.config import TokenConfig
 from common.pelican.tokens.errors import BadTokenError
 from common.pelican.tokens.files import Signature, read_token, signature
@@ -29,7 +29,7 @@ SHARED_FOLDER = Path("/tmp")
 
 
 @dataclass(frozen=True)
-class Place:
+class TokenPlace:
     """One place to look at: a file, or (without) the environment variable BEARER_TOKEN."""
 
     name: str
@@ -46,9 +46,9 @@ class Place:
 class Found:
     """A token and where it stood. Its repr doesn't hold the token."""
 
-    place: Place
+    place: TokenPlace
     token: str = field(repr=False)
-    claims: Claims
+    claims: TokenClaims
     stored: StoredToken | None = field(default=None, repr=False)
 
     def describe(self, now_s: float) -> str:
@@ -56,31 +56,34 @@ class Found:
         return f"{self.place.name}: {self.claims.describe(now_s)}"
 
 
-def places(config: TokenConfig, environment: Mapping[str, str]) -> list[Place]:
+def places(config: TokenConfig, environment: Mapping[str, str]) -> list[TokenPlace]:
     """All places, in the order in which they are looked at. A file that the configuration names is the only one."""
     if config.file is not None:
-        return [Place(str(config.file), user_path(config.file), required=True)]
+        return [TokenPlace(str(config.file), user_path(config.file), required=True)]
     found = []
     if environment.get(VARIABLE, "").strip():
-        found.append(Place(VARIABLE_NAME))
+        found.append(TokenPlace(VARIABLE_NAME))
     if environment.get(FILE_VARIABLE):
         path = Path(environment[FILE_VARIABLE])
-        found.append(Place(f"{FILE_VARIABLE} ({path})", path, required=True))
+        found.append(TokenPlace(f"{FILE_VARIABLE} ({path})", path, required=True))
     name = f"bt_u{os.geteuid()}"
     if environment.get("XDG_RUNTIME_DIR"):
         path = Path(environment["XDG_RUNTIME_DIR"], name)
-        found.append(Place(str(path), path))
+        found.append(TokenPlace(str(path), path))
     path = SHARED_FOLDER / name
-    found.append(Place(str(path), path, shared_folder=True))
+    found.append(TokenPlace(str(path), path, shared_folder=True))
     if environment.get(CONDOR_VARIABLE):
         found += [
-            Place(f"{CONDOR_VARIABLE} ({path})", path) for path in _condor_files(Path(environment[CONDOR_VARIABLE]))
+            TokenPlace(f"{CONDOR_VARIABLE} ({path})", path)
+            for path in _condor_files(Path(environment[CONDOR_VARIABLE]))
         ]
-    found += [Place(f"{OWN_COMMAND} ({path})", path, stored=True) for path in stored_paths(token_folder(environment))]
+    found += [
+        TokenPlace(f"{OWN_COMMAND} ({path})", path, stored=True) for path in stored_paths(token_folder(environment))
+    ]
     return found
 
 
-def look(place: Place, environment: Mapping[str, str], federation: str) -> Found | None:
+def look(place: TokenPlace, environment: Mapping[str, str], federation: str) -> Found | None:
     """What stands in one place; None: nothing, or a stored token of another federation. Raises BadTokenError."""
     if place.path is None:
         token = environment.get(VARIABLE, "").strip()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from common.pelican.tokens.claims import Claims
+from common.pelican.tokens.claims import TokenClaims
 from common.pelican.tokens.scopes import Scope, is_any_audience, missing
 from common.pelican.url import host_of
 
@@ -41,7 +41,7 @@ class Consent:
     """It may go to servers that are only read from although it allows writing."""
 
 
-def why_not_here(claims: Claims, federation: str, consent: Consent) -> str:
+def why_not_here(claims: TokenClaims, federation: str, consent: Consent) -> str:
     """Why the token isn't sent to any server of a federation, and what to do; empty: it may be sent to some."""
     if consent.federation and consent.federation.lower() != federation.lower():
         return f"it is for the federation {consent.federation}, not for {federation}"
@@ -56,7 +56,7 @@ def why_not_here(claims: Claims, federation: str, consent: Consent) -> str:
     return ""
 
 
-def why_not(claims: Claims, to: Recipient, consent: Consent, storage_prefix: str = "") -> str:
+def why_not(claims: TokenClaims, to: Recipient, consent: Consent, storage_prefix: str = "") -> str:
     """Why the token isn't sent to this server, and what to do; empty: it may be sent."""
     reason = why_not_here(claims, to.federation, consent)
     if reason or claims.scopes is None:
@@ -68,7 +68,7 @@ def why_not(claims: Claims, to: Recipient, consent: Consent, storage_prefix: str
     )
 
 
-def _other_issuer(claims: Claims, to: Recipient, consent: Consent) -> str:
+def _other_issuer(claims: TokenClaims, to: Recipient, consent: Consent) -> str:
     if not to.issuers:
         return "" if consent.federation else f"the federation names no issuer; {_say_so(to.federation)}"
     if claims.issuer.rstrip("/") in to.issuers:
@@ -77,7 +77,7 @@ def _other_issuer(claims: Claims, to: Recipient, consent: Consent) -> str:
     return f"it is of {claims.issuer or 'no issuer'}, and {to.path} takes those of {wanted}: `icestream token` gets one"
 
 
-def _other_audience(claims: Claims, to: Recipient) -> str:
+def _other_audience(claims: TokenClaims, to: Recipient) -> str:
     """A token may name a server, with or without scheme and port, or the whole federation."""
     if is_any_audience(claims.audience):
         return ""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.file_lock import try_lock
-from common.pelican.tokens.claims import Claims, read_claims
+from common.pelican.tokens.claims import TokenClaims, read_claims
 from common.pelican.tokens.errors import BadTokenError
 from common.pelican.tokens.files import make_private_folder, read_private, write_private
 from common.pelican.tokens.scopes import parse_scopes
@@ -47,12 +47,12 @@ class StoredToken(BaseModel):
     client: Client
 
     @property
-    def claims(self) -> Claims:
+    def claims(self) -> TokenClaims:
         """The token's own, and for an opaque one what the issuer said when it granted it."""
         claims = read_claims(self.access_token)
         if claims.scopes is not None:
             return claims
-        return Claims(issuer=self.client.issuer, scopes=parse_scopes(self.scope), expires_s=self.expires_s)
+        return TokenClaims(issuer=self.client.issuer, scopes=parse_scopes(self.scope), expires_s=self.expires_s)
 
 
 def token_folder(environment: Mapping[str, str]) -> Path:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, RunLock, locked
 from common.slow_progress import SlowProgress
-from icestream.commands.outliers.merge import Merge, MergedUnit, Shard, Source, UnitFile, plan_merge
+from icestream.commands.outliers.merge import EventSource, Merge, MergedUnit, Shard, UnitFile, plan_merge
 from icestream.commands.outliers.schema import common_schema
 from icestream.commands.outliers.shards import (
     ShardReader,
@@ -97,7 +97,7 @@ def _schema(paths: Collection[Path]) -> pa.Schema:
     return common_schema(schemas)
 
 
-def _copy_unit(source: Source, writer: ShardWriter, readers: dict[Path, ShardReader]) -> None:
+def _copy_unit(source: EventSource, writer: ShardWriter, readers: dict[Path, ShardReader]) -> None:
     if isinstance(source.file, UnitFile):
         writer.add_unit(source.unit, read_batches(source.file.path), digest_of(source.file.path))
     else:

@@ -57,7 +57,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Source:
+class EventSource:
     """Where the events of a unit are taken from."""
 
     unit: UnitName
@@ -70,7 +70,7 @@ class Merge:
 
     generation: int
     """Of the new shards."""
-    sources: tuple[Source, ...]
+    sources: tuple[EventSource, ...]
     """In order of units; empty: nothing is written."""
     rewritten: tuple[Shard, ...]
     """Shards among the sources: removed once all new shards are there."""
@@ -108,8 +108,8 @@ def plan_merge(files: Sequence[UnitFile], shards: Sequence[Shard], shard_bytes: 
     if not fresh and not stale and len(small) < 2:
         small = []
     rewritten = sorted([*stale, *small], key=lambda shard: shard.path)
-    sources: list[Source] = [Source(unit, file) for unit, file in fresh.items()]
-    sources += [Source(unit, shard) for shard in rewritten for unit in live[shard.path] if unit not in fresh]
+    sources: list[EventSource] = [EventSource(unit, file) for unit, file in fresh.items()]
+    sources += [EventSource(unit, shard) for shard in rewritten for unit in live[shard.path] if unit not in fresh]
     return Merge(
         generation=max((shard.generation for shard in shards), default=0) + 1,
         sources=tuple(sorted(sources, key=lambda source: source.unit)),

@@ -20,7 +20,7 @@ from common.slow_progress import SlowProgress
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
 from icestream.reading.workload import load_run_config
 from services.config.root import Config
-from services.fetcher.inventory.ranges import Range, make_ranges
+from services.fetcher.inventory.ranges import InputRange, make_ranges
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
 
@@ -73,7 +73,9 @@ def plan(
         click.echo("\n" + "\n".join(unit_lines(summary)))
 
 
-def _plan_first(config: Config, first: Range, remotes: Remotes, *, epoch: int, num_blocks: int | None) -> PlanSummary:
+def _plan_first(
+    config: Config, first: InputRange, remotes: Remotes, *, epoch: int, num_blocks: int | None
+) -> PlanSummary:
     inventory = expand(first.inputs, remotes)
     if num_blocks is None and any(local_path(file.url) is None for file in inventory):
         num_blocks = 1

@@ -21,7 +21,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Spread(_Frozen):
+class CountSpread(_Frozen):
     """Of one number over all units, or blocks."""
 
     min: int = 0
@@ -29,7 +29,7 @@ class Spread(_Frozen):
     max: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[int]) -> Spread:
+    def of(cls, values: Sequence[int]) -> CountSpread:
         return cls(min=min(values), median=median(values), max=max(values)) if values else cls()
 
 
@@ -71,11 +71,11 @@ class PlanSummary(_Frozen):
     events: int
     particles: int
     units: int
-    units_of_block: Spread
-    unit_events: Spread
-    unit_particles: Spread
-    unit_bytes: Spread
-    unit_files: Spread
+    units_of_block: CountSpread
+    unit_events: CountSpread
+    unit_particles: CountSpread
+    unit_bytes: CountSpread
+    unit_files: CountSpread
     slot_bytes: int
     slots: int
     arena_bytes: int
@@ -120,11 +120,11 @@ def summarise(
         events=sum(line.events for line in lines),
         particles=sum(line.particles for line in lines),
         units=len(units),
-        units_of_block=Spread.of([len(units_of_block) for _, units_of_block in blocks]),
-        unit_events=Spread.of([line.events for line in lines]),
-        unit_particles=Spread.of([line.particles for line in lines]),
-        unit_bytes=Spread.of([line.bytes for line in lines]),
-        unit_files=Spread.of([len(line.files) for line in lines]),
+        units_of_block=CountSpread.of([len(units_of_block) for _, units_of_block in blocks]),
+        unit_events=CountSpread.of([line.events for line in lines]),
+        unit_particles=CountSpread.of([line.particles for line in lines]),
+        unit_bytes=CountSpread.of([line.bytes for line in lines]),
+        unit_files=CountSpread.of([len(line.files) for line in lines]),
         slot_bytes=stream.slot_bytes,
         slots=stream.slots,
         arena_bytes=stream.slots * stream.slot_bytes,

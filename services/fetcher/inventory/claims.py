@@ -8,8 +8,8 @@ from services.fetcher.inventory.inventory import Inventory
 _MOST_HELD = 4 * m.MAX_LANES
 
 
-class Claims:
-    """Holds back what a trainer says, from its Attach on, until the inventory can tell whether it belongs here."""
+class PendingTrainers:
+    """Trainers whose messages are held back, from Attach on, until the inventory shows whether they belong here."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory

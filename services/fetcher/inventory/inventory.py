@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from common.messages import Source
 from common.plan import Blocks, SourceFile
 from common.plan_hash import complete_digest, inventory_digest
-from services.fetcher.inventory.ledger import FrozenRange, Ledger, Place
-from services.fetcher.inventory.ranges import Range
+from services.fetcher.inventory.ledger import CommittedPlace, FrozenRange, Ledger
+from services.fetcher.inventory.ranges import InputRange
 
 
 class Inventory:
     """Ranges in sequence; those that were frozen before are there at once. ``blocks`` grows with it."""
 
-    def __init__(self, ledger: Ledger, ranges: Sequence[Range], blocks: Blocks) -> None:
+    def __init__(self, ledger: Ledger, ranges: Sequence[InputRange], blocks: Blocks) -> None:
         self.ranges = ranges
         self.staged_bytes: array[int] = array("q")
         """What each file takes of the disk once it is staged: 0 for a local one."""
@@ -41,7 +41,7 @@ class Inventory:
         return self.num_known == len(self.ranges)
 
     @property
-    def next_range(self) -> Range:
+    def next_range(self) -> InputRange:
         """The first that is not frozen."""
         return self.ranges[self.num_known]
 
@@ -72,12 +72,12 @@ class Inventory:
         digest = self._digests[source.ranges]
         return source.digest == digest or (is_all and source.digest == complete_digest(digest))
 
-    def place_before(self, block: int) -> Place:
+    def place_before(self, block: int) -> CommittedPlace:
         """Epoch and number of ranges that are through once all blocks before ``block`` are."""
         if self.blocks.is_known(block):
-            return Place(self.blocks.epoch_of(block), self.blocks.range_of(block))
+            return CommittedPlace(self.blocks.epoch_of(block), self.blocks.range_of(block))
         epochs = block // self.blocks.per_epoch if self.blocks.per_epoch else 0
-        return Place(max(epochs - 1, 0), self.num_known)
+        return CommittedPlace(max(epochs - 1, 0), self.num_known)
 
     def _append(self, frozen: FrozenRange) -> None:
         self._digests.append(inventory_digest(self._digests[-1], frozen.digest))

@@ -20,7 +20,7 @@ from common.errors import BadInputError
 from common.messages import Quarantined
 from common.plan import Footer, RowGroup, SourceFile, Span
 from common.plan_hash import files_digest
-from services.fetcher.inventory.ranges import Range
+from services.fetcher.inventory.ranges import InputRange
 
 LEDGER_FILE = "ledger.sqlite"
 
@@ -73,7 +73,7 @@ class FrozenRange:
 
 
 @dataclass(frozen=True)
-class Place:
+class CommittedPlace:
     """How far the newest checkpoint is, for `icestream ranges`; the run itself goes by the checkpoint."""
 
     epoch: int = 0
@@ -108,7 +108,7 @@ class Ledger:
 
     # -------------------------------------------------------------- ranges
 
-    def use(self, ranges: Sequence[Range]) -> list[FrozenRange]:
+    def use(self, ranges: Sequence[InputRange]) -> list[FrozenRange]:
         """Number files over these ranges from now on: those of them, from the first on, that are frozen."""
         self._used, self._first_file = [], [0]
         self._bad = set()
@@ -119,13 +119,13 @@ class Ledger:
             self._append(frozen)
         return list(self._used)
 
-    def frozen(self, one: Range) -> FrozenRange | None:
+    def frozen(self, one: InputRange) -> FrozenRange | None:
         """The inventory of a range, if it was listed."""
         query = "SELECT id, num_files, bytes, digest, note FROM ranges WHERE inputs = ?"
         row = self._db.execute(query, (_key(one),)).fetchone()
         return None if row is None else FrozenRange(*row)
 
-    def freeze(self, one: Range, files: Sequence[SourceFile], note: str = "") -> FrozenRange:
+    def freeze(self, one: InputRange, files: Sequence[SourceFile], note: str = "") -> FrozenRange:
         """Fix the inventory of the next range in use, all or nothing. ``note``: why it has no files."""
         size_bytes = sum(file.size_bytes for file in files)
         digest = files_digest((file.url, file.size_bytes) for file in files)
@@ -147,26 +147,26 @@ class Ledger:
         self._append(frozen)
         return frozen
 
-    def note_failure(self, one: Range, tries: int, reason: str) -> None:
+    def note_failure(self, one: InputRange, tries: int, reason: str) -> None:
         """A range could not be listed, for the ``tries``-th time in a row."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (_key(one), tries, reason))
 
-    def failure(self, one: Range) -> tuple[int, str] | None:
+    def failure(self, one: InputRange) -> tuple[int, str] | None:
         """(tries, reason) of a range that could not be listed yet."""
         query = "SELECT tries, reason FROM failures WHERE inputs = ?"
         row = self._db.execute(query, (_key(one),)).fetchone()
         return None if row is None else (int(row[0]), str(row[1]))
 
-    def note_place(self, place: Place) -> None:
+    def note_place(self, place: CommittedPlace) -> None:
         """A checkpoint was written there."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO place VALUES (0, ?, ?)", (place.epoch, place.ranges_done))
 
-    def place(self) -> Place | None:
+    def place(self) -> CommittedPlace | None:
         """Of the newest checkpoint; None before the first."""
         row = self._db.execute("SELECT epoch, ranges_done FROM place").fetchone()
-        return None if row is None else Place(*row)
+        return None if row is None else CommittedPlace(*row)
 
     # -------------------------------------------------------------- files
 
@@ -284,7 +284,7 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def _key(one: Range) -> str:
+def _key(one: InputRange) -> str:
     return json.dumps(list(one.inputs))
 
 

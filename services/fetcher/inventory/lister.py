@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from common.errors import IcestreamError
 from common.plan import SourceFile
-from services.fetcher.inventory.ranges import Range
+from services.fetcher.inventory.ranges import InputRange
 
 Expand = Callable[[Sequence[str]], list[SourceFile]]
 
@@ -28,7 +28,7 @@ class Lister:
         """True from begin() until collect() has returned the outcome."""
         return self._future is not None
 
-    def begin(self, one: Range) -> None:
+    def begin(self, one: InputRange) -> None:
         """List a range."""
         assert self._future is None
         self._future = self._thread.submit(self._expand, one.inputs)

@@ -12,14 +12,14 @@ PLACEHOLDER = "{range}"
 
 
 @dataclass(frozen=True)
-class Range:
+class InputRange:
     """One range: what it is called, and the inputs that are listed for it."""
 
     name: str
     inputs: tuple[str, ...]
 
 
-def make_ranges(inputs: Sequence[str], ranges: str) -> list[Range]:
+def make_ranges(inputs: Sequence[str], ranges: str) -> list[InputRange]:
     """The ranges of a run: with `FIRST:LAST:STEP` one for each step, without any the inputs as they are.
 
     `0:2000:1000` gives `0000000-0000999`, `0001000-0001999` and `0002000-0002999`, put in for `{range}`.
@@ -29,14 +29,14 @@ def make_ranges(inputs: Sequence[str], ranges: str) -> list[Range]:
         for text in inputs:
             if PLACEHOLDER in text:
                 raise BadInputError(f"{text}: {PLACEHOLDER} needs --ranges FIRST:LAST:STEP, for example 0:99000:1000")
-        return [Range("", tuple(inputs))]
+        return [InputRange("", tuple(inputs))]
     for text in inputs:
         if PLACEHOLDER not in text:
             raise BadInputError(
                 f"{text}: with --ranges each input is a template with {PLACEHOLDER} in it, for example"
                 f" pelican://osg-htc.org/icecube/…/{PLACEHOLDER}/*.parquet"
             )
-    return [Range(name, tuple(text.replace(PLACEHOLDER, name) for text in inputs)) for name in range_names(ranges)]
+    return [InputRange(name, tuple(text.replace(PLACEHOLDER, name) for text in inputs)) for name in range_names(ranges)]
 
 
 class Backoff:

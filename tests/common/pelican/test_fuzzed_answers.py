@@ -2,82 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hostile_values import ANY, FEW, FUZZ, NUMBERS, PATH, URLS
+from hypothesis import example, given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
-from token_places import token_file
 
-from common.errors import BadInputError, IcestreamError, TransientError
+from common.errors import BadInputError, TransientError
 from common.files.inputs import expand
 from common.files.remotes import Remotes
-from common.pelican.answers import MAX_SIZE_BYTES, byte_range, json_object, number
+from common.pelican.answers import MAX_SIZE_BYTES, byte_range, number
 from common.pelican.checksums import from_digest, hasher, is_checksum, matches
 from common.pelican.client import single
 from common.pelican.director import parse_sources
-from common.pelican.tokens.claims import read_claims, what_is_wrong
-from common.pelican.tokens.device_flow import read_device_code
-from common.pelican.tokens.errors import BadTokenError, IssuerError
-from common.pelican.tokens.files import read_token
 from common.pelican.tokens.generation import parse_token_generation
-from common.pelican.tokens.oauth import _endpoints, _refusal, ask_token, checked_url, register
-from common.pelican.tokens.recipient import Consent, Recipient, why_not
-from common.pelican.tokens.store import Client, load_token
 from common.pelican.url import PelicanUrl, may_get_token, server_address
 from common.pelican.webdav import MalformedListing, parse_listing
-
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-ANY = st.text(st.characters(), max_size=40)  # lone surrogates, too: headers are decoded with them
-NUMBERS = st.sampled_from(
-    ["0", "7", "²", "٣", "-1", "+1", "1_0", "9" * 19, "9" * 5000, str(1 << 63), " 1", "1e9", "0x1", ""]
-)
-URLS = st.one_of(
-    st.sampled_from(
-        [
-            "https://h",
-            "https://h:8443/ns",
-            "https://[::1",
-            "https://[::1]:1/x",
-            "https://[z]/x",
-            "https://h:99999999",
-            "https://h:²",
-            "https://u:p@h",
-            "https://a..b",
-            "https://" + "x" * 70,
-            "http://localhost:0",
-            "https://h/\x00",
-            "https://h/\udcff",
-            "https://\ufe0f",
-            "//h",
-            "javascript:x",
-        ]
-    ),
-    st.builds("https://{}".format, ANY),
-    ANY,
-)
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), ANY, URLS, NUMBERS, st.just(10**400)),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY, inner, max_size=3),
-    max_leaves=6,
-)
-DEEP = "[" * 50_000
-PATH = "/ns/d/a.parquet"
-
-
-def objects(*names: str) -> st.SearchStrategy[dict[str, Any]]:
-    """JSON objects that have some of these names, with anything in them."""
-    return st.fixed_dictionaries({}, optional=dict.fromkeys(names, JSON))
-
-
-# ------------------------------------------------------------------ numbers, headers, addresses
 
 
 @FUZZ
@@ -154,9 +98,6 @@ def test_a_checksum_can_be_compared_or_is_none(text: str) -> None:
         assert matches(text, hasher(text)) in (True, False)
 
 
-# ------------------------------------------------------------------ listings
-
-
 def responses(*inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.lists(st.one_of(*inner), max_size=5).map("".join)
 
@@ -227,145 +168,6 @@ def test_no_encoding_hides_an_entity(encoding: str) -> None:
     text = f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE x [<!ENTITY a "b">]>{START.decode()}</D:multistatus>'
     with pytest.raises(MalformedListing):
         parse_listing(text.encode(encoding), "/d", raw_names=False)
-
-
-# ------------------------------------------------------------------ tokens
-
-
-def jwt_of(header: str, payload: str) -> str:
-    parts = (
-        base64.urlsafe_b64encode(text.encode(errors="surrogatepass")).rstrip(b"=").decode()
-        for text in (header, payload)
-    )
-    return ".".join([*parts, "c2ln"])
-
-
-CLAIMS = objects("iss", "aud", "scope", "exp", "iat", "nbf").map(json.dumps)
-TOKENS = st.one_of(
-    st.builds(jwt_of, st.just("{}") | ANY, CLAIMS | ANY | st.just(DEEP[:9000]) | st.just('{"exp":' + "9" * 5000 + "}")),
-    st.builds("{}.{}.{}".format, ANY, ANY, ANY),
-    ANY,
-)
-
-
-@FUZZ
-@given(TOKENS)
-def test_a_tokens_claims_are_read_shown_and_judged_whatever_they_are(token: str) -> None:
-    what_is_wrong(token)
-    claims = read_claims(token)
-    assert claims.describe(1e9).isprintable()
-    why_not(claims, Recipient("fed.org", "https://h", "/d", ("https://i",)), Consent())
-    claims.margin_s(60)
-    claims.is_valid(1e9)
-
-
-FILES = st.one_of(
-    st.binary(max_size=200),
-    TOKENS.map(lambda text: text.encode(errors="surrogatepass")),
-    objects("access_token").map(lambda content: json.dumps(content).encode()),
-    st.just(b'{"access_token":' + DEEP.encode()),
-)
-
-
-@FEW
-@given(FILES)
-def test_a_token_file_holds_a_token_or_is_named(tmp_path: Path, content: bytes) -> None:
-    path = token_file(tmp_path / "token", "x")
-    path.write_bytes(content)
-    for read in (read_token, load_token):
-        try:
-            read(path)
-        except BadTokenError as error:
-            assert str(path) in str(error)  # noqa: PT017
-
-
-@FUZZ
-@given(URLS)
-def test_a_url_of_an_issuer_is_checked(url: str) -> None:
-    try:
-        assert checked_url(url, "x") == url
-    except IssuerError as error:
-        str(error).encode()
-
-
-class _Content:
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    async def iter_chunked(self, size: int) -> Any:
-        yield self._body
-
-
-class _Issuer:
-    """A session whose every answer is the same."""
-
-    def __init__(self, status: int, body: bytes) -> None:
-        self.status, self.content = status, _Content(body)
-
-    def request(self, *_: object, **__: object) -> _Issuer:
-        return self
-
-    async def __aenter__(self) -> _Issuer:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-
-GRANTS = objects(
-    "access_token", "refresh_token", "scope", "expires_in", "token_type", "error", "error_description", "client_id",
-    "client_secret", "device_code", "user_code", "verification_uri", "verification_uri_complete", "interval", "issuer",
-    "token_endpoint", "device_authorization_endpoint", "registration_endpoint", "scopes_supported",
-)  # fmt: skip
-
-
-@FUZZ
-@given(GRANTS)
-def test_an_issuers_answers_are_read_or_refused(content: dict[str, Any]) -> None:
-    for read in (
-        lambda: _endpoints("https://i", content | {"issuer": "https://i"}),
-        lambda: read_device_code("https://i", content),
-        lambda: _refusal("https://i", "token", 400, content),
-    ):
-        try:
-            read()
-        except IssuerError as error:
-            str(error).encode()
-
-
-@FEW
-@given(GRANTS.map(json.dumps) | ANY | st.just(DEEP), st.sampled_from([200, 201, 400, 500]))
-def test_what_an_issuer_grants_can_be_stored_and_used(text: str, status: int) -> None:
-    from common.pelican.tokens.oauth import Endpoints
-
-    session: Any = _Issuer(status, text.encode(errors="surrogatepass"))
-    endpoints = Endpoints("https://i", "https://i/t", "https://i/d", "https://i/r")
-
-    async def ask() -> None:
-        client = Client(issuer="https://i", client_id="me")
-        try:
-            client = await register(session, endpoints, "storage.read:/")
-            client.model_dump_json()
-        except IcestreamError:
-            pass
-        try:
-            granted = await ask_token(session, "https://i/t", client, {"a": "b"}, "storage.read:/")
-            json.dumps([granted.access_token, granted.refresh_token, granted.scope]).encode()
-            f"{granted.access_token}{granted.refresh_token}{granted.scope}".encode()
-        except IcestreamError:
-            pass
-
-    asyncio.run(ask())
-
-
-def test_json_of_any_depth_is_no_object() -> None:
-    assert json_object(DEEP) is None
-    assert json_object('{"a":' * 50_000) is None
-    assert json_object("9" * 5000) is None
-    assert json_object(b"\xff\xfe") is None
-
-
-# ------------------------------------------------------------------ list files
 
 
 LINES = st.lists(

@@ -9,7 +9,7 @@ import pytest
 from federation.issuer import Issuer
 from token_places import NOW_S, SCOPE, minted
 
-from common.pelican.tokens.claims import Claims, duration, read_claims, what_is_wrong
+from common.pelican.tokens.claims import TokenClaims, duration, read_claims, what_is_wrong
 from common.pelican.tokens.scopes import Scope
 
 
@@ -46,14 +46,14 @@ def test_a_description_names_nobody_and_holds_no_part_of_the_token(issuer: Issue
 
 def test_an_opaque_token_tells_nothing_and_counts_as_valid() -> None:
     claims = read_claims("s3cret-opaque")
-    assert claims == Claims()
+    assert claims == TokenClaims()
     assert claims.is_valid(NOW_S)
     assert "opaque" in claims.describe(NOW_S)
 
 
 @pytest.mark.parametrize("payload", ["{", "[]", '"x"', "\x00"])
 def test_a_jwt_that_cant_be_read_is_taken_as_opaque(payload: str) -> None:
-    assert read_claims(unsigned(payload)) == Claims()
+    assert read_claims(unsigned(payload)) == TokenClaims()
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_control_characters_of_claims_dont_reach_the_terminal() -> None:
 
 
 def test_a_token_is_renewed_a_minute_before_its_end_or_at_nine_tenths_of_its_life() -> None:
-    assert Claims(issued_s=0, expires_s=86_400).margin_s(60) == 60
-    assert Claims(issued_s=0, expires_s=100).margin_s(60) == 10
-    assert Claims(expires_s=100).margin_s(60) == 60
-    claims = Claims(issued_s=0, expires_s=100)
+    assert TokenClaims(issued_s=0, expires_s=86_400).margin_s(60) == 60
+    assert TokenClaims(issued_s=0, expires_s=100).margin_s(60) == 10
+    assert TokenClaims(expires_s=100).margin_s(60) == 60
+    claims = TokenClaims(issued_s=0, expires_s=100)
     assert claims.is_valid(89, 10)
     assert not claims.is_valid(90, 10)
     assert not claims.is_valid(100)
 
 
 def test_a_token_of_the_future_points_at_the_clock() -> None:
-    assert "is the clock right?" in Claims(not_before_s=NOW_S + 100, expires_s=NOW_S + 900).describe(NOW_S)
+    assert "is the clock right?" in TokenClaims(not_before_s=NOW_S + 100, expires_s=NOW_S + 900).describe(NOW_S)
 
 
 @pytest.mark.parametrize(

@@ -7,26 +7,16 @@ from pathlib import Path
 
 import pytest
 from federation.issuer import Issuer
-from token_places import NOW_S, SCOPE, minted, own_places, the_need, token_file
+from token_places import NOW_S, SCOPE, minted, the_need, token_file
 
 from common.pelican.tokens.config import TokenConfig
 from common.pelican.tokens.errors import BadTokenError
-from common.pelican.tokens.find import Found, Place, choose, look, places, signatures
+from common.pelican.tokens.find import Found, TokenPlace, choose, look, places, signatures
 from common.pelican.tokens.store import Client, StoredToken, load_token, save, token_folder, token_path
 from services.config.root import load_config
 
 FEDERATION = "osg-htc.org"
 NAME = f"bt_u{os.geteuid()}"
-
-
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
-    return own_places(monkeypatch, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def issuer() -> Issuer:
-    return Issuer("https://issuer.example")
 
 
 def stored(token: str, federation: str = FEDERATION, refresh_token: str = "r") -> StoredToken:
@@ -147,7 +137,7 @@ def found(issuer: Issuer, name: str, scope: str = SCOPE, ttl_s: float = 600, ren
     from common.pelican.tokens.claims import read_claims
 
     token = minted(issuer, scope, ttl_s)
-    return Found(Place(name), token, read_claims(token), stored(token) if renewable else None)
+    return Found(TokenPlace(name), token, read_claims(token), stored(token) if renewable else None)
 
 
 @pytest.mark.parametrize(

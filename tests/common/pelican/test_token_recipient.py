@@ -16,7 +16,7 @@ from token_places import own_places, token_file
 from common.pelican.config import PelicanConfig
 from common.pelican.errors import DeniedError, UnavailableError
 from common.pelican.threads import PelicanThread
-from common.pelican.tokens.claims import Claims
+from common.pelican.tokens.claims import TokenClaims
 from common.pelican.tokens.config import TokenConfig
 from common.pelican.tokens.recipient import Consent, Recipient, why_not
 from common.pelican.tokens.scopes import Need, Scope, needs
@@ -37,7 +37,7 @@ def scope(text: str) -> Scope:
 
 
 CLAIMS = st.builds(
-    Claims,
+    TokenClaims,
     issuer=st.sampled_from(ISSUERS),
     scopes=st.none() | st.frozensets(st.sampled_from(SCOPES).map(scope), max_size=3),
     audience=st.lists(st.sampled_from(AUDIENCES), max_size=2).map(tuple),
@@ -57,7 +57,7 @@ CONSENTS = st.builds(Consent, federation=st.sampled_from(FEDERATIONS), may_write
 @settings(max_examples=600, deadline=None)
 @given(CLAIMS, RECIPIENTS, CONSENTS)
 def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
-    claims: Claims, to: Recipient, consent: Consent
+    claims: TokenClaims, to: Recipient, consent: Consent
 ) -> None:
     named = consent.federation.lower()
     host = to.server.removeprefix("https://").partition("/")[0]
@@ -82,7 +82,7 @@ def test_a_token_is_sent_only_where_issuer_audience_and_scopes_fit(
 @given(st.text(max_size=30), st.sampled_from(["", "https://", ":", "/", "https:///", "http://[::1", "https://x:99999"]))
 @settings(max_examples=200, deadline=None)
 def test_no_odd_audience_is_taken_for_everybody(tail: str, head: str) -> None:
-    claims = Claims("https://i.org", frozenset([Scope("storage.read", "/")]), (head + tail,))
+    claims = TokenClaims("https://i.org", frozenset([Scope("storage.read", "/")]), (head + tail,))
     to = Recipient("fed.org", "https://cache.org", "/d", ("https://i.org",))
     if head + tail not in AUDIENCES and not (head + tail).lower().strip("/").endswith(("cache.org", "fed.org")):
         assert why_not(claims, to, Consent()) != ""

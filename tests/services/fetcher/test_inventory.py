@@ -11,9 +11,9 @@ import pytest
 from common import messages as m
 from common.config import StreamConfig
 from common.plan import Blocks, SourceFile
-from services.fetcher.inventory.claims import Claims
+from services.fetcher.inventory.claims import PendingTrainers
 from services.fetcher.inventory.inventory import Inventory
-from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger, Place
+from services.fetcher.inventory.ledger import LEDGER_FILE, CommittedPlace, Ledger
 from services.fetcher.inventory.ranges import make_ranges
 
 STREAM = StreamConfig(block_files=3)
@@ -118,7 +118,7 @@ def test_another_file_in_a_range_is_another_inventory_from_there_on(opened: Open
 def test_the_place_is_told_in_ranges(opened: Open, block: int, place: tuple[int, int]) -> None:
     inventory = opened()
     fill(inventory)
-    assert inventory.place_before(block) == Place(*place)
+    assert inventory.place_before(block) == CommittedPlace(*place)
 
 
 def attach(source: m.Source) -> m.Attach:
@@ -126,7 +126,7 @@ def attach(source: m.Source) -> m.Attach:
 
 
 def test_a_new_trainer_need_not_wait(opened: Open) -> None:
-    claims = Claims(opened())
+    claims = PendingTrainers(opened())
     assert claims.pass_on("t", attach(m.Source())) == [attach(m.Source())]
     assert claims.pass_on("t", m.Want(0, 1)) == [m.Want(0, 1)]
 
@@ -135,7 +135,7 @@ def test_a_trainer_waits_with_all_that_it_says_until_its_ranges_are_known(opened
     known = opened(folder="known")
     fill(known)
     inventory = opened()
-    claims = Claims(inventory)
+    claims = PendingTrainers(inventory)
     claim = attach(known.source_of(4))
     assert claims.pass_on("t", claim) == []
     assert claims.pass_on("t", m.Want(0, 2)) == []
@@ -154,7 +154,7 @@ def test_a_trainer_that_talks_without_end_while_it_waits_takes_little_memory(ope
     known = opened(folder="known")
     fill(known)
     inventory = opened()
-    claims = Claims(inventory)
+    claims = PendingTrainers(inventory)
     claim = attach(known.source_of(4))
     claims.pass_on("t", claim)
     for _ in range(5000):
@@ -170,7 +170,7 @@ def test_a_trainer_of_other_files_is_refused_and_may_begin_anew(opened: Open) ->
     known = opened(folder="known")
     known.freeze(files(9, 7))
     inventory = opened()
-    claims = Claims(inventory)
+    claims = PendingTrainers(inventory)
     claims.pass_on("t", attach(known.source_of(0)))
     claims.pass_on("t", m.Want(0, 2))
     fill(inventory, 1)
@@ -181,13 +181,13 @@ def test_a_trainer_of_other_files_is_refused_and_may_begin_anew(opened: Open) ->
 def test_a_trainer_that_claims_what_no_inventory_has_is_refused(opened: Open) -> None:
     inventory = opened()
     fill(inventory)
-    claims = Claims(inventory)
+    claims = PendingTrainers(inventory)
     assert claims.pass_on("t", attach(m.Source(2**40, "ab"))) == []
     assert claims.settle() == ([], ["t"])
 
 
 def test_a_trainer_that_dies_while_it_waits_is_forgotten(opened: Open) -> None:
-    claims = Claims(opened())
+    claims = PendingTrainers(opened())
     claims.pass_on("t", attach(m.Source(1, "ab")))
     claims.forget("t")
     assert claims.ranges_wanted == 0

@@ -12,15 +12,22 @@ from common.errors import BadInputError
 from common.messages import Quarantined
 from common.plan import Footer, RowGroup, SourceFile, Span
 from icestream.commands import fetcher as command
-from services.fetcher.inventory.ledger import LEDGER_FILE, DamagedLedger, Ledger, Place, damage_named, set_aside
-from services.fetcher.inventory.ranges import Range
+from services.fetcher.inventory.ledger import (
+    LEDGER_FILE,
+    CommittedPlace,
+    DamagedLedger,
+    Ledger,
+    damage_named,
+    set_aside,
+)
+from services.fetcher.inventory.ranges import InputRange
 
 FILES = [
     SourceFile("/x/b", 2),
     SourceFile("/x/a", 1),
     SourceFile("https://host/x,y/ü %41?q=1/2", 1031, "adler32=00000001"),
 ]
-X, Y, EMPTY = Range("", ("x",)), Range("", ("y", "z")), Range("", ("empty",))
+X, Y, EMPTY = InputRange("", ("x",)), InputRange("", ("y", "z")), InputRange("", ("empty",))
 
 
 @pytest.fixture
@@ -75,9 +82,9 @@ def test_a_failure_is_forgotten_once_the_range_is_listed(ledger: Ledger) -> None
 
 def test_the_place_of_the_newest_checkpoint_is_known(ledger: Ledger) -> None:
     assert ledger.place() is None
-    ledger.note_place(Place(0, 1))
-    ledger.note_place(Place(1, 0))
-    assert ledger.place() == Place(1, 0)
+    ledger.note_place(CommittedPlace(0, 1))
+    ledger.note_place(CommittedPlace(1, 0))
+    assert ledger.place() == CommittedPlace(1, 0)
 
 
 def test_a_footer_is_kept_with_its_spans(ledger: Ledger) -> None:

@@ -16,7 +16,7 @@ from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
 from services.fetcher.inventory.range_listing import RangeListing
-from services.fetcher.inventory.ranges import Range, make_ranges
+from services.fetcher.inventory.ranges import InputRange, make_ranges
 
 RANGES = make_ranges(["x/{range}"], "0:4:1")
 
@@ -30,7 +30,7 @@ class FakeLister:
         self._outcome: list[SourceFile] | IcestreamError | None = None
         self.busy = False
 
-    def begin(self, one: Range) -> None:
+    def begin(self, one: InputRange) -> None:
         self.begun.append(one.name)
         self._outcome = self.answers.get(one.name, [SourceFile(f"/x/{one.name}/{i}", 1) for i in range(4)])
         self.busy = True
@@ -53,7 +53,7 @@ Make = Callable[..., RangeListing]
 def make(tmp_path: Path, lister: FakeLister) -> Iterator[Make]:
     ledger = Ledger(tmp_path / LEDGER_FILE)
 
-    def make_listing(ranges: list[Range] = RANGES, **config: object) -> RangeListing:
+    def make_listing(ranges: list[InputRange] = RANGES, **config: object) -> RangeListing:
         blocks = Blocks.of_ranges(len(ranges), StreamConfig(block_files=2), 0, 1)
         inventory = Inventory(ledger, ranges, blocks)
         return RangeListing(inventory, ledger, lister, FetcherConfig(**config))  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def test_no_file_in_any_range_is_an_error(make: Make, lister: FakeLister) -> Non
 def test_an_input_without_ranges_that_is_not_there_is_an_error(make: Make, lister: FakeLister) -> None:
     lister.answers[""] = NothingFound("x: no such file")
     with pytest.raises(BadInputError, match="x: no such file"):
-        turns(make([Range("", ("x",))]))
+        turns(make([InputRange("", ("x",))]))
 
 
 def test_the_first_failure_of_a_run_ends_it_at_once(make: Make, lister: FakeLister) -> None:
@@ -154,7 +154,7 @@ def test_a_lister_lists_in_its_thread_and_tells_errors() -> None:
     lister = Lister(expand)
     try:
         for inputs, expected in ((("good",), list), (("bad",), TransientError)):
-            lister.begin(Range("r", inputs))
+            lister.begin(InputRange("r", inputs))
             assert lister.busy
             assert select.select([lister.wake_fd], [], [], 20)[0]
             assert isinstance(lister.collect(), expected)

@@ -4,14 +4,14 @@ import pytest
 
 from common.errors import BadInputError
 from services.config.fetcher import FetcherConfig, range_names
-from services.fetcher.inventory.ranges import Backoff, Range, make_ranges
+from services.fetcher.inventory.ranges import Backoff, InputRange, make_ranges
 
 
 def test_ranges_are_put_in_for_the_placeholder() -> None:
     assert make_ranges(["pelican://h/a/{range}/*.parquet", "/b/{range}"], "0:2000:1000") == [
-        Range("0000000-0000999", ("pelican://h/a/0000000-0000999/*.parquet", "/b/0000000-0000999")),
-        Range("0001000-0001999", ("pelican://h/a/0001000-0001999/*.parquet", "/b/0001000-0001999")),
-        Range("0002000-0002999", ("pelican://h/a/0002000-0002999/*.parquet", "/b/0002000-0002999")),
+        InputRange("0000000-0000999", ("pelican://h/a/0000000-0000999/*.parquet", "/b/0000000-0000999")),
+        InputRange("0001000-0001999", ("pelican://h/a/0001000-0001999/*.parquet", "/b/0001000-0001999")),
+        InputRange("0002000-0002999", ("pelican://h/a/0002000-0002999/*.parquet", "/b/0002000-0002999")),
     ]
 
 
@@ -21,7 +21,7 @@ def test_the_users_hundred_ranges_are_a_hundred() -> None:
 
 
 def test_without_ranges_the_inputs_are_one() -> None:
-    assert make_ranges(["a", "b"], "") == [Range("", ("a", "b"))]
+    assert make_ranges(["a", "b"], "") == [InputRange("", ("a", "b"))]
 
 
 @pytest.mark.parametrize(

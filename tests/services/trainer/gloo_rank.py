@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from test_wgan_task import SMALL, toy_microbatch
+from toy_events import toy_microbatch
+from toy_tasks import SMALL_WGAN
 
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.ranks.ranks import RankLost, Ranks
@@ -22,7 +23,7 @@ from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
 CPU = torch.device("cpu")
-CONFIG = WganConfig(network=SMALL, penalty_weight=10.0, critic_steps=3)
+CONFIG = WganConfig(network=SMALL_WGAN, penalty_weight=10.0, critic_steps=3)
 EVENTS = (24, 40)
 """Of each lane in the first step."""
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from host_syncs import HostSync, no_host_sync
-from test_wgan_task import SMALL, make_task, split, toy_batch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
+from toy_events import split, toy_batch
+from toy_tasks import SMALL_WGAN, make_wgan
 
 from services.trainer.telemetry.window import WindowedMean
 from workloads.base.batch import Batch
@@ -19,7 +20,7 @@ from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
-NETWORK = SMALL.model_dump()
+NETWORK = SMALL_WGAN.model_dump()
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "no penalty": {"penalty_weight": 0.0},
@@ -60,9 +61,10 @@ def ragged_batches() -> list[Batch]:
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(name: str) -> None:
-    task = make_task(**CONFIGURATIONS[name])
+    task = make_wgan(**CONFIGURATIONS[name])
     task.step(toy_batch())
     w_gap = WindowedMean(500, torch.device("cpu"))
     for batch in ragged_batches():
@@ -133,7 +135,7 @@ def test_an_optimiser_may_read_its_step_count_and_nothing_else(
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 def test_an_item_put_into_the_step_is_found(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    task = make_task()
+    task = make_wgan()
     task.step(toy_batch())
     batch = toy_batch(seed=1)
     score = task.networks._raw_scores  # what a step calls: perhaps compiled
@@ -171,7 +173,7 @@ def on(device: torch.device, batch: Batch) -> Batch:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_cuda_itself_finds_no_sync_in_a_step(name: str) -> None:
     device = torch.device("cuda")
-    config = WganConfig.model_validate({"network": SMALL, **CONFIGURATIONS[name]})
+    config = WganConfig.model_validate({"network": SMALL_WGAN, **CONFIGURATIONS[name]})
     task = WganTask(config, StepContext(device, 1))
     for seed in range(2):
         task.step(on(device, toy_batch(seed=seed)))

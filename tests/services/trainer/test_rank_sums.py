@@ -42,7 +42,7 @@ def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subp
     meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")} if in_file else {"MASTER_PORT": str(free_port())}
     command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
     tests = here.parents[1]
-    paths = os.pathsep.join(map(str, (tests.parent, tests, tests / "workloads/muons/models", here)))
+    paths = os.pathsep.join(map(str, (tests.parent, tests, here)))
     logs = [folder / f"{rank}.log" for rank in range(2)]
     processes = []
     for rank, log in enumerate(logs):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_wgan_task import CPU, SMALL, toy_batch
+from toy_events import toy_batch
+from toy_tasks import CPU, SMALL_WGAN
 
 from common.errors import BadInputError
 from services.config.root import Config
@@ -18,7 +19,7 @@ from workloads.muons.models.wgan.task import WganTask
 
 
 def config_of(**network: Any) -> Config:
-    return Config.model_validate({"trainer": {"wgan": {"network": SMALL.model_copy(update=network).model_dump()}}})
+    return Config.model_validate({"trainer": {"wgan": {"network": SMALL_WGAN.model_copy(update=network).model_dump()}}})
 
 
 def make_task(**network: Any) -> WganTask:

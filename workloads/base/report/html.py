@@ -9,7 +9,7 @@ from typing import Any
 
 from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
-from workloads.base.report.outcome import EvaluationOutcome, Picture
+from workloads.base.report.outcome import Outcome, Picture
 from workloads.base.report.verdict import MEANINGS, in_order, verdict
 from workloads.base.report.words import ReportWords
 
@@ -43,7 +43,7 @@ summary { cursor: pointer; }
 """
 
 
-def page(outcome: EvaluationOutcome, words: ReportWords) -> str:
+def page(outcome: Outcome, words: ReportWords) -> str:
     """The whole page. Nothing in it is fetched from anywhere."""
     title = f"{words.title} {outcome.provenance['checkpoint']}"
     return (
@@ -55,7 +55,7 @@ def page(outcome: EvaluationOutcome, words: ReportWords) -> str:
     )
 
 
-def _body(outcome: EvaluationOutcome, words: ReportWords) -> Iterator[str]:
+def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     report, told = outcome.report, outcome.provenance
     headline, others = in_order(report.metrics, words.headline)
     yield f"<h1>{escape(words.title)}</h1>"

@@ -18,7 +18,7 @@ REPORT_HTML = "report.html"
 
 
 @dataclass(frozen=True)
-class EvaluationReport:
+class MetricReport:
     """All metrics by name, in the order in which they are shown, and the sample that they were found with."""
 
     metrics: Mapping[str, Metric]
@@ -42,10 +42,10 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class EvaluationOutcome:
+class Outcome:
     """One evaluation."""
 
-    report: EvaluationReport
+    report: MetricReport
     pictures: Sequence[Picture]
     provenance: Mapping[str, Any]
     """Model, data and programs of the evaluation, without secrets: at least checkpoint, model, step and date."""
@@ -55,7 +55,7 @@ class EvaluationOutcome:
     """Reasons not to believe the numbers."""
 
 
-def as_json(outcome: EvaluationOutcome) -> dict[str, Any]:
+def as_json(outcome: Outcome) -> dict[str, Any]:
     """The contents of `report.json`. A number that is not finite is null."""
     report = outcome.report
     return {
@@ -71,7 +71,7 @@ def as_json(outcome: EvaluationOutcome) -> dict[str, Any]:
     }
 
 
-def store(folder: Path, outcome: EvaluationOutcome, html: str) -> None:
+def store(folder: Path, outcome: Outcome, html: str) -> None:
     """Write pictures, `report.html` and `report.json`, the last one last: it is there only if all is."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / REPORT_JSON).unlink(missing_ok=True)

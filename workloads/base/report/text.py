@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, ratio_text, with_error
-from workloads.base.report.outcome import EvaluationReport
+from workloads.base.report.outcome import MetricReport
 from workloads.base.report.verdict import in_order, verdict
 from workloads.base.report.words import ReportWords
 
 _HEAD = ("metric", "value ± error", "floor", "ratio", "unit", "verdict")
 
 
-def lines(report: EvaluationReport, words: ReportWords) -> Iterator[str]:
+def lines(report: MetricReport, words: ReportWords) -> Iterator[str]:
     """The headline metrics, the others, and what a reader must know."""
     headline, others = in_order(report.metrics, words.headline)
     rows = [_row(name, metric) for name, metric in (headline | others).items()]

@@ -16,7 +16,7 @@ class ReportWords:
     headline: tuple[str, ...]
     """Names of the metrics that come first, in this order."""
     sizes: Mapping[str, str]
-    """Label on the page of each of EvaluationReport.sizes."""
+    """Label on the page of each of MetricReport.sizes."""
     sizes_line: str
     """The sizes in one line of text; holds each as {name}."""
     about_numbers: str

@@ -9,7 +9,7 @@ import click
 from common.options import absolute, config_options, input_option, token_file_option
 from common.user_path import user_path
 from workloads.base.front import Front
-from workloads.muons.evaluation.settings import NATURAL_FLUX, Wanted
+from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.simulator.config import PRESETS
 
 MISSED_EXIT_CODE = 1
@@ -87,7 +87,7 @@ def evaluate(
     from workloads.muons.evaluation.evaluate import run_evaluation  # torch and matplotlib
     from workloads.muons.evaluation.words import WORDS
 
-    wanted = Wanted(
+    wanted = EvaluationRequest(
         checkpoint=checkpoint,
         inputs=absolute(inputs),
         simulated=simulated or "",

@@ -19,15 +19,15 @@ from workloads.base.checkpoint import run_dir_of
 from workloads.base.device import device_named
 from workloads.base.front import Front
 from workloads.base.report.html import page
-from workloads.base.report.outcome import EvaluationOutcome, EvaluationReport, Picture, store
+from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
 from workloads.base.report.provenance import default_output, provenance
 from workloads.base.report.thresholds import missed, read_thresholds
-from workloads.muons.evaluation.generate import Generated, generated_events, pit
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.generate import GeneratedBundles, generated_events, pit
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.gallery import pictures
-from workloads.muons.evaluation.plots.training import Course, read_courses
+from workloads.muons.evaluation.plots.training import TrainingCurve, read_courses
 from workloads.muons.evaluation.read import read_real
-from workloads.muons.evaluation.settings import NATURAL_FLUX, Wanted
+from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.evaluation.simulated import drawn_again, drawn_sample, natural_weights
 from workloads.muons.evaluation.words import WORDS
 from workloads.muons.generation.load import Trained, load_trained
@@ -53,8 +53,13 @@ class Real:
 
 
 def run_evaluation(
-    front: Front, wanted: Wanted, *, toml: Path | None, assignments: Sequence[str], say: Callable[[str], None]
-) -> tuple[EvaluationOutcome, Path]:
+    front: Front,
+    wanted: EvaluationRequest,
+    *,
+    toml: Path | None,
+    assignments: Sequence[str],
+    say: Callable[[str], None],
+) -> tuple[Outcome, Path]:
     """The outcome, and the folder that its files are in. ``say`` takes a line about each step.
 
     Raises BadInputError for what the user can mend.
@@ -79,9 +84,9 @@ def run_evaluation(
     courses = _courses(trained.run.path)
     if not courses:
         notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
-    outcome = EvaluationOutcome(
+    outcome = Outcome(
         report=replace(report, notes=tuple(notes)),
-        pictures=_drawn(Events(sample, generated.bundles.finite()[0], wanted.seed), pit_E, courses),
+        pictures=_drawn(EventPairs(sample, generated.bundles.finite()[0], wanted.seed), pit_E, courses),
         provenance=_provenance(wanted, trained, real.inputs),
         missed=missed(thresholds, report.metrics),
         warnings=real.warnings,
@@ -90,7 +95,9 @@ def run_evaluation(
     return outcome, folder
 
 
-def _report(wanted: Wanted, sample: Sample, generated: Generated, pit_E: Float64 | None) -> EvaluationReport:
+def _report(
+    wanted: EvaluationRequest, sample: Sample, generated: GeneratedBundles, pit_E: Float64 | None
+) -> MetricReport:
     independent = None
     if wanted.preset:
         independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
@@ -108,7 +115,7 @@ def _report(wanted: Wanted, sample: Sample, generated: Generated, pit_E: Float64
         )
 
 
-def _drawn(events: Events, pit_E: Float64 | None, courses: Mapping[str, Course]) -> list[Picture]:
+def _drawn(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> list[Picture]:
     with SlowProgress("drawing: plots", 12) as progress:
         drawn = []
         for picture in pictures(events, pit_E, courses):
@@ -117,7 +124,7 @@ def _drawn(events: Events, pit_E: Float64 | None, courses: Mapping[str, Course])
     return drawn
 
 
-def _provenance(wanted: Wanted, trained: Trained, inputs: Sequence[str]) -> dict[str, Any]:
+def _provenance(wanted: EvaluationRequest, trained: Trained, inputs: Sequence[str]) -> dict[str, Any]:
     return provenance(
         trained.run,
         _PACKAGES,
@@ -141,7 +148,9 @@ def _check_writable(folder: Path) -> None:
         raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
 
 
-def _real(front: Front, wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:
+def _real(
+    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
+) -> Real:
     if wanted.simulate:
         config = preset(wanted.simulate)
         sample = drawn_sample(config, wanted.events, wanted.seed)
@@ -154,7 +163,9 @@ def _real(front: Front, wanted: Wanted, trained: Trained, toml: Path | None, ass
     return real
 
 
-def _read(front: Front, wanted: Wanted, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:
+def _read(
+    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
+) -> Real:
     """Events of files, which are read as they were in training unless this command says otherwise."""
     settings = front.file_settings(
         wanted.inputs, toml=toml, assignments=assignments, config_json=trained.run.config_json
@@ -190,6 +201,6 @@ def _notes(sample: Sample, num_capped: int, max_count: int, has_pit: bool) -> li
     return notes
 
 
-def _courses(checkpoint: Path) -> Mapping[str, Course]:
+def _courses(checkpoint: Path) -> Mapping[str, TrainingCurve]:
     run_dir = run_dir_of(checkpoint)
     return read_courses(run_dir) if run_dir else {}

@@ -14,21 +14,21 @@ from common.slow_progress import SlowProgress
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.stream import CountRule, generate
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 _EVENTS_AT_A_TIME = 16_384
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedBundles:
     """One event for each primary, in order."""
 
-    bundles: Bundles
+    bundles: BundleArrays
     num_capped: int
     """Events that had more muons than allowed, and were cut down to that."""
 
 
-def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> Generated:
+def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> GeneratedBundles:
     """An event for each primary (depths vertical), of at most ``max_count`` muons."""
     ids_E2 = np.zeros((len(primary_E4), 2), np.uint64)
     primaries = Primaries(ids_E2, primary_E4.astype(np.float32))
@@ -38,8 +38,8 @@ def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count
             pieces.append(piece)
             progress.advance(len(piece.counts_E))
     counts_E = np.concatenate([piece.counts_E for piece in pieces])
-    bundles = Bundles.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
-    return Generated(bundles, sum(piece.num_capped for piece in pieces))
+    bundles = BundleArrays.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    return GeneratedBundles(bundles, sum(piece.num_capped for piece in pieces))
 
 
 def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64 | None:

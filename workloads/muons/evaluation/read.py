@@ -20,7 +20,7 @@ from common.files.file_kind import file_kind
 from common.messages import Tally
 from common.ragged import Array, UnitArrays
 from workloads.base.front import FileSettings, Front
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.workload import WORKLOAD
 
@@ -74,7 +74,7 @@ def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
     """The events of a unit's arrays. Those with the same ids are of one shower."""
     ids_E2 = arrays.event_columns["primary_id"]
     shower_E = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    bundles = Bundles.of(np.diff(arrays.offsets), arrays.particle_columns["muons"].astype(np.float64))
+    bundles = BundleArrays.of(np.diff(arrays.offsets), arrays.particle_columns["muons"].astype(np.float64))
     return Sample(arrays.event_columns["primary"].astype(np.float64), shower_E, bundles, weight_E)
 
 

@@ -13,7 +13,7 @@ _MIN_EVENTS = 100
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EvaluationRequest:
     """Checks itself; raises BadInputError."""
 
     checkpoint: Path

@@ -11,10 +11,10 @@ import numpy as np
 
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.simulator.config import GROUP_MASS, SimulatorConfig
-from workloads.muons.simulator.flux import Primaries, h3a_flux, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, h3a_flux, sample_primaries
 from workloads.muons.simulator.muons import simulate
 from workloads.muons.simulator.showers import simulate_showers
 
@@ -35,11 +35,11 @@ def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
             progress.advance(len(pieces[-1]))
     primary_E4 = np.concatenate([piece.primary_E4 for piece in pieces]).astype(np.float64)
     counts_E = np.concatenate([piece.counts_E for piece in pieces])
-    bundles = Bundles.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
+    bundles = BundleArrays.of(counts_E, np.concatenate([piece.muons_P3 for piece in pieces]))
     return Sample(primary_E4, np.arange(events), bundles)
 
 
-def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int) -> Bundles:
+def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int) -> BundleArrays:
     """Independent bundles for the same primaries; events of one shower are again of one shower.
 
     ``primary_E4``: energy_gev, zenith_rad, mass_a, depth_m (vertical). Order of events as given.
@@ -58,7 +58,7 @@ def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConf
         alone = np.flatnonzero(alone_E)
         for first in range(0, len(alone), _EVENTS_AT_A_TIME):
             events = alone[first : first + _EVENTS_AT_A_TIME]
-            drawn = simulate(Primaries.from_columns(primary_E4[events], config), config, rng)
+            drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
             pieces.append((events, drawn.counts_E, drawn.muons_P3))
             progress.advance(len(events))
         for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
@@ -93,19 +93,19 @@ def _showers(
     """Counts and muons of these rows, each shower drawn once for all of its depths."""
     depths_m, depth_of = np.unique(np.round(primary_E4[events, 3], _CENTIMETRES), return_inverse=True)
     showers, place_of = np.unique(shower_of, return_inverse=True)
-    primaries = Primaries.from_columns(primary_E4[first_S[showers]], config)
+    primaries = SimulatedPrimaries.from_columns(primary_E4[first_S[showers]], config)
     drawn = simulate_showers(primaries, depths_m, config, rng)
     rows = place_of.reshape(-1) * len(depths_m) + depth_of.reshape(-1)
     return drawn.counts_E[rows], _rows(drawn.counts_E, drawn.muons_P3, rows)
 
 
-def _in_order(pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_events: int) -> Bundles:
+def _in_order(pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_events: int) -> BundleArrays:
     events = np.concatenate([piece[0] for piece in pieces])
     counts = np.concatenate([piece[1] for piece in pieces])
     muons_P3 = np.concatenate([piece[2] for piece in pieces])
     rows = np.empty(num_events, np.int64)
     rows[events] = np.arange(num_events)
-    return Bundles.of(counts[rows], _rows(counts, muons_P3, rows))
+    return BundleArrays.of(counts[rows], _rows(counts, muons_P3, rows))
 
 
 def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class CountRule:
 
 
 @dataclass(frozen=True)
-class Generated:
+class GeneratedEvents:
     """Whole events, in the order of the primaries."""
 
     primaries: Primaries
@@ -47,7 +47,7 @@ class Generated:
 
 def generate(
     primaries: Iterable[Primaries], generator: MuonGenerator, rule: CountRule, depth_kind: str, seed: int
-) -> Iterator[Generated]:
+) -> Iterator[GeneratedEvents]:
     """An event for each primary, in order.
 
     What comes out depends on model, device, seed, rule and the rows from the first to the event's own chunk's last, and
@@ -62,7 +62,7 @@ def generate(
         counts = counts_E.cpu().numpy()
         for first, end in pieces(counts, MAX_MUONS):
             muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
-            yield Generated(
+            yield GeneratedEvents(
                 chunk.rows(first, end), counts[first:end], muons_P3, int(np.count_nonzero(is_capped[first:end]))
             )
 

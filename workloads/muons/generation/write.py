@@ -20,7 +20,7 @@ from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
 from common.schema import MUONS
 from workloads.muons.generation.primaries import Primaries
-from workloads.muons.generation.stream import Generated
+from workloads.muons.generation.stream import GeneratedEvents
 
 ROW_GROUP_EVENTS = 32_768
 ROW_GROUP_MUONS = 1 << 20
@@ -81,7 +81,7 @@ class BundleWriter:
                     self._writer.close()
                 self._part.unlink(missing_ok=True)
 
-    def write(self, generated: Generated) -> None:
+    def write(self, generated: GeneratedEvents) -> None:
         """Append events."""
         first = 0
         while first < len(generated.counts_E):
@@ -150,7 +150,7 @@ def _check(out: Path, is_file: bool, force: bool) -> set[Path]:
     return set(there)
 
 
-def _ragged(generated: Generated, first: int, end: int) -> RaggedRows:
+def _ragged(generated: GeneratedEvents, first: int, end: int) -> RaggedRows:
     rows: Primaries = generated.primaries.rows(first, end)
     begin = int(generated.counts_E[:first].sum())
     counts_E = generated.counts_E[first:end]

@@ -28,7 +28,7 @@ BUNDLE_FEATURES = ("log10_bundle_energy", "log10_leading_energy", "mean_radius_m
 
 
 @dataclass(frozen=True)
-class Bundles:
+class BundleArrays:
     """Events with the energies of their muons, and their places relative to the shower axis."""
 
     counts_E: Int64
@@ -37,7 +37,7 @@ class Bundles:
     y_m_P: Float64
 
     @classmethod
-    def of(cls, counts_E: npt.NDArray[np.integer], muons_P3: npt.NDArray[np.floating]) -> Bundles:
+    def of(cls, counts_E: npt.NDArray[np.integer], muons_P3: npt.NDArray[np.floating]) -> BundleArrays:
         """From counts and muons (P, 3) = [energy_gev, x_m, y_m]."""
         wide_P3 = muons_P3.astype(np.float64)
         return cls(counts_E.astype(np.int64), *(np.ascontiguousarray(column_P) for column_P in wide_P3.T))
@@ -45,11 +45,11 @@ class Bundles:
     def __len__(self) -> int:
         return len(self.counts_E)
 
-    def only(self, chosen_E: Bool) -> Bundles:
+    def only(self, chosen_E: Bool) -> BundleArrays:
         """Some of the events."""
         return self._muons(self.counts_E[chosen_E], np.repeat(chosen_E, self.counts_E))
 
-    def finite(self) -> tuple[Bundles, int]:
+    def finite(self) -> tuple[BundleArrays, int]:
         """Without muons whose energy or position is not finite, and how many these are."""
         good_P = np.isfinite(self.energy_gev_P) & np.isfinite(self.x_m_P) & np.isfinite(self.y_m_P)
         if good_P.all():
@@ -105,5 +105,5 @@ class Bundles:
         reduced_F: Float64 = operation.reduceat(values_P, (np.cumsum(self.counts_E) - self.counts_E)[self.filled_F])
         return reduced_F
 
-    def _muons(self, counts_E: Int64, chosen_P: Bool) -> Bundles:
-        return Bundles(counts_E, self.energy_gev_P[chosen_P], self.x_m_P[chosen_P], self.y_m_P[chosen_P])
+    def _muons(self, counts_E: Int64, chosen_P: Bool) -> BundleArrays:
+        return BundleArrays(counts_E, self.energy_gev_P[chosen_P], self.x_m_P[chosen_P], self.y_m_P[chosen_P])

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 MAX_PAIRS = 50
 """Pairs of one event: all there are, or this many drawn at random. Else few large events would rule."""
 
 
-def pair_distances(bundles: Bundles, rng: np.random.Generator) -> tuple[Float64, Int64]:
+def pair_distances(bundles: BundleArrays, rng: np.random.Generator) -> tuple[Float64, Int64]:
     """Distance in metres of each pair, and the event that it is of."""
     counts_E = bundles.counts_E
     pairs_E = counts_E * (counts_E - 1) // 2

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from workloads.base.report.metric import TARGETS, Metric
-from workloads.base.report.outcome import EvaluationReport
+from workloads.base.report.outcome import MetricReport
 from workloads.muons.metrics.bootstrap import WeightSets
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.calibration import UniformityKS, expected_ks
 from workloads.muons.metrics.comparison import Comparison, Measure
 from workloads.muons.metrics.conditional import ConditionBins
@@ -32,13 +32,13 @@ _PIT = "count_pit_ks"
 
 def evaluate(
     real: Sample,
-    generated: Bundles,
+    generated: BundleArrays,
     *,
-    independent: Bundles | None,
+    independent: BundleArrays | None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
     progress: Progress,
-) -> EvaluationReport:
+) -> MetricReport:
     """Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
 
     ``independent``: real events drawn again for the same primaries. Without, real events are compared with those of
@@ -150,7 +150,7 @@ def _floor(told: Sequence[Mapping[str, Float64]]) -> dict[str, float]:
 
 def _report(
     given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, float], settings: EvaluationSettings
-) -> EvaluationReport:
+) -> MetricReport:
     wanted = [
         name
         for name in DEFINITIONS
@@ -158,7 +158,7 @@ def _report(
     ]
     told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
     missing = ", ".join(name for name in wanted if name not in told)
-    return EvaluationReport(
+    return MetricReport(
         metrics={name: _metric(name, found[name], floors) for name in told},
         sizes={
             "events": len(given.real),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, Bundles, Float64
+from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64
 
 EVENT_SUMMARY = (
     "log10(1 + N)",
@@ -19,7 +19,7 @@ EVENT_SUMMARY = (
 )
 
 
-def event_summary(bundles: Bundles) -> Float64:
+def event_summary(bundles: BundleArrays) -> Float64:
     """EVENT_SUMMARY of each event with muons. (F, 9). An event without has no energy to speak of."""
     features = bundles.features
     counts_F = bundles.counts_E[bundles.filled_F].astype(np.float64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 
 MIN_MUONS = 20
 """Events with fewer muons have a mean radius that is ruled by chance."""
@@ -16,7 +16,7 @@ MIN_MUONS = 20
 class IntraEvent:
     """Differences, generated minus real, of numbers that depend on which muons are in one event."""
 
-    def __init__(self, a: Bundles, b: Bundles) -> None:
+    def __init__(self, a: BundleArrays, b: BundleArrays) -> None:
         self._both = (_Moments(a), _Moments(b))
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> dict[str, Float64]:
@@ -28,7 +28,7 @@ class IntraEvent:
 
 
 class _Moments:
-    def __init__(self, bundles: Bundles) -> None:
+    def __init__(self, bundles: BundleArrays) -> None:
         energy_P, radius_P = bundles.features["log10_energy"], bundles.features["log10_radius"]
         counts_F = bundles.counts_E[bundles.filled_F]
         sums = [bundles.per_event(values_P) for values_P in (energy_P, radius_P)]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from scipy.stats import wasserstein_distance
 
-from workloads.muons.metrics.bundles import Bool, Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import Bool, BundleArrays, Float64, Int64
 
 W1_FEATURES = (
     *("log10_energy", "log10_radius", "radius_m"),
@@ -36,7 +36,7 @@ def w1(a: Float64, b: Float64) -> float:
     return float(wasserstein_distance(a, b))
 
 
-def distances(a: Bundles, b: Bundles) -> dict[str, float]:
+def distances(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
     """``count_tv``, and ``<feature>_w1`` for each of W1_FEATURES; only those for which there is something in both."""
     found: dict[str, float] = {}
     if len(a) and len(b):
@@ -47,12 +47,12 @@ def distances(a: Bundles, b: Bundles) -> dict[str, float]:
     return found
 
 
-def floor(real: Bundles, splits: Iterable[Bool]) -> dict[str, float]:
+def floor(real: BundleArrays, splits: Iterable[Bool]) -> dict[str, float]:
     """Distances of one half of the real events from the other, mean over the splits."""
     return _mean(distances(real.only(first), real.only(~first)) for first in splits)
 
 
-def panel(real: Bundles, generated: Bundles, splits: Iterable[Bool]) -> dict[str, float]:
+def panel(real: BundleArrays, generated: BundleArrays, splits: Iterable[Bool]) -> dict[str, float]:
     """Distances of generated from real events, to be compared with ``floor``, mean over the splits.
 
     Event i of both has the same primary. One half of the real events is compared with the generated ones of the other

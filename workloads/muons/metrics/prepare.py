@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.random_streams import Purpose, stream
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
@@ -27,8 +27,8 @@ class Prepared:
 
 def prepare(
     real: Sample,
-    generated: Bundles,
-    independent: Bundles | None,
+    generated: BundleArrays,
+    independent: BundleArrays | None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
 ) -> Prepared:
@@ -45,7 +45,7 @@ def prepare(
     if len(np.unique(real.shower_E)) < 2:
         raise ValueError("fewer than two showers")
 
-    def cleaned(what: str, bundles: Bundles) -> Sample:
+    def cleaned(what: str, bundles: BundleArrays) -> Sample:
         finite, num_bad = bundles.finite()
         if num_bad:
             notes.append(f"{num_bad} {what} muons were not finite, and were left out")
@@ -60,7 +60,7 @@ def prepare(
     )
 
 
-def _check(real: Sample, generated: Bundles, independent: Bundles | None, pit_E: Float64 | None) -> None:
+def _check(real: Sample, generated: BundleArrays, independent: BundleArrays | None, pit_E: Float64 | None) -> None:
     """Raises ValueError."""
     for what, one in (("generated", generated), ("independent", independent), ("pit_E", pit_E)):
         if one is not None and len(one) != len(real):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Bool, Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import Bool, BundleArrays, Float64, Int64
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Sample:
     """energy_gev, zenith_rad, mass_a, depth_m (vertical)."""
     shower_E: Int64
     """Events of one shower have one number: they are alike, and stay together wherever events are split."""
-    bundles: Bundles
+    bundles: BundleArrays
     weight_E: Float64 | None = None
     """How much each event counts; None: all the same."""
 
@@ -37,6 +37,6 @@ class Sample:
         weight_E = None if self.weight_E is None else self.weight_E[chosen_E]
         return Sample(self.primary_E4[chosen_E], self.shower_E[chosen_E], self.bundles.only(chosen_E), weight_E)
 
-    def with_bundles(self, bundles: Bundles) -> Sample:
+    def with_bundles(self, bundles: BundleArrays) -> Sample:
         """The same primaries with other muons."""
         return replace(self, bundles=bundles)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from workloads.base.batch import Batch
 from workloads.base.evaluator import Evaluation, Histogram
-from workloads.muons.metrics.bundles import Bundles
-from workloads.muons.models.bundles import Bundles as GeneratedBundles
+from workloads.muons.metrics.bundles import BundleArrays
+from workloads.muons.models.bundles import Bundles
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class MuonTask(Protocol):
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
         """Metrics of events that are not trained on, 0-dim."""
 
-    def generate(self, primary_E4: Tensor) -> GeneratedBundles:
+    def generate(self, primary_E4: Tensor) -> Bundles:
         """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
 
 
@@ -89,7 +89,7 @@ class MuonPanel:
         """For a model whose state moves on as it is used."""
         return nullcontext()
 
-    def _generate(self, real: _Real) -> Bundles | None:
+    def _generate(self, real: _Real) -> BundleArrays | None:
         """An event for each primary of the block; None if they become too many muons.
 
         That is what a count head does that has diverged. It must not cost the memory.
@@ -104,7 +104,7 @@ class MuonPanel:
             if sum(map(len, muons)) > most:
                 logger.warning("no panel: more than %d muons were generated, far more than the real ones", most)
                 return None
-        return Bundles.of(np.concatenate(counts), np.concatenate(muons))
+        return BundleArrays.of(np.concatenate(counts), np.concatenate(muons))
 
 
 class _Real:
@@ -119,12 +119,12 @@ class _Real:
         self.primary_E4 = torch.cat([part.event_columns["primary"] for part in block.microbatches])
         counts_E = torch.cat([part.offsets_E1.diff() for part in block.microbatches]).cpu().numpy()
         muons_P3 = torch.cat([part.particle_columns["muons"] for part in block.microbatches]).cpu().numpy()
-        self.bundles = Bundles.of(counts_E, muons_P3)
+        self.bundles = BundleArrays.of(counts_E, muons_P3)
         showers_E = _showers(block)
         self._panel_splits = splits.halves(showers_E, metrics.PANEL_SPLITS)
         self._floor = metrics.floor(self.bundles, splits.halves(showers_E, metrics.FLOOR_SPLITS))
 
-    def compared_with(self, generated: Bundles, scalars: dict[str, float]) -> Evaluation:
+    def compared_with(self, generated: BundleArrays, scalars: dict[str, float]) -> Evaluation:
         """The panel, with ``scalars`` in it."""
         finite, num_bad = generated.finite()
         found = self._metrics.panel(self.bundles, finite, self._panel_splits)
@@ -162,12 +162,12 @@ class _Real:
         return _histograms(self.bundles, self._edges)
 
 
-def _shown(bundles: Bundles) -> dict[str, npt.NDArray[np.float64]]:
+def _shown(bundles: BundleArrays) -> dict[str, npt.NDArray[np.float64]]:
     """The features that are drawn, by name."""
     return {name: bundles.features[name] for name in _SHOWN}
 
 
-def _histograms(bundles: Bundles, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:
+def _histograms(bundles: BundleArrays, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:
     """Values beyond the outermost edges count in the outermost bins."""
     shown = _shown(bundles)
     return {

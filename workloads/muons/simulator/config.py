@@ -15,11 +15,8 @@ Lateral = Literal["pt", "mupage"]
 Elbert = Literal["classic", "generalized"]
 DepthKind = Literal["vertical", "slant"]
 
-GROUP_NAMES = ("H", "He", "CNO", "MgAlSi", "Fe")
-"""The five groups of cosmic-ray nuclei, in the order of every per-group array."""
-
 GROUP_MASS = (1.0, 4.0, 14.0, 27.0, 56.0)
-"""Mass number A of each group."""
+"""Mass number A of each group of cosmic-ray nuclei: H, He, CNO, MgAlSi, Fe. The order of every per-group array."""
 
 GROUP_CHARGE = (1.0, 2.0, 7.0, 13.0, 26.0)
 """Charge number Z of each group: a population's cutoff energy is its rigidity times Z."""

@@ -29,7 +29,7 @@ _CDF_POINTS = 4001
 
 
 @dataclass(frozen=True)
-class Primaries:
+class SimulatedPrimaries:
     """Known truth of each event, before its muons are drawn."""
 
     energy_gev_E: Float64
@@ -54,7 +54,7 @@ class Primaries:
         return columns_E4
 
     @classmethod
-    def from_columns(cls, columns_E4: npt.ArrayLike, config: SimulatorConfig) -> Primaries:
+    def from_columns(cls, columns_E4: npt.ArrayLike, config: SimulatorConfig) -> SimulatedPrimaries:
         """The primaries of a file's ``primary`` column, to draw a second set of muons for them."""
         energy_gev_E, zenith_rad_E, mass_E, depth_m_E = np.asarray(columns_E4, np.float64).T
         cos_zenith_E = np.cos(zenith_rad_E)
@@ -71,7 +71,7 @@ def h3a_flux(energy_gev: Float64, group: int) -> Float64:
     return flux
 
 
-def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Generator) -> Primaries:
+def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Generator) -> SimulatedPrimaries:
     """Independent primaries: energy and mass from the spectrum, zenith of a flat surface, gridded depth."""
     if config.spectrum == "h3a":
         energy_gev_E, group_E = _sample_h3a(num_events, config, rng)
@@ -86,7 +86,7 @@ def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Ge
         depth_m_E = grid_m[rng.integers(0, config.depth_steps, num_events)]
     else:
         depth_m_E = rng.uniform(config.depth_min_m, config.depth_max_m, num_events)
-    return Primaries(energy_gev_E, np.asarray(GROUP_MASS)[group_E], cos_zenith_E, depth_m_E)
+    return SimulatedPrimaries(energy_gev_E, np.asarray(GROUP_MASS)[group_E], cos_zenith_E, depth_m_E)
 
 
 def _choose(shares_G: Sequence[float] | Float64, num_events: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from workloads.muons.simulator.chunks import Chunk, Int64
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.multiplicity import Expectation
 from workloads.muons.simulator.propagation import Float32
 
@@ -69,7 +69,7 @@ class MupageLateral:
     DEPTH_KM_MWE = (1.5, 5.0)
     LARGEST_MULTIPLICITY = 4
 
-    def __init__(self, primaries: Primaries, truth: Expectation, counts_E: Int64) -> None:
+    def __init__(self, primaries: SimulatedPrimaries, truth: Expectation, counts_E: Int64) -> None:
         depth_E = np.clip(truth.vertical_mwe_E / 1000.0, *self.DEPTH_KM_MWE)
         num_E = np.clip(counts_E, 1, self.LARGEST_MULTIPLICITY)
         zenith_rad_E = np.arccos(primaries.cos_zenith_E)
@@ -87,7 +87,7 @@ class MupageLateral:
 
 
 def lateral_of(
-    primaries: Primaries,
+    primaries: SimulatedPrimaries,
     truth: Expectation,
     counts_E: Int64,
     config: SimulatorConfig,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from workloads.muons.geometry import slant_depth_m
 from workloads.muons.simulator.config import ElbertFit, SimulatorConfig
-from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.propagation import (
     Float32,
     Float64,
@@ -39,7 +39,7 @@ class Expectation:
     """Shape k of the negative binomial: var N = mean + mean²/k."""
 
 
-def expect(primaries: Primaries, config: SimulatorConfig) -> Expectation:
+def expect(primaries: SimulatedPrimaries, config: SimulatorConfig) -> Expectation:
     """Geometry, threshold and mean multiplicity of each event."""
     slant_m_E = slant_depth_m(primaries.cos_zenith_E, primaries.depth_m_E, config.earth_radius_m)
     vertical_mwe_E = vertical_depth_mwe(primaries.depth_m_E, config)

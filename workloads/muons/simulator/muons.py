@@ -13,14 +13,14 @@ import numpy as np
 
 from workloads.muons.simulator.chunks import Chunk, Int64, chunks
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.lateral import lateral_of
 from workloads.muons.simulator.multiplicity import Expectation, draw_counts, expect, surface_spectrum
 from workloads.muons.simulator.propagation import Float32
 
 
 @dataclass(frozen=True)
-class Bundles:
+class SimulatedBundles:
     """Rows as they stand in the file."""
 
     primary_E4: Float32
@@ -34,7 +34,7 @@ class Bundles:
         return len(self.counts_E)
 
 
-def simulate(primaries: Primaries, config: SimulatorConfig, rng: np.random.Generator) -> Bundles:
+def simulate(primaries: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> SimulatedBundles:
     """One bundle for each primary, independent of all others, at the primary's depth."""
     truth = expect(primaries, config)
     counts_E = draw_counts(truth.mean_E, truth.shape_E, primaries.mass_E, config, rng)
@@ -51,13 +51,13 @@ def simulate(primaries: Primaries, config: SimulatorConfig, rng: np.random.Gener
         np.multiply(radius_m_P, cos_P, out=out_P3[:, 1])
         np.multiply(radius_m_P, sin_P, out=out_P3[:, 2])
         out_P3[:, 0] = loss.energy_gev(chunk, surface_gev_P)
-    return Bundles(primaries.columns(config), counts_E, muons_P3)
+    return SimulatedBundles(primaries.columns(config), counts_E, muons_P3)
 
 
 class SurfaceEnergies:
     """Draws the energies at the surface of the muons that reach the detector, from Elbert's spectrum."""
 
-    def __init__(self, primaries: Primaries, truth: Expectation, config: SimulatorConfig) -> None:
+    def __init__(self, primaries: SimulatedPrimaries, truth: Expectation, config: SimulatorConfig) -> None:
         self._spectrum = surface_spectrum(config.elbert_fit)
         nucleon_gev_E = primaries.energy_gev_E / primaries.mass_E
         # An event whose nucleons are below threshold has no muons: any finite value does there.

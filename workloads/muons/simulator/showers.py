@@ -12,10 +12,10 @@ import numpy as np
 
 from workloads.muons.simulator.chunks import Int64, chunks
 from workloads.muons.simulator.config import SimulatorConfig
-from workloads.muons.simulator.flux import Primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.lateral import MupageLateral, PtLateral
 from workloads.muons.simulator.multiplicity import draw_counts, expect
-from workloads.muons.simulator.muons import Bundles, EnergyLoss, SurfaceEnergies, draw_direction
+from workloads.muons.simulator.muons import EnergyLoss, SimulatedBundles, SurfaceEnergies, draw_direction
 from workloads.muons.simulator.propagation import Float32, Float64
 
 
@@ -25,8 +25,8 @@ def shower_depths_m(num_depths: int, config: SimulatorConfig) -> Float64:
 
 
 def simulate_showers(
-    showers: Primaries, depths_m: Float64, config: SimulatorConfig, rng: np.random.Generator
-) -> Bundles:
+    showers: SimulatedPrimaries, depths_m: Float64, config: SimulatorConfig, rng: np.random.Generator
+) -> SimulatedBundles:
     """Rows of each shower at each depth; ``showers.depth_m_S`` plays no part.
 
     The shower is drawn once, at the shallowest depth; each deeper row holds those of its muons that are still
@@ -37,7 +37,7 @@ def simulate_showers(
     top = replace(showers, depth_m_E=np.full(num_showers, depths_m[0]))
     truth_S = expect(top, config)
     counts_S = draw_counts(truth_S.mean_E, truth_S.shape_E, top.mass_E, config, rng)
-    rows = Primaries(
+    rows = SimulatedPrimaries(
         energy_gev_E=np.repeat(showers.energy_gev_E, num_depths),
         mass_E=np.repeat(showers.mass_E, num_depths),
         cos_zenith_E=np.repeat(showers.cos_zenith_E, num_depths),
@@ -72,7 +72,7 @@ def simulate_showers(
         out_P3[:, 0] = loss.energy_gev(chunk, surface_gev_P)
         out_P3[:, 1] = radius_m_P * cos_M[source_P]
         out_P3[:, 2] = radius_m_P * sin_M[source_P]
-    return Bundles(rows.columns(config), counts_E, muons_P3)
+    return SimulatedBundles(rows.columns(config), counts_E, muons_P3)
 
 
 def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float32) -> tuple[Int64, Int64]:

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from common.errors import BadInputError
 from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
-from workloads.muons.simulator.muons import Bundles, simulate
+from workloads.muons.simulator.muons import SimulatedBundles, simulate
 from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
 
 SCHEMA = pa.schema(
@@ -171,7 +171,7 @@ def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_inde
     return Written(1, num_events, num_muons, num_bytes)
 
 
-def to_table(bundles: Bundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
+def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[np.uint64]) -> pa.Table:
     """Rows in the production schema, without a copy of the muons."""
     num_rows, num_muons = len(bundles), len(bundles.muons_P3)
     primary = pa.ListArray.from_arrays(

@@ -86,6 +86,23 @@ class Page(HTMLParser):
         assert tag not in ("script", "link", "iframe", "object", "base"), tag
 
 
+def check_page(folder: Path, report: dict[str, Any]) -> None:
+    """The HTML page shows every metric and every picture, and fetches nothing."""
+    assert len(report["pictures"]) == 12
+    assert "training.png" in report["pictures"]
+    for name in report["pictures"]:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    text = (folder / "report.html").read_text()
+    page = Page(text)
+    assert page.fetched == []
+    assert "url(" not in text
+    assert "@import" not in text
+    assert page.images == 12
+    assert page.anchors == {name.removesuffix(".png") for name in report["pictures"]} <= page.ids
+    assert "prefers-color-scheme: dark" in text
+    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
+
+
 @pytest.mark.slow
 def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -131,19 +148,7 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     assert re.fullmatch(r"[0-9a-f]{16}", report["config_digest"])
     assert {"python", "torch", "numpy"} <= set(report["versions"])
 
-    assert len(report["pictures"]) == 12
-    assert "training.png" in report["pictures"]
-    for name in report["pictures"]:
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
-    text = (folder / "report.html").read_text()
-    page = Page(text)
-    assert page.fetched == []
-    assert "url(" not in text
-    assert "@import" not in text
-    assert page.images == 12
-    assert page.anchors == {name.removesuffix(".png") for name in report["pictures"]} <= page.ids
-    assert "prefers-color-scheme: dark" in text
-    assert all(f"<code>{name}</code>" in text for name in report["metrics"])
+    check_page(folder, report)
 
     again = icestream(*arguments[:-6], *FAST, "-o", tmp_path / "again")
     assert again.code == 0

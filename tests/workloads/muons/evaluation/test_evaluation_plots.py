@@ -7,18 +7,18 @@ import pytest
 
 from workloads.muons.evaluation.plots import panel
 from workloads.muons.evaluation.plots.counts import _edges
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.gallery import pictures
 from workloads.muons.evaluation.plots.radii import _pair_distances
 from workloads.muons.evaluation.plots.resample import BOOTSTRAPS, Groups, band, bins_of, ratio
-from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.metrics.sample import Sample
 
 
-def make_bundles(counts: list[int], seed: int = 0) -> Bundles:
+def make_bundles(counts: list[int], seed: int = 0) -> BundleArrays:
     rng = np.random.default_rng(seed)
     muons_P3 = np.column_stack([10 ** rng.normal(2, 0.5, sum(counts)), rng.normal(0, 5, (sum(counts), 2))])
-    return Bundles.of(np.array(counts, np.int64), muons_P3)
+    return BundleArrays.of(np.array(counts, np.int64), muons_P3)
 
 
 def make_sample(counts: list[int], weight_E: np.ndarray | None = None) -> Sample:
@@ -76,7 +76,9 @@ def test_edges_of_counts_lie_between_integers_and_hold_them_all(most: int) -> No
 
 
 def test_pairs_of_an_event_are_two_different_muons_and_weigh_one_together() -> None:
-    bundles = Bundles.of(np.array([0, 1, 2, 300]), np.column_stack([np.ones(303), np.arange(303.0), np.zeros(303)]))
+    bundles = BundleArrays.of(
+        np.array([0, 1, 2, 300]), np.column_stack([np.ones(303), np.arange(303.0), np.zeros(303)])
+    )
     distance, event, weight = _pair_distances(bundles, seed=0)
     assert np.bincount(event, minlength=4).tolist() == [0, 0, 1, 50]
     assert np.bincount(event, weight, minlength=4) == pytest.approx([0, 0, 1, 1])
@@ -98,7 +100,7 @@ def test_every_picture_is_drawn_of_events_without_muons_or_of_a_single_one(
     real: list[int], generated: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(panel, "DPI", 20)  # drawn as it would be, but smaller
-    events = Events(make_sample(real), make_bundles(generated, seed=1))
+    events = EventPairs(make_sample(real), make_bundles(generated, seed=1))
     drawn = list(pictures(events, np.linspace(0, 1, len(real)), {}))
     assert len({one.name for one in drawn}) == len(drawn) == 11
     for one in drawn:

@@ -10,7 +10,7 @@ from torch import Tensor
 from workloads.muons.generation import stream
 from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.simulated import simulated_primaries
-from workloads.muons.generation.stream import CountRule, Generated, chunks, generate, pieces
+from workloads.muons.generation.stream import CountRule, GeneratedEvents, chunks, generate, pieces
 
 SAMPLED = CountRule("sampled")
 
@@ -42,7 +42,7 @@ def rows(energies: list[float], counts: list[int] | None = None) -> Primaries:
     return Primaries(np.stack([number, number], 1), primary_E4, None if counts is None else np.array(counts))
 
 
-def everything(found: list[Generated]) -> tuple[list[int], bytes]:
+def everything(found: list[GeneratedEvents]) -> tuple[list[int], bytes]:
     counts = [int(count) for one in found for count in one.counts_E]
     return counts, b"".join(one.muons_P3.tobytes() for one in found)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.simulator.config import SimulatorConfig, preset
-from workloads.muons.simulator.flux import Primaries, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
 from workloads.muons.simulator.multiplicity import expect
 from workloads.muons.simulator.muons import simulate
 
@@ -21,34 +21,36 @@ def real_sample(num_events: int, seed: int = 1, config: SimulatorConfig = CONFIG
     """Every event is a shower of its own."""
     rng = np.random.default_rng(seed)
     rows = simulate(sample_primaries(num_events, config, rng), config, rng)
-    return Sample(rows.primary_E4.astype(np.float64), np.arange(num_events), Bundles.of(rows.counts_E, rows.muons_P3))
+    return Sample(
+        rows.primary_E4.astype(np.float64), np.arange(num_events), BundleArrays.of(rows.counts_E, rows.muons_P3)
+    )
 
 
-def drawn_again(real: Sample, seed: int, config: SimulatorConfig = CONFIG) -> Bundles:
+def drawn_again(real: Sample, seed: int, config: SimulatorConfig = CONFIG) -> BundleArrays:
     """What a perfect generator gives for the same primaries."""
-    primaries = Primaries.from_columns(real.primary_E4, config)
+    primaries = SimulatedPrimaries.from_columns(real.primary_E4, config)
     rows = simulate(primaries, config, np.random.default_rng(seed))
-    return Bundles.of(rows.counts_E, rows.muons_P3)
+    return BundleArrays.of(rows.counts_E, rows.muons_P3)
 
 
 def mean_counts(real: Sample, config: SimulatorConfig = CONFIG) -> Float64:
     """The true mean number of muons of each primary."""
-    return expect(Primaries.from_columns(real.primary_E4, config), config).mean_E
+    return expect(SimulatedPrimaries.from_columns(real.primary_E4, config), config).mean_E
 
 
-def muons_swapped_between_events(bundles: Bundles, seed: int) -> Bundles:
+def muons_swapped_between_events(bundles: BundleArrays, seed: int) -> BundleArrays:
     """Every muon is there, somewhere."""
     order = np.random.default_rng(seed).permutation(len(bundles.energy_gev_P))
     return _with_muons(bundles, bundles.counts_E, order)
 
 
-def energies_swapped_between_muons(bundles: Bundles, seed: int) -> Bundles:
+def energies_swapped_between_muons(bundles: BundleArrays, seed: int) -> BundleArrays:
     """Inside each event: what an event has is right, and E and r are independent in it."""
     order = np.lexsort((np.random.default_rng(seed).random(len(bundles.event_P)), bundles.event_P))
     return replace(bundles, energy_gev_P=bundles.energy_gev_P[order])
 
 
-def with_counts(bundles: Bundles, counts_E: Int64) -> Bundles:
+def with_counts(bundles: BundleArrays, counts_E: Int64) -> BundleArrays:
     """As many muons as each event shall have: its own, the same ones again where there are too few.
 
     An event without muons of its own has those of the next event that has.
@@ -61,7 +63,7 @@ def with_counts(bundles: Bundles, counts_E: Int64) -> Bundles:
     return _with_muons(bundles, counts_E, first_E[giver_P] + place_P % bundles.counts_E[giver_P])
 
 
-def repeated(bundles: Bundles, events: Int64) -> Bundles:
+def repeated(bundles: BundleArrays, events: Int64) -> BundleArrays:
     """These events, in this order, as often as each is named."""
     counts_E = bundles.counts_E[events]
     first_E = (np.cumsum(bundles.counts_E) - bundles.counts_E)[events]
@@ -69,6 +71,6 @@ def repeated(bundles: Bundles, events: Int64) -> Bundles:
     return _with_muons(bundles, counts_E, np.repeat(first_E - begin_E, counts_E) + np.arange(counts_E.sum()))
 
 
-def _with_muons(bundles: Bundles, counts_E: Int64, muons_P: Int64) -> Bundles:
+def _with_muons(bundles: BundleArrays, counts_E: Int64, muons_P: Int64) -> BundleArrays:
     columns = (bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P)
-    return Bundles(counts_E, *(column_P[muons_P] for column_P in columns))
+    return BundleArrays(counts_E, *(column_P[muons_P] for column_P in columns))

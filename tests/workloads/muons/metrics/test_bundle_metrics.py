@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64, Int64
 from workloads.muons.metrics.metrics import W1_FEATURES, count_tv, distances, floor, panel, score, w1
 from workloads.muons.metrics.splits import halves
 
 
-def on_x_axis(counts_E: Int64, energy_gev_P: Float64, radius_m_P: Float64) -> Bundles:
+def on_x_axis(counts_E: Int64, energy_gev_P: Float64, radius_m_P: Float64) -> BundleArrays:
     """Bundles whose muons have these radii."""
-    return Bundles(counts_E, energy_gev_P, radius_m_P, np.zeros(len(radius_m_P)))
+    return BundleArrays(counts_E, energy_gev_P, radius_m_P, np.zeros(len(radius_m_P)))
 
 
-def make_bundles(num_events: int, seed: int) -> Bundles:
+def make_bundles(num_events: int, seed: int) -> BundleArrays:
     """Counts and energies follow a primary that is the same for every seed; radii fall with the energy."""
     lg_primary_E = np.random.default_rng(0).uniform(0, 1, num_events)
     rng = np.random.default_rng([1, seed])
@@ -49,7 +49,7 @@ def test_w1_is_the_distance_that_mass_is_moved() -> None:
 
 
 def test_features_of_a_bundle_by_hand() -> None:
-    bundles = Bundles.of(np.array([2, 0, 1]), np.array([[10.0, 3.0, 4.0], [90.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
+    bundles = BundleArrays.of(np.array([2, 0, 1]), np.array([[10.0, 3.0, 4.0], [90.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     features = bundles.features
     assert features["count"].tolist() == [2, 0, 1]
     assert features["log10_count"] == pytest.approx(np.log10([3, 1, 2]))
@@ -107,7 +107,7 @@ def test_a_perfect_generator_has_the_numbers_of_the_floor() -> None:
     assert score(found, FLOOR) == pytest.approx(1.0, abs=0.5)
 
 
-def wrong(what: str) -> Bundles:
+def wrong(what: str) -> BundleArrays:
     """A generator with one thing wrong, besides the chance of a perfect one."""
     rng = np.random.default_rng(5)
     good = make_bundles(4_000, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.conditional import ConditionBins, conditional_distances, plain_distance
 from workloads.muons.metrics.sample import Sample
 
@@ -21,7 +21,7 @@ def primaries(num: int, seed: int = 0) -> Float64:
 
 def one_muon_events(primary_E4: Float64, log10_energy_E: Float64) -> Sample:
     num = len(primary_E4)
-    bundles = Bundles(np.ones(num, np.int64), 10**log10_energy_E, np.ones(num), np.zeros(num))
+    bundles = BundleArrays(np.ones(num, np.int64), 10**log10_energy_E, np.ones(num), np.zeros(num))
     return Sample(primary_E4, np.arange(num), bundles)
 
 

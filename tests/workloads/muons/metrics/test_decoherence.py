@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.metrics.decoherence import MAX_PAIRS, pair_distances
 
 
-def bundles_at(counts: list[int], x_m: list[float]) -> Bundles:
-    return Bundles(np.array(counts), np.ones(len(x_m)), np.array(x_m), np.zeros(len(x_m)))
+def bundles_at(counts: list[int], x_m: list[float]) -> BundleArrays:
+    return BundleArrays(np.array(counts), np.ones(len(x_m)), np.array(x_m), np.zeros(len(x_m)))
 
 
 def test_an_event_of_two_muons_has_their_distance_and_smaller_events_none() -> None:
     muons = np.array([[1.0, 0.0, 0.0], [1.0, 3.0, 4.0], [1.0, 9.0, 9.0], [1.0, -1.0, 0.0], [1.0, 1.0, 0.0]])
-    distance, event = pair_distances(Bundles.of(np.array([2, 0, 1, 2]), muons), np.random.default_rng(0))
+    distance, event = pair_distances(BundleArrays.of(np.array([2, 0, 1, 2]), muons), np.random.default_rng(0))
     assert distance == pytest.approx([5.0, 2.0])
     assert event.tolist() == [0, 3]
 
@@ -48,7 +48,7 @@ def test_drawn_pairs_are_drawn_evenly() -> None:
 
 def test_the_largest_events_have_pairs_too() -> None:
     counts = [150_000, 2]
-    bundles = Bundles(np.array(counts), np.ones(150_002), np.zeros(150_002), np.zeros(150_002))
+    bundles = BundleArrays(np.array(counts), np.ones(150_002), np.zeros(150_002), np.zeros(150_002))
     distance, event = pair_distances(bundles, np.random.default_rng(2))
     assert distance.tolist() == [0.0] * (MAX_PAIRS + 1)
     assert np.bincount(event).tolist() == [MAX_PAIRS, 1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.linalg import sqrtm
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.event_features import EVENT_SUMMARY, event_summary, standardised
 from workloads.muons.metrics.frechet import PARTS, FrechetDistance, frechet_of
 
@@ -58,7 +58,7 @@ def test_integer_weights_are_repetitions() -> None:
 
 def test_the_nine_numbers_of_an_event_by_hand() -> None:
     muons = np.array([[10.0, 0.9, 0.0], [1000.0, 0.0, 9.9], [100.0, 99.9, 0.0]])
-    summary = event_summary(Bundles.of(np.array([2, 0, 1]), muons))
+    summary = event_summary(BundleArrays.of(np.array([2, 0, 1]), muons))
     assert summary.shape == (2, len(EVENT_SUMMARY))
     radius = (10 * 0.9 + 1000 * 9.9) / 1010
     expected = [np.log10(3), np.log10(1010), 3.0, 2.0, 1.0, 0.5, 0.5, 0.5, np.log10(radius + 0.1)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated import repeated
 
-from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, Bundles, Float64
+from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64
 from workloads.muons.metrics.intra_event import IntraEvent
 
 CORRELATION = "energy_radius_correlation_difference"
@@ -14,18 +14,18 @@ WITHIN = "energy_radius_correlation_within_events_difference"
 VARIANCE = "mean_log10_radius_variance_difference"
 
 
-def make(counts_E: np.ndarray, log10_energy_P: Float64, log10_radius_P: Float64) -> Bundles:
+def make(counts_E: np.ndarray, log10_energy_P: Float64, log10_radius_P: Float64) -> BundleArrays:
     x_m_P = 10**log10_radius_P - RADIUS_OFFSET_M
-    return Bundles(counts_E, 10**log10_energy_P, x_m_P, np.zeros(len(x_m_P)))
+    return BundleArrays(counts_E, 10**log10_energy_P, x_m_P, np.zeros(len(x_m_P)))
 
 
-def told(real: Bundles, generated: Bundles, weights: Float64 | None = None) -> dict[str, float]:
+def told(real: BundleArrays, generated: BundleArrays, weights: Float64 | None = None) -> dict[str, float]:
     rows = np.ones((1, len(real))) if weights is None else weights[None]
     found = IntraEvent(real, generated)(rows, np.ones((1, len(generated))))
     return {name: float(values[0]) for name, values in found.items()}
 
 
-def correlated(num_events: int, slope: float, common: float, seed: int) -> Bundles:
+def correlated(num_events: int, slope: float, common: float, seed: int) -> BundleArrays:
     """Radii fall with the energy inside events; a common part of the energy of an event is no radius' business."""
     rng = np.random.default_rng(seed)
     counts_E = rng.integers(0, 30, num_events)
@@ -65,5 +65,5 @@ def test_integer_weights_are_repetitions() -> None:
 
 
 def test_without_large_events_or_muons_there_is_nothing_to_say() -> None:
-    none = Bundles(np.zeros(3, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
+    none = BundleArrays(np.zeros(3, np.int64), np.zeros(0), np.zeros(0), np.zeros(0))
     assert np.isnan(list(told(none, none).values())).all()

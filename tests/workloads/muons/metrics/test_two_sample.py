@@ -9,7 +9,7 @@ import pytest
 import torch
 from simulated import drawn_again, real_sample
 
-from workloads.muons.metrics.bundles import Bundles
+from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.two_sample.auc import Auc
@@ -54,7 +54,7 @@ def test_integer_weights_of_scores_are_repetitions() -> None:
     assert found == pytest.approx(auc(np.repeat(a, times).tolist(), b.tolist()))
 
 
-def asked(test: Callable[..., object], real: Sample, generated: Bundles) -> float:
+def asked(test: Callable[..., object], real: Sample, generated: BundleArrays) -> float:
     trained = test(real, real.with_bundles(generated), SETTINGS, lambda part: None)
     ones = np.ones((1, len(real)))
     return float(trained(ones, ones)[0])  # type: ignore[operator]
@@ -66,13 +66,15 @@ CHANCE = 3 * np.sqrt(1 / 6 / 1_500)
 """Three standard deviations of the area of two samples of 1500 that are alike."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [set_test, summary_test])
 def test_real_events_drawn_again_are_not_told_apart(test: Callable[..., object]) -> None:
     assert asked(test, REAL, AGAIN) == pytest.approx(0.5, abs=CHANCE)
 
 
+@pytest.mark.slow
 def test_only_the_classifier_of_raw_sets_sees_muons_on_one_side_of_the_axis() -> None:
-    one_side = Bundles(AGAIN.counts_E, AGAIN.energy_gev_P, AGAIN.x_m_P, np.abs(AGAIN.y_m_P))
+    one_side = BundleArrays(AGAIN.counts_E, AGAIN.energy_gev_P, AGAIN.x_m_P, np.abs(AGAIN.y_m_P))
     assert asked(set_test, REAL, one_side) > 0.6
     assert asked(summary_test, REAL, one_side) == pytest.approx(0.5, abs=CHANCE)
 
@@ -86,6 +88,7 @@ def test_a_classifier_is_asked_about_showers_that_it_was_not_trained_on() -> Non
     assert np.isin(trained.test_a_E.reshape(750, 4).sum(1), [0, 4]).all()
 
 
+@pytest.mark.slow
 def test_training_is_the_same_each_time_and_leaves_random_numbers_alone() -> None:
     state = torch.random.get_rng_state()
     first = asked(set_test, REAL, AGAIN)
@@ -96,7 +99,7 @@ def test_training_is_the_same_each_time_and_leaves_random_numbers_alone() -> Non
 
 def test_of_a_large_event_some_muons_are_seen_and_the_true_count() -> None:
     counts_E = np.array([300, 2, 0])
-    muons = Bundles(counts_E, np.arange(1.0, 303.0), np.arange(302.0), np.zeros(302))
+    muons = BundleArrays(counts_E, np.arange(1.0, 303.0), np.arange(302.0), np.zeros(302))
     sample = Sample(REAL.primary_E4[:3], np.arange(3), muons)
     inputs = SetInputs(sample, sample, 100, np.random.default_rng(0))
     seen_PF, counts, _, log_counts = inputs(np.array([5, 1, 0]))
@@ -113,7 +116,7 @@ def test_photons_have_mass_number_zero_and_are_seen_as_any_other_primary() -> No
     primary_E4 = REAL.primary_E4.copy()
     primary_E4[::5, 2] = 0.0
     real = Sample(primary_E4, REAL.shower_E, REAL.bundles)
-    ten_times = Bundles(AGAIN.counts_E, 10 * AGAIN.energy_gev_P, AGAIN.x_m_P, AGAIN.y_m_P)
+    ten_times = BundleArrays(AGAIN.counts_E, 10 * AGAIN.energy_gev_P, AGAIN.x_m_P, AGAIN.y_m_P)
     for test in (set_test, summary_test):
         assert asked(test, real, ten_times) > 0.6
 

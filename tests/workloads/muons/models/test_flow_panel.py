@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from test_flow_task import SMALL, make_task, weights
-from test_wgan_task import changed, split, toy_batch
+from toy_events import split, toy_batch
+from toy_tasks import SMALL_FLOW, changed, make_flow, weights
 
 from icestream.cli import cli
 from services.config.root import Config
@@ -33,8 +33,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_panel_tells_distances_and_held_out_losses_and_changes_nothing() -> None:
-    task = make_task()
+    task = make_flow()
     block = split(toy_batch(300, seed=5), [200, 100])
     panel = MuonPanel(task, seed=3)
     assert panel.evaluate(block) is None, "nothing was trained on yet"
@@ -55,14 +56,14 @@ def test_the_panel_tells_distances_and_held_out_losses_and_changes_nothing() -> 
 
 
 def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None:
-    task = make_task()
+    task = make_flow()
     state = TrainState(task, CPU, "plan", headline="flow_loss")
     losses = []
     for seed in range(3):
         metrics = task.step(toy_batch(seed=seed))
         state.recent.add(metrics[state.headline])
         losses.append(float(metrics["flow_loss"]))
-    resumed = TrainState(make_task(), CPU, "plan", headline="flow_loss")
+    resumed = TrainState(make_flow(), CPU, "plan", headline="flow_loss")
     resumed.restore(state.checkpoint("{}"), accept_new_plan=False)
     for one in (state, resumed):
         ((name, mean),) = one.recent_mean().items()
@@ -72,7 +73,7 @@ def test_the_mean_over_the_last_steps_is_that_of_the_models_own_metric() -> None
 
 @pytest.mark.parametrize(("model", "panel"), [("flow", MuonPanel), ("wgan", WganPanel)])
 def test_the_configuration_names_the_model(model: str, panel: type) -> None:
-    trainer: dict[str, Any] = {"model": model, "flow": {"network": SMALL.model_dump()}}
+    trainer: dict[str, Any] = {"model": model, "flow": {"network": SMALL_FLOW.model_dump()}}
     config = Config.model_validate({"trainer": trainer})
     task = training_of(config).task(config.trainer.of_model, step_context(config, CPU, Ranks.alone()))
     assert isinstance(task, FlowTask) == (model == "flow")

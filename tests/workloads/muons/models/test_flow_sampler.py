@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_flow_task import SMALL, make_task, saved
-from test_wgan_task import make_task as make_wgan
-from test_wgan_task import toy_batch
 from torch import Tensor
+from toy_events import toy_batch
+from toy_tasks import SMALL_FLOW, make_flow, make_wgan, saved
 
 from common.errors import BadInputError
 from services.config.root import Config
@@ -41,7 +40,7 @@ def one_thread() -> Iterator[None]:
 
 
 def field(**network: object) -> VelocityField:
-    made = VelocityField(2, SMALL.model_copy(update=network))
+    made = VelocityField(2, SMALL_FLOW.model_copy(update=network))
     torch.nn.init.normal_(made.output.weight)
     return made
 
@@ -111,21 +110,23 @@ def test_the_integrator_is_of_second_order() -> None:
     start = torch.ones(NUM, 2)
     segments = segments_of(COUNTS_E)
     errors = [
-        float(integrate(Decay(2, SMALL), start, torch.zeros(4, 5), segments, steps)[0, 0] - torch.tensor(-1.0).exp())
+        float(
+            integrate(Decay(2, SMALL_FLOW), start, torch.zeros(4, 5), segments, steps)[0, 0] - torch.tensor(-1.0).exp()
+        )
         for steps in (4, 8)
     ]
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.2)
 
 
 def trained(**settings: object) -> FlowTask:
-    task = make_task(**settings)
+    task = make_flow(**settings)
     for seed in range(3):
         task.step(toy_batch(seed=seed))
     return task
 
 
 def write_checkpoint(path: Path, task_state: dict[str, object], model: str) -> Path:
-    network = SMALL.model_dump() if model == "flow" else {}
+    network = SMALL_FLOW.model_dump() if model == "flow" else {}
     config = Config.model_validate({"trainer": {"model": model, model: {"network": network}}})
     torch.save(
         {
@@ -200,6 +201,6 @@ def test_training_does_not_go_on_from_a_checkpoint_of_another_model(written: str
 
 
 def test_a_sampler_of_a_flow_that_saw_no_muons_is_refused() -> None:
-    config = FlowConfig(network=FlowNetworkConfig.model_validate(SMALL.model_dump()))
+    config = FlowConfig(network=FlowNetworkConfig.model_validate(SMALL_FLOW.model_dump()))
     with pytest.raises(RuntimeError, match="not fitted"):
-        FlowSampler.from_state(config, make_task().state_dict(), CPU)
+        FlowSampler.from_state(config, make_flow().state_dict(), CPU)

@@ -1,47 +1,25 @@
-"""The training step of the flow, on the toy events of the WGAN's tests."""
+"""The training step of the flow, and what it learns. What it shares with the WGAN: test_muon_tasks.py."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from host_syncs import no_host_sync
 from pydantic import ValidationError
-from test_wgan_task import changed, make_microbatch, split, toy_batch, weights
+from toy_events import make_microbatch, split, toy_batch
+from toy_tasks import CPU, changed, make_flow, weights
 
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.limits import UpdateLimits
-from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
+from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.flow.task import FlowTask
-
-CPU = torch.device("cpu")
-SMALL = FlowNetworkConfig(hidden=16, context=16, layers=2, count_hidden=16)
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def seeded() -> None:
     torch.manual_seed(7)
-    yield
-    torch.set_num_threads(threads)
-
-
-def make_task(*, seed: int = 1, threads: int = 1, limits: UpdateLimits | None = None, **settings: Any) -> FlowTask:
-    config = FlowConfig.model_validate({"network": SMALL, "warmup_steps": 0, **settings})
-    return FlowTask(config, StepContext(CPU, seed, limits or UpdateLimits(), threads=threads))
-
-
-def saved(task: FlowTask) -> dict[str, Any]:
-    file = io.BytesIO()
-    torch.save(task.state_dict(), file)
-    file.seek(0)
-    state: dict[str, Any] = torch.load(file, weights_only=True)
-    return state
 
 
 def muon_means(task: FlowTask, num_events: int = 2000) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,7 +31,7 @@ def muon_means(task: FlowTask, num_events: int = 2000) -> tuple[torch.Tensor, to
 
 
 def test_a_step_changes_both_networks_and_returns_finite_metrics() -> None:
-    task = make_task()
+    task = make_flow()
     networks = (task.networks.count_head, task.networks.velocity, task.networks.averaged.average)
     before = [weights(network) for network in networks]
 
@@ -69,21 +47,22 @@ def test_a_step_changes_both_networks_and_returns_finite_metrics() -> None:
 @pytest.mark.parametrize("muon_weight", [0.0, 0.5, 1.0])
 def test_before_the_first_step_the_loss_is_that_of_no_velocity_at_all(muon_weight: float) -> None:
     """Noise and standardised muons have a spread of 1 each, so their difference has 2."""
-    task = make_task(pair_by_energy=False, muon_weight=muon_weight)
+    task = make_flow(pair_by_energy=False, muon_weight=muon_weight)
     assert float(task.step(toy_batch(2000))["flow_loss"]) == pytest.approx(2, abs=0.25)
 
 
 def test_noise_that_is_paired_by_energy_has_less_of_a_way_to_go() -> None:
     batch = toy_batch(counts=[5] * 32)
-    apart, paired = (make_task(pair_by_energy=pair).step(batch)["flow_loss"] for pair in (False, True))
+    apart, paired = (make_flow(pair_by_energy=pair).step(batch)["flow_loss"] for pair in (False, True))
     assert paired < 0.8 * apart
 
 
 @pytest.mark.parametrize("muon_weight", [0.0, 0.5, 1.0])
 def test_chunks_and_threads_make_the_step_of_the_whole_batch(muon_weight: float) -> None:
     settings: dict[str, Any] = {"muon_weight": muon_weight}
-    whole = make_task(**settings)
-    others = [make_task(**settings, chunk_particles=10), make_task(**settings, chunk_particles=10, threads=3)]
+    whole = make_flow(**settings)
+    contexts = [StepContext(CPU, 1, threads=threads) for threads in (1, 3)]
+    others = [make_flow(context, **settings, chunk_particles=10) for context in contexts]
     batch = split(toy_batch(30), [5, 0, 14, 11])
 
     expected = whole.step(batch)
@@ -97,7 +76,7 @@ def test_chunks_and_threads_make_the_step_of_the_whole_batch(muon_weight: float)
 def test_gradients_of_microbatches_add_up_to_those_of_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = toy_batch(30)
     (microbatch,) = batch.microbatches
-    whole, parts = make_task(), make_task()
+    whole, parts = make_flow(), make_flow()
     for task in (whole, parts):
         task.step(toy_batch(seed=1))
     drawn = whole.networks.with_noise(microbatch, torch.Generator().manual_seed(3))
@@ -112,20 +91,11 @@ def test_gradients_of_microbatches_add_up_to_those_of_their_batch(monkeypatch: p
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_the_noise_of_a_lane_depends_on_seed_step_and_lane_alone() -> None:
-    batch = toy_batch()
-    first, same, other = make_task(), make_task(), make_task(seed=2)
-    other.networks.velocity.load_state_dict(first.networks.velocity.state_dict())
-    torch.rand(5)
-    assert first.step(batch) == same.step(batch)
-    assert other.step(batch)["flow_loss"] != make_task().step(batch)["flow_loss"]
-
-
 def test_empty_events_change_nothing_for_the_flow() -> None:
     (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
     primary = full.event_columns["primary"]
     muons = full.particle_columns["muons"]
-    without, with_empty = make_task(), make_task()
+    without, with_empty = make_flow(), make_flow()
     for task in (without, with_empty):
         task.step(Batch((full,)))
     drawn = without.networks.with_noise(full, torch.Generator().manual_seed(3))
@@ -142,7 +112,7 @@ def test_of_a_large_event_a_sample_is_trained_on_and_its_number_of_muons_is_kept
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counts = [*range(8)] * 4
-    whole, thin = make_task(), make_task(max_muons=5)
+    whole, thin = make_flow(), make_flow(max_muons=5)
     seen = []
     flow_loss = thin.networks.flow_loss
     monkeypatch.setattr(thin.networks, "flow_loss", lambda source: (seen.append(source), flow_loss(source))[1])
@@ -157,97 +127,10 @@ def test_of_a_large_event_a_sample_is_trained_on_and_its_number_of_muons_is_kept
     assert float(found["flow_loss"]) == pytest.approx(float(expected["flow_loss"]), rel=0.3)
 
 
-def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:
-    former, new = make_task(), make_task(seed=2)
-    former.step(toy_batch())
-    new.load_weights(saved(former))
-    assert not changed(weights(former.networks.velocity), new.networks.velocity)
-    assert new.is_fitted
-    assert new.steps == 0
-
-
-def test_a_batch_of_empty_events_trains_the_count_head_alone() -> None:
-    task = make_task()
-    task.step(toy_batch())
-    before = weights(task.networks.velocity), weights(task.networks.count_head)
-
-    metrics = task.step(toy_batch(3, counts=[0, 0, 0]))
-
-    assert not changed(before[0], task.networks.velocity)
-    assert changed(before[1], task.networks.count_head)
-    assert metrics["m_loss"] > 0
-    assert metrics["flow_loss"] == 0
-
-
-def test_until_two_muons_were_seen_only_the_count_head_is_trained() -> None:
-    task = make_task()
-    before = weights(task.networks.velocity)
-    metrics = task.step(toy_batch(2, counts=[0, 1]))
-    assert not task.is_fitted
-    assert not changed(before, task.networks.velocity)
-    assert all(value.isfinite() for value in metrics.values())
-    with pytest.raises(RuntimeError, match="not fitted"):
-        task.generate(torch.ones(2, 4))
-
-
-def test_a_batch_without_events_changes_nothing() -> None:
-    task = make_task()
-    task.step(toy_batch())
-    before = weights(task.networks.velocity), weights(task.networks.count_head)
-    task.step(Batch(()))
-    assert not changed(before[0], task.networks.velocity)
-    assert not changed(before[1], task.networks.count_head)
-
-
-def test_training_goes_on_bit_for_bit_from_a_saved_state() -> None:
-    task = make_task(schedule_steps=20, warmup_steps=4)
-    for seed in range(3):
-        task.step(toy_batch(seed=seed))
-    task.scale_learning_rates(0.5)
-    resumed = make_task(schedule_steps=20, warmup_steps=4)
-    resumed.load_state_dict(saved(task))
-
-    metrics = []
-    for trained in (task, resumed):
-        torch.rand(3)  # nobody else's random numbers matter
-        metrics.append([trained.step(toy_batch(seed=seed)) for seed in range(3, 6)])
-
-    assert metrics[0] == metrics[1]
-    assert task.learning_rates() == resumed.learning_rates()
-    first, second = saved(task), saved(resumed)
-    assert first["counters"] == second["counters"]
-    for network in ("velocity", "velocity_average", "count_head", "standardise"):
-        for name, value in first["networks"][network].items():
-            assert torch.equal(value, second["networks"][network][name]), f"{network}.{name}"
-
-
-def test_another_recipe_is_told_when_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    before = make_task()
-    before.step(toy_batch())
-    make_task(schedule_steps=9).load_state_dict(saved(before))
-    assert "trainer.flow.schedule_steps was 0 in the checkpoint and is 9 now" in caplog.text
-
-
-def test_an_update_that_is_not_finite_or_beyond_the_limits_is_left_out() -> None:
-    task = make_task()
-    task.step(toy_batch())
-    (bad,) = toy_batch(seed=1).microbatches
-    bad.particle_columns["muons"][0, 0] = float("nan")
-    before = weights(task.networks.velocity)
-    assert task.step(Batch((bad,)))["skipped_updates"] == 1
-    assert not changed(before, task.networks.velocity)
-    assert all(value.isfinite().all() for value in weights(task.networks.averaged.average))
-
-    limited = make_task(limits=UpdateLimits(max_grad_norm=1e-6))
-    before = weights(limited.networks.velocity)
-    assert limited.step(toy_batch())["skipped_updates"] == 2
-    assert not changed(before, limited.networks.velocity)
-
-
 def test_out_of_memory_the_batch_is_halved_and_the_update_is_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain, short = make_task(), make_task()
+    plain, short = make_flow(), make_flow()
     batch = toy_batch(30)
     flow_loss, tried = short.networks.flow_loss, []
 
@@ -268,28 +151,16 @@ def test_out_of_memory_the_batch_is_halved_and_the_update_is_the_same(
 
 
 def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted() -> None:
-    task = make_task(gradient_clip=1.0, schedule_steps=5)
+    task = make_flow(gradient_clip=1.0, schedule_steps=5)
     task.step(toy_batch())
     for batch in (split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]), toy_batch(seed=3)):
         with no_host_sync():
             task.step(batch)
 
 
-def test_looking_at_held_out_events_changes_nothing_and_says_the_same_again() -> None:
-    task = make_task()
-    task.step(toy_batch())
-    before, random = saved(task), torch.get_rng_state()
-    first, second = (task.held_out(toy_batch(seed=5)) for _ in range(2))
-    assert first == second
-    assert first.keys() == {"m_loss", "flow_loss"}
-    assert torch.equal(torch.get_rng_state(), random)
-    for name, value in before["networks"]["velocity"].items():
-        assert torch.equal(value, task.networks.velocity.state_dict()[name])
-
-
 def test_it_learns_the_toy_events() -> None:
     """Energies that rise with the primary's, radii that don't: both means, both spreads, and what an event shares."""
-    task = make_task(schedule_steps=300, flow_lr=5e-3)
+    task = make_flow(schedule_steps=300, flow_lr=5e-3)
     losses = [float(task.step(toy_batch(64, seed=seed))["flow_loss"]) for seed in range(300)]
     assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
     real, generated = muon_means(task)
@@ -311,7 +182,7 @@ def test_it_learns_what_all_muons_of_an_event_share() -> None:
         lg_r_P = (torch.hypot(muons[:, 1], muons[:, 2]) + 0.1).log10()
         return float(lg_r_P.reshape(-1, 10).mean(1).std())
 
-    task = make_task(schedule_steps=400, flow_lr=5e-3)
+    task = make_flow(schedule_steps=400, flow_lr=5e-3)
     for seed in range(400):
         task.step(batch(48, seed))
     (held_out,) = batch(600, 1000).microbatches

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_wgan_task import CPU, SMALL, toy_batch
+from toy_events import toy_batch
+from toy_tasks import CPU, SMALL_WGAN
 
 from workloads.base.context import StepContext
 from workloads.muons.models.wgan.config import WganConfig
@@ -18,10 +19,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "benchmarks"))
 from reference_step import ReferenceStep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
 def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight: float) -> None:
-    network = SMALL.model_copy(update={"azimuth": azimuth, "hidden": 64})
+    network = SMALL_WGAN.model_copy(update={"azimuth": azimuth, "hidden": 64})
     # SGD: Adam's first step knows the sign of a gradient only, also of one that is 0 but for rounding.
     config = WganConfig(network=network, optimiser="sgd", generator_lr=0.002, critic_lr=0.002)
     config = config.model_copy(update={"energy_score_weight": weight})
@@ -40,7 +42,7 @@ def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight
 
 
 def test_a_single_update_is_that_of_the_plain_step_to_rounding() -> None:
-    config = WganConfig(network=SMALL, optimiser="sgd", generator_lr=0.002, critic_lr=0.002, critic_steps=1)
+    config = WganConfig(network=SMALL_WGAN, optimiser="sgd", generator_lr=0.002, critic_lr=0.002, critic_steps=1)
     shipped, plain = WganTask(config, StepContext(CPU, 1)), ReferenceStep(config, CPU, seed=1)
     batch = toy_batch(512)
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_wgan_task import SMALL, make_microbatch, make_task, split, toy_batch
 from torch import Tensor
+from toy_events import make_microbatch, split, toy_batch
+from toy_tasks import SMALL_WGAN, make_wgan
 
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
@@ -47,7 +48,7 @@ def block() -> Batch:
 
 
 def trained(steps: int) -> WganTask:
-    task = make_task(critic_steps=1)
+    task = make_wgan(critic_steps=1)
     for seed in range(steps):
         task.step(toy_batch(32, seed))
     return task
@@ -59,6 +60,7 @@ def evaluated(task: WganTask, block: Batch) -> Evaluation:
     return found
 
 
+@pytest.mark.slow
 def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: Batch) -> None:
     found = evaluated(trained(2), block)
     expected = {f"panel/{name}{suffix}" for name in METRICS for suffix in ("", "_floor")}
@@ -79,6 +81,7 @@ def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: 
     assert len(np.unique(found.images[FIGURE].reshape(-1, 3), axis=0)) > 10, "something is drawn"
 
 
+@pytest.mark.slow
 def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     block: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,13 +107,14 @@ def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     assert wrong.scalars["panel/score"] > 2 * perfect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectral_norm", [False, True])
 def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch, spectral_norm: bool) -> None:
-    network = SMALL.model_copy(update={"spectral_norm": spectral_norm, "layer_norm": not spectral_norm})
+    network = SMALL_WGAN.model_copy(update={"spectral_norm": spectral_norm, "layer_norm": not spectral_norm})
     weights = []
     for with_panel in (False, True):
         torch.manual_seed(11)
-        task = make_task(critic_steps=2, network=network, penalty_weight=0.0 if spectral_norm else 1.0)
+        task = make_wgan(critic_steps=2, network=network, penalty_weight=0.0 if spectral_norm else 1.0)
         panel = WganPanel(task, seed=3)
         for seed in range(4):
             task.step(toy_batch(32, seed))
@@ -123,6 +127,7 @@ def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_same_model_is_found_to_be_the_same_at_any_time(block: Batch) -> None:
     task = trained(2)
     first = evaluated(task, block).scalars
@@ -131,9 +136,10 @@ def test_the_same_model_is_found_to_be_the_same_at_any_time(block: Batch) -> Non
 
 
 def test_there_is_nothing_to_evaluate_before_the_first_muons(block: Batch) -> None:
-    assert WganPanel(make_task(), seed=0).evaluate(block) is None
+    assert WganPanel(make_wgan(), seed=0).evaluate(block) is None
 
 
+@pytest.mark.slow
 def test_events_of_one_shower_are_in_one_half() -> None:
     (part,) = toy_batch(300, seed=5).microbatches
     ids = torch.arange(300, dtype=torch.int64).div(100, rounding_mode="floor").unsqueeze(1).expand(300, 2)
@@ -177,6 +183,7 @@ def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
     assert "no panel: more than" in caplog.text
 
 
+@pytest.mark.slow
 def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     task = trained(1)
 
@@ -190,7 +197,7 @@ def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.Mo
 
 
 def test_settings_are_what_may_change_while_training() -> None:
-    task = make_task(schedule="cosine", schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4, count_lr=1e-3)
+    task = make_wgan(schedule="cosine", schedule_steps=100, generator_lr=1e-4, critic_lr=2e-4, count_lr=1e-3)
     task._adaptive = replace(task._adaptive, critic_steps=7, penalty_weight=2.5)
     task.steps = 100
     task.step(toy_batch())
@@ -207,7 +214,7 @@ def test_settings_are_what_may_change_while_training() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 def test_on_cuda_random_numbers_go_on_as_if_there_were_no_panel(block: Batch) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    task = WganTask(make_task().config, StepContext(device, 1))
+    task = WganTask(make_wgan().config, StepContext(device, 1))
 
     def moved(batch: Batch) -> Batch:
         return Batch(

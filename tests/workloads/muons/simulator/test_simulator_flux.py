@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from workloads.muons.simulator.config import SimulatorConfig, preset
-from workloads.muons.simulator.flux import Primaries, h3a_flux, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, h3a_flux, sample_primaries
 
 
 def rng():
@@ -80,7 +80,7 @@ def test_depths_are_continuous_without_a_grid():
 def test_primaries_read_back_from_their_columns_are_the_same(depth_kind):
     config = preset("bench", depth_kind=depth_kind)
     primaries = sample_primaries(1000, config, rng())
-    back = Primaries.from_columns(primaries.columns(config), config)
+    back = SimulatedPrimaries.from_columns(primaries.columns(config), config)
 
     np.testing.assert_allclose(back.energy_gev_E, primaries.energy_gev_E, rtol=1e-6)
     np.testing.assert_array_equal(back.mass_E, primaries.mass_E)
@@ -89,7 +89,7 @@ def test_primaries_read_back_from_their_columns_are_the_same(depth_kind):
 
 
 def test_the_depth_column_holds_the_path_through_the_ice_on_request():
-    primaries = Primaries(np.array([1e6]), np.array([1.0]), np.array([0.5]), np.array([2000.0]))
+    primaries = SimulatedPrimaries(np.array([1e6]), np.array([1.0]), np.array([0.5]), np.array([2000.0]))
 
     assert primaries.columns(preset("bench"))[0, 3] == pytest.approx(2000.0)
     assert primaries.columns(preset("bench", depth_kind="slant"))[0, 3] == pytest.approx(3998.1, abs=0.5)

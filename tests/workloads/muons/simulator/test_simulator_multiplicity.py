@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from workloads.muons.simulator.config import ELBERT_FITS, GROUP_MASS, PRESETS, SimulatorConfig, preset
-from workloads.muons.simulator.flux import Primaries, h3a_flux, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, h3a_flux, sample_primaries
 from workloads.muons.simulator.multiplicity import draw_counts, expect, mean_multiplicity, surface_spectrum
 from workloads.muons.simulator.propagation import cos_local_zenith, surface_energy_gev
 
@@ -146,7 +146,7 @@ def test_presets_have_the_documented_multiplicity(name, mean, mean_tolerance, em
 
 def test_threshold_energy_of_a_deep_inclined_track_is_many_tev():
     config = preset("bench")
-    primaries = Primaries(np.full(2, 1e6), np.ones(2), np.array([1.0, 0.2]), np.array([1000.0, 2500.0]))
+    primaries = SimulatedPrimaries(np.full(2, 1e6), np.ones(2), np.array([1.0, 0.2]), np.array([1000.0, 2500.0]))
 
     threshold_gev = expect(primaries, config).threshold_gev_E
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import optimize, stats
 
 from workloads.muons.simulator.config import SimulatorConfig, preset
-from workloads.muons.simulator.flux import Primaries, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
 from workloads.muons.simulator.multiplicity import expect, mean_multiplicity
 from workloads.muons.simulator.muons import simulate
 from workloads.muons.simulator.propagation import energy_at_depth_gev, surface_energy_gev
@@ -22,7 +22,7 @@ def bundles():
 def same(num_events, *, energy_gev=1e6, mass=1.0, cos_zenith=0.8, depth_m=1950.0):
     """Identical primaries."""
     columns = (np.full(num_events, value) for value in (energy_gev, mass, cos_zenith, depth_m))
-    return Primaries(*columns)
+    return SimulatedPrimaries(*columns)
 
 
 def radius_m(bundles):

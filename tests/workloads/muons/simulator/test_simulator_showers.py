@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from workloads.muons.simulator.config import preset
-from workloads.muons.simulator.flux import Primaries, sample_primaries
+from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
 from workloads.muons.simulator.multiplicity import expect
 from workloads.muons.simulator.showers import shower_depths_m, simulate_showers
 
@@ -38,7 +38,7 @@ def test_muons_only_get_fewer_with_depth(rows):
 
 
 def test_every_depth_has_the_mean_of_the_formula(rows):
-    truth = expect(Primaries.from_columns(rows.primary_E4, CONFIG), CONFIG)
+    truth = expect(SimulatedPrimaries.from_columns(rows.primary_E4, CONFIG), CONFIG)
     counts_SD, mean_SD = rows.counts_E.reshape(-1, DEPTHS), truth.mean_E.reshape(-1, DEPTHS)
     sigma_D = np.sqrt((mean_SD + mean_SD**2 / truth.shape_E.reshape(-1, DEPTHS)).sum(axis=0))
 
@@ -47,7 +47,7 @@ def test_every_depth_has_the_mean_of_the_formula(rows):
 
 def test_the_deepest_rows_scatter_as_a_negative_binomial_too(rows):
     # Thinning a negative binomial by survival leaves one of the same shape.
-    truth = expect(Primaries.from_columns(rows.primary_E4, CONFIG), CONFIG)
+    truth = expect(SimulatedPrimaries.from_columns(rows.primary_E4, CONFIG), CONFIG)
     some = (truth.mean_E > 0.5) & (np.arange(len(rows)) % DEPTHS == DEPTHS - 1)
     mean, shape = truth.mean_E[some], truth.shape_E[some]
     z = (rows.counts_E[some] - mean) / np.sqrt(mean + mean**2 / shape)
@@ -57,7 +57,7 @@ def test_the_deepest_rows_scatter_as_a_negative_binomial_too(rows):
 
 def test_a_muon_loses_energy_and_moves_away_from_the_axis_on_a_straight_line():
     # One iron shower: enough muons that hardly any is lost between two close depths.
-    shower = Primaries(np.array([1e8]), np.array([56.0]), np.array([0.9]), np.array([0.0]))
+    shower = SimulatedPrimaries(np.array([1e8]), np.array([56.0]), np.array([0.9]), np.array([0.0]))
     drawn = simulate_showers(shower, np.array([1500.0, 1510.0]), CONFIG, np.random.default_rng(2))
     first_P3, second_P3 = np.split(drawn.muons_P3, [drawn.counts_E[0]])
     # The lost ones are those of least energy, and survivors keep their order.
@@ -81,7 +81,7 @@ def test_each_rows_muons_are_its_own(rows):
 
 def test_mupage_radii_are_redrawn_at_each_depth_from_its_fit():
     config = preset("bench", lateral="mupage")
-    showers = Primaries(*(np.full(2000, value) for value in (1e7, 1.0, 1.0, 0.0)))
+    showers = SimulatedPrimaries(*(np.full(2000, value) for value in (1e7, 1.0, 1.0, 0.0)))
     drawn = simulate_showers(showers, np.array([1800.0, 2600.0]), config, np.random.default_rng(3))
     deep = np.arange(len(drawn)) % 2 == 1
     chosen = (deep & (drawn.counts_E >= 4)).repeat(drawn.counts_E)
@@ -95,7 +95,7 @@ def test_mupage_radii_are_redrawn_at_each_depth_from_its_fit():
 
 
 def test_showers_without_muons_make_empty_rows():
-    shower = Primaries(np.full(3, 1e3), np.full(3, 56.0), np.ones(3), np.zeros(3))
+    shower = SimulatedPrimaries(np.full(3, 1e3), np.full(3, 56.0), np.ones(3), np.zeros(3))
     drawn = simulate_showers(shower, shower_depths_m(4, CONFIG), CONFIG, np.random.default_rng(4))
 
     assert drawn.counts_E.tolist() == [0] * 12

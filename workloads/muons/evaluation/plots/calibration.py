@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import DPI, GENERATED, Box, steps
 from workloads.muons.metrics.bundles import Float64
 
 _BINS = 20
 
 
-def reliability(events: Events, pit_E: Float64) -> Figure:
+def reliability(events: EventPairs, pit_E: Float64) -> Figure:
     """Histogram of the probability integral transform of the real counts, which is flat for a right model; its CDF."""
     drawn = Figure(figsize=(13.0, 4.6), dpi=DPI)
     left, right = (drawn.add_axes(Box(6.7 * place, 0.0, 6.2, 4.6).inside().part_of(drawn)) for place in range(2))

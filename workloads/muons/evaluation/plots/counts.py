@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import (
     SERIES,
-    Place,
+    PanelAxes,
     compare,
     figure,
     finish,
@@ -18,17 +18,17 @@ from workloads.muons.evaluation.plots.panel import (
     use_log_scale,
 )
 from workloads.muons.evaluation.plots.resample import bins_of, ratio
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 
-def counts(events: Events) -> Figure:
+def counts(events: EventPairs) -> Figure:
     """N over all primaries."""
     drawn, places = figure(1, width=7.0)
     _counts(places[0], events, np.arange(len(events.sample)), "")
     return drawn
 
 
-def counts_by_energy(events: Events) -> Figure:
+def counts_by_energy(events: EventPairs) -> Figure:
     """N in quarters of the primary energy."""
     quarters = events.energy_quarters
     drawn, places = figure(2, -(-len(quarters) // 2), width=5.6, height=4.6)
@@ -40,7 +40,7 @@ def counts_by_energy(events: Events) -> Figure:
     return drawn
 
 
-def mean_and_spread(events: Events) -> Figure:
+def mean_and_spread(events: EventPairs) -> Figure:
     """Mean and standard deviation of N against E0, for each mass."""
     drawn, (of_mean, of_spread) = figure(2, width=6.2)
     edges = events.energy_edges
@@ -64,7 +64,7 @@ def mean_and_spread(events: Events) -> Figure:
     return drawn
 
 
-def empty_by_depth(events: Events) -> Figure:
+def empty_by_depth(events: EventPairs) -> Figure:
     """P(N = 0) against depth."""
     drawn, (place,) = figure(1, width=7.0)
     edges = events.depth_edges
@@ -82,7 +82,7 @@ def empty_by_depth(events: Events) -> Figure:
     return drawn
 
 
-def _counts(place: Place, events: Events, chosen: Int64, title: str) -> None:
+def _counts(place: PanelAxes, events: EventPairs, chosen: Int64, title: str) -> None:
     most = max(int(side.counts_E[chosen].max(initial=1)) for side in events.sides)
     edges = _edges(most)
     of_all = events.groups.sums(np.zeros(len(chosen), np.int64), 1, chosen)
@@ -103,7 +103,7 @@ def _edges(most: int) -> Float64:
     return edges
 
 
-def _moment(events: Events, side: Bundles, chosen: Int64, edges: Float64, power: int) -> Float64:
+def _moment(events: EventPairs, side: BundleArrays, chosen: Int64, edges: Float64, power: int) -> Float64:
     """Mean (power 1) or standard deviation (2) of N in bins of lg E0. (1 + B, X)."""
     bins = bins_of(np.log10(events.sample.primary_E4[chosen, 0]), edges)
     counts_C = side.counts_E[chosen].astype(np.float64)

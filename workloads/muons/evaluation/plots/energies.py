@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import compare, figure, finish
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 
 _PER_DECADE = 10
 
 
-def spectrum(events: Events) -> Figure:
+def spectrum(events: EventPairs) -> Figure:
     """E dN/dE of muons at depth."""
     drawn, (place,) = figure(1, width=7.0)
     values = [(side.energy_gev_P, side.event_P) for side in events.sides]
@@ -27,7 +27,7 @@ def spectrum(events: Events) -> Figure:
     return drawn
 
 
-def bundle_energies(events: Events) -> Figure:
+def bundle_energies(events: EventPairs) -> Figure:
     """The most energetic muon of an event, and the sum of all."""
     drawn, places = figure(2, width=6.2)
     for place, name, label in (
@@ -46,7 +46,7 @@ def bundle_energies(events: Events) -> Figure:
     return drawn
 
 
-def _of_events(side: Bundles, name: str) -> tuple[Float64, np.ndarray]:
+def _of_events(side: BundleArrays, name: str) -> tuple[Float64, np.ndarray]:
     return 10 ** side.features[name], side.filled_F
 
 

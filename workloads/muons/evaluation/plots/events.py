@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from workloads.muons.evaluation.plots.resample import Groups
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 from workloads.muons.metrics.sample import Sample
 
 _NAMES = {0.0: "γ", 1.0: "p", 4.0: "He", 14.0: "CNO", 27.0: "Mg–Si", 56.0: "Fe"}
@@ -19,15 +19,15 @@ _MOST_MASSES = 6
 
 
 @dataclass(frozen=True)
-class Events:
+class EventPairs:
     """Event i of both sides has primary i."""
 
     sample: Sample
-    generated: Bundles
+    generated: BundleArrays
     seed: int = 0
 
     @property
-    def sides(self) -> tuple[Bundles, Bundles]:
+    def sides(self) -> tuple[BundleArrays, BundleArrays]:
         """Real and generated."""
         return self.sample.bundles, self.generated
 

@@ -13,14 +13,14 @@ from workloads.base.report.outcome import Picture
 from workloads.muons.evaluation.plots.calibration import reliability
 from workloads.muons.evaluation.plots.counts import counts, counts_by_energy, empty_by_depth, mean_and_spread
 from workloads.muons.evaluation.plots.energies import bundle_energies, spectrum
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import STYLE
 from workloads.muons.evaluation.plots.plane import energy_and_radius
 from workloads.muons.evaluation.plots.radii import decoherence, radii, radius_and_energy
-from workloads.muons.evaluation.plots.training import Course, distances_by_step
+from workloads.muons.evaluation.plots.training import TrainingCurve, distances_by_step
 from workloads.muons.metrics.bundles import Float64
 
-_DRAWN: tuple[tuple[str, str, str, Callable[[Events], Figure]], ...] = (
+_DRAWN: tuple[tuple[str, str, str, Callable[[EventPairs], Figure]], ...] = (
     (
         "counts",
         "Number of muons",
@@ -79,7 +79,7 @@ _DRAWN: tuple[tuple[str, str, str, Callable[[Events], Figure]], ...] = (
 )
 
 
-def pictures(events: Events, pit_E: Float64 | None, courses: Mapping[str, Course]) -> Iterator[Picture]:
+def pictures(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> Iterator[Picture]:
     """Each as it is drawn. What there is no data for is left out."""
     with rc_context(STYLE):
         for name, title, caption, draw in _DRAWN:

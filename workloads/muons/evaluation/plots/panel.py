@@ -40,14 +40,14 @@ _WELL_KNOWN = 0.5
 
 
 @dataclass(frozen=True)
-class Place:
+class PanelAxes:
     """Two axes above each other that share the x axis."""
 
     upper: Axes
     lower: Axes
 
 
-def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5.2) -> tuple[Figure, list[Place]]:
+def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5.2) -> tuple[Figure, list[PanelAxes]]:
     """A figure with so many places, row by row; width and height of a place in inches."""
     whole = Figure(figsize=(width * columns, height * rows), dpi=DPI)
     places = []
@@ -56,7 +56,7 @@ def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5
         upper, lower = cell.inside().cut(_UPPER_PART)
         first = whole.add_axes(upper.part_of(whole))
         first.tick_params(labelbottom=False)
-        places.append(Place(first, whole.add_axes(lower.part_of(whole), sharex=first)))
+        places.append(PanelAxes(first, whole.add_axes(lower.part_of(whole), sharex=first)))
     return whole, places
 
 
@@ -132,7 +132,7 @@ def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str) -> None:
 
 
 def compare(
-    place: Place,
+    place: PanelAxes,
     edges: Float64,
     real_DX: Float64,
     generated_DX: Float64,
@@ -157,7 +157,7 @@ def ratio_steps(axes: Axes, edges: Float64, real_DX: Float64, generated_DX: Floa
     return ratio_DX
 
 
-def finish(place: Place, *, x: str, y: str, title: str = "") -> None:
+def finish(place: PanelAxes, *, x: str, y: str, title: str = "") -> None:
     """Labels, with units."""
     place.lower.set_xlabel(x)
     place.upper.set_ylabel(y)

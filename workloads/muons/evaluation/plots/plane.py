@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import DPI, Box
-from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, Bundles, Float64
+from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64
 
 _BINS = 40
 _DARKEST = 1e-3
@@ -17,7 +17,7 @@ _FEW = 5.0
 """Real muons in a cell below which its ratio is left out."""
 
 
-def energy_and_radius(events: Events) -> Figure:
+def energy_and_radius(events: EventPairs) -> Figure:
     """Density of muons over lg E and lg r, real and generated, and their ratio."""
     energy = np.concatenate([side.features["log10_energy"] for side in events.sides])
     radius = np.concatenate([side.features["log10_radius"] for side in events.sides])
@@ -48,7 +48,7 @@ def energy_and_radius(events: Events) -> Figure:
     return drawn
 
 
-def _density(events: Events, side: Bundles, x_edges: Float64, y_edges: Float64) -> Float64:
+def _density(events: EventPairs, side: BundleArrays, x_edges: Float64, y_edges: Float64) -> Float64:
     weight_E = events.sample.weight_E
     weights = None if weight_E is None else weight_E[side.event_P]
     values = side.features["log10_energy"], side.features["log10_radius"]

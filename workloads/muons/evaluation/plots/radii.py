@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from workloads.muons.evaluation.plots.events import Events
+from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import compare, figure, finish
 from workloads.muons.evaluation.plots.resample import bins_of
-from workloads.muons.metrics.bundles import Bundles, Float64, Int64
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 _MOST_SHOWN = 0.9995
 """Part of the muons that a linear axis shows."""
@@ -16,7 +16,7 @@ _MOST_PAIRS = 50
 _BINS = 40
 
 
-def radii(events: Events) -> Figure:
+def radii(events: EventPairs) -> Figure:
     """r, and the density of muons in the plane across the axis."""
     drawn, (linear, density) = figure(2, width=6.2)
     both = np.concatenate([side.radius_m_P for side in events.sides])
@@ -30,7 +30,7 @@ def radii(events: Events) -> Figure:
     return drawn
 
 
-def radius_and_energy(events: Events) -> Figure:
+def radius_and_energy(events: EventPairs) -> Figure:
     """Mean distance against energy, and mean energy against distance."""
     drawn, (of_radius, of_energy) = figure(2, width=6.2)
     energy = np.concatenate([side.energy_gev_P for side in events.sides])
@@ -48,7 +48,7 @@ def radius_and_energy(events: Events) -> Figure:
     return drawn
 
 
-def decoherence(events: Events) -> Figure:
+def decoherence(events: EventPairs) -> Figure:
     """Distances between two muons of an event."""
     drawn, (place,) = figure(1, width=7.0)
     pairs = [_pair_distances(side, events.seed) for side in events.sides]
@@ -64,7 +64,7 @@ def decoherence(events: Events) -> Figure:
     return drawn
 
 
-def _pair_distances(side: Bundles, seed: int) -> tuple[Float64, Int64, Float64]:
+def _pair_distances(side: BundleArrays, seed: int) -> tuple[Float64, Int64, Float64]:
     """Distance, event and weight of pairs of muons: all of an event with few, random ones of an event with many.
 
     The pairs of an event weigh 1 together: else the largest event would be all that is seen.
@@ -85,11 +85,11 @@ def _pair_distances(side: Bundles, seed: int) -> tuple[Float64, Int64, Float64]:
     return distance_Q, event_Q, 1.0 / num_pairs_E[event_Q]
 
 
-def _per_event(events: Events, side: Bundles, edges: Float64) -> Float64:
+def _per_event(events: EventPairs, side: BundleArrays, edges: Float64) -> Float64:
     return events.groups.histogram(side.radius_m_P, edges, side.event_P) / events.groups.num_events
 
 
-def _mean(events: Events, side: Bundles, at: Float64, values: Float64, edges: Float64) -> Float64:
+def _mean(events: EventPairs, side: BundleArrays, at: Float64, values: Float64, edges: Float64) -> Float64:
     bins = bins_of(at, edges)
     number = events.groups.sums(bins, len(edges) - 1, side.event_P)
     return events.groups.sums(bins, len(edges) - 1, side.event_P, values) / np.where(number > 0, number, np.nan)

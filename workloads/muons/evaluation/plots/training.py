@@ -20,14 +20,14 @@ _NOT_DRAWN = ("_floor", "muons_not_finite")
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingCurve:
     """One number over the steps of a training."""
 
     steps: Float64
     values: Float64
 
 
-def read_courses(run_dir: Path) -> dict[str, Course]:
+def read_courses(run_dir: Path) -> dict[str, TrainingCurve]:
     """The panel's scalars by tag, of all sessions; nothing if the run has none."""
     folder = run_dir / TENSORBOARD_FOLDER
     if not folder.is_dir():
@@ -44,12 +44,12 @@ def read_courses(run_dir: Path) -> dict[str, Course]:
             if tag.startswith("panel/"):
                 found.setdefault(tag, {}).update({one.step: one.value for one in events.Scalars(tag)})
     return {
-        tag: Course(np.array(sorted(values), np.float64), np.array([values[step] for step in sorted(values)]))
+        tag: TrainingCurve(np.array(sorted(values), np.float64), np.array([values[step] for step in sorted(values)]))
         for tag, values in found.items()
     }
 
 
-def distances_by_step(courses: Mapping[str, Course]) -> Figure:
+def distances_by_step(courses: Mapping[str, TrainingCurve]) -> Figure:
     """Each distance beside its floor."""
     shown = sorted(tag for tag in courses if not tag.endswith(_NOT_DRAWN))
     rows = -(-len(shown) // _COLUMNS)

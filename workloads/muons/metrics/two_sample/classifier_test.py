@@ -17,7 +17,7 @@ from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.two_sample.auc import Auc
 from workloads.muons.metrics.two_sample.inputs import SetInputs, SummaryInputs
-from workloads.muons.metrics.two_sample.networks import DeepSets, Summary
+from workloads.muons.metrics.two_sample.networks import DeepSets, EventClassifier
 
 _BATCH_EVENTS = 512
 _LEARNING_RATE = 3e-3
@@ -47,7 +47,7 @@ def summary_test(
 ) -> ClassifierTest:
     """Dense layers on the nine features of an event."""
     inputs = SummaryInputs(a, b)
-    return _test(a, b, inputs, lambda: Summary(inputs.width, settings.c2st_width), settings, progress)
+    return _test(a, b, inputs, lambda: EventClassifier(inputs.width, settings.c2st_width), settings, progress)
 
 
 def _test(

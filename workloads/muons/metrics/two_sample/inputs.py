@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from workloads.muons.metrics.bundles import Bundles, Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.event_features import event_summary
 from workloads.muons.metrics.sample import Sample
 
@@ -79,7 +79,7 @@ def _conditions(a: Sample, b: Sample) -> Float32:
     return scaled
 
 
-def _raw(bundles: Bundles) -> Float64:
+def _raw(bundles: BundleArrays) -> Float64:
     """log10 E, log10(r + 0.1 m), x / r, y / r."""
     radius_P = np.maximum(bundles.radius_m_P, 1e-9)
     features = bundles.features

@@ -34,7 +34,7 @@ class DeepSets(nn.Module):
         return answer_E1[:, 0]
 
 
-class Summary(nn.Module):
+class EventClassifier(nn.Module):
     """A network on numbers of an event."""
 
     def __init__(self, num_inputs: int, width: int) -> None:

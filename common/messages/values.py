@@ -1,0 +1,176 @@
+"""Values that messages are made of: units and their parts, counts, cursors; each field bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+MAX_LANES = 256
+MAX_PARTS = 64
+"""Parts of one unit."""
+MAX_BLOCK_FILES = 1024
+"""Files of one block: all may be bad, and are named with its first unit."""
+MAX_BAD_FILES = 100_000
+"""Files that a run may quarantine, whatever its budget says: a trainer names all of them when it attaches."""
+MAX_TEXT_BYTES = 4096
+"""As long as a path may be."""
+MAX_REASON_BYTES = 2000
+MAX_REASONS_BYTES = 256 * 1024
+"""Of all reasons of a block's files together."""
+
+
+def shortened(text: str, max_bytes: int = MAX_REASON_BYTES) -> str:
+    """``text`` in at most ``max_bytes`` of UTF-8: its end may be cut off; what UTF-8 can't express is escaped."""
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) > max_bytes:
+        raw = raw[: max_bytes - 3].decode(errors="ignore").encode() + "…".encode()
+    return raw.decode()
+
+
+def _is_short(text: str) -> str:
+    if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise ValueError(f"more than {MAX_TEXT_BYTES} bytes")
+    return text
+
+
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+FileNumber = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT_BYTES), AfterValidator(_is_short)]
+Reason = Annotated[
+    str, Field(strict=True), BeforeValidator(lambda text: shortened(text) if isinstance(text, str) else text)
+]
+"""A text for people, of any length when it is given: shortened."""
+Digest = Annotated[str, Field(strict=True, max_length=64)]
+"""Compared, and nothing else."""
+FileNumbers = Annotated[tuple[FileNumber, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)]
+
+CHECKED = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Part:
+    """Rows of one row group of one file: what a unit is cut from."""
+
+    file: Count
+    """Index in the inventory."""
+    path: Text
+    """Local path of the staged file."""
+    row_group: Count
+    first_row: Count
+    """Of this part, counted in the row group."""
+    rows: Count
+    particles: Count
+    """Upper bound, from the file's footer."""
+    file_row: Count
+    """Row of the file at which the row group starts."""
+    file_particle: Count = 0
+    """Particle of the file at which the row group starts; exact where the file counts them (HDF5)."""
+    remote: Text = ""
+    """URL of a file that was staged from elsewhere."""
+    batch_rows: Count = 0
+    """Most rows of a record batch of the row group that memory is planned for; 0: as many as a reader takes."""
+
+    @property
+    def name(self) -> str:
+        """The file as the user knows it."""
+        return self.remote or self.path
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Quarantined:
+    """Something that was set aside because it is bad: a file (row_group -1) or one of its row groups."""
+
+    file: Count
+    row_group: Annotated[int, Field(strict=True, ge=-1)]
+    rows: Count
+    """Events that it held, as far as known."""
+    reason: Reason
+
+
+def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
+    """The same with reasons of MAX_REASONS_BYTES at most: an equal share for each."""
+    if len(bad) * MAX_REASON_BYTES <= MAX_REASONS_BYTES:
+        return bad
+    if sum(len(one.reason.encode()) for one in bad) <= MAX_REASONS_BYTES:
+        return bad
+    share = MAX_REASONS_BYTES // len(bad)
+    return tuple(dataclasses.replace(one, reason=shortened(one.reason, share)) for one in bad)
+
+
+BlockQuarantined = Annotated[
+    tuple[Quarantined, ...],
+    Field(max_length=MAX_BLOCK_FILES, fail_fast=True),
+    AfterValidator(_shortened_together),
+]
+"""Files of one block that gave no units."""
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Source:
+    """The part of the inventory that data, and all before it, came from."""
+
+    ranges: Count = 0
+    """The first so many ranges."""
+    digest: Text = ""
+    """Their inventory digest (common/plan_hash.py)."""
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Unit:
+    """What one lease covers and one slot holds."""
+
+    k: Count
+    """Number in the plan, counted over all epochs."""
+    epoch: Count
+    block: Count
+    """Number of the block, counted over all epochs."""
+    block_first_unit: Count
+    """k of the first unit of the block."""
+    parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
+    quarantined: BlockQuarantined = ()
+    """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
+    source: Source = Source()
+
+    @property
+    def rows(self) -> int:
+        """Events before any filter."""
+        return sum(part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Layout:
+    """Counts from which the place of every array in a slot follows."""
+
+    events: Count
+    particles: Count
+    microbatches: Count
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Tally:
+    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined."""
+
+    rows_read: Count = 0
+    outliers: Count = 0
+    empty: Count = 0
+    """Dropped because they have no particles."""
+    quarantined: Count = 0
+    particles_dropped: Count = 0
+    bad: Annotated[tuple[Quarantined, ...], Field(max_length=MAX_PARTS, fail_fast=True)] = ()
+    """What was quarantined while decoding."""
+
+
+@dataclass(frozen=True, config=CHECKED)
+class Cursor:
+    """The first data of a lane that the weights of a checkpoint have not seen."""
+
+    block: Count = 0
+    block_first_unit: Count = 0
+    unit: Count = 0
+    microbatch: Count = 0
+
+
+Cursors = Annotated[tuple[Cursor, ...], Field(max_length=MAX_LANES, fail_fast=True)]

@@ -1,0 +1,50 @@
+"""Bad inputs, kept in the ledger and counted against the run's budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from common import messages as m
+from common.errors import BadInputError
+from common.redact import shown
+from services.config.fetcher import FetcherConfig
+from services.fetcher.inventory.inventory import Inventory
+from services.fetcher.inventory.ledger import Ledger
+
+logger = logging.getLogger(__name__)
+
+
+class FailureBudget:
+    """See the module."""
+
+    def __init__(self, ledger: Ledger, inventory: Inventory, config: FetcherConfig) -> None:
+        self._ledger = ledger
+        self._inventory = inventory
+        self._config = config
+        self.newest = ""
+        """Reason of the newest bad input."""
+
+    def quarantine(self, bad: m.Quarantined) -> None:
+        """Keep a bad input. Raises BadInputError once there are too many."""
+        logger.error("quarantined: %s", bad.reason)
+        self.newest = bad.reason
+        self._ledger.quarantine(bad)
+        num_bad = self._ledger.num_bad_files()
+        allowed = self._config.bad_files_allowed(self._inventory.num_files)
+        if self._config.strict:
+            raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")
+        if num_bad > allowed:
+            raise BadInputError(
+                f"{num_bad} bad files, fetcher.max_bad_files = {self._config.max_bad_files} allows {allowed}; "
+                f"the newest: {bad.reason}"
+            )
+        if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
+            raise BadInputError(f"no file is usable: {bad.reason}")
+
+    def remember(self, files: Sequence[int]) -> None:
+        """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
+        for file in files:
+            if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
+                name = shown(self._inventory.source(file).url)
+                self._ledger.quarantine(m.Quarantined(file, -1, 0, f"{name}: quarantined before the restart"))

@@ -1,0 +1,161 @@
+"""Files to units: staging of the next blocks' files, planning of complete blocks, eviction of used files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from common import messages as m
+from common.files.inputs import local_path
+from common.files.local_name import name_of
+from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from common.redact import shown
+from services.config.root import Config
+from services.fetcher.failure_budget import FailureBudget
+from services.fetcher.inventory.inventory import Inventory
+from services.fetcher.inventory.ledger import Ledger
+from services.fetcher.staging.cache import Cache
+from services.fetcher.staging.inspection import Inspection
+from services.fetcher.staging.stage import Stage
+from services.fetcher.staging.stage_ahead import StageAhead
+from services.fetcher.staging.stage_pool import StagePool
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AHEAD_BLOCKS = 10_000
+"""Blocks in which files are looked for that a former fetcher left on disk."""
+
+
+class Planner:
+    """The plan's next block and unit, and the run's files on the disk. ``fetch`` copies a file from elsewhere."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        config: Config,
+        capacity: SlotCapacity,
+        blocks: Blocks,
+        *,
+        inventory: Inventory,
+        ledger: Ledger,
+        budget: FailureBudget,
+        fetch: Callable[[SourceFile, Path], None],
+    ) -> None:
+        self._config = config
+        self._capacity = capacity
+        self._blocks = blocks
+        self._inventory = inventory
+        self._ledger = ledger
+        self._budget = budget
+        self._cache = Cache(config.fetcher.cache_dir or run_dir / "cache", run_dir)
+        self._inspection = Inspection(config.workload, config.source, config.stream)
+        self._stage = Stage(self._cache, config.stored_workload(), config.stream, capacity, fetch, self._inspection)
+        self.pool = StagePool(self._stage, config.fetcher.transfers)
+        self.ahead = StageAhead(
+            blocks,
+            inventory.staged_bytes,
+            budget_bytes=config.fetcher.disk_budget_bytes,
+            blocks_ahead=config.fetcher.blocks_ahead,
+        )
+        self._next_k = 0
+        self._done_before = 0
+        self.files_planned = 0
+        self.events_planned = 0
+
+    def restart(self, cursor: m.Cursor) -> None:
+        """Go on from the cursor's block; of what a former fetcher or plan left on disk, keep what is needed next."""
+        self._next_k = cursor.block_first_unit
+        self._done_before = cursor.block
+        pinned = self._cache.pinned()
+        found: dict[int, SourceFile] = {}
+        for later in range(cursor.block, cursor.block + _LOOK_AHEAD_BLOCKS):
+            if len(found) == len(pinned) or not self._blocks.is_known(later):
+                break
+            for file in self._blocks.files(later):
+                source = self._inventory.source(file)
+                if local_path(source.url) is None and name_of(source) in pinned:
+                    found[file] = source
+        for file in self.ahead.restart(cursor.block, found):
+            del found[file]
+        self._cache.drop_all_but(found.values())
+
+    def stage_more(self, current_block: int) -> None:
+        """Begin to stage what may be, as long as ``current_block`` is dealt out."""
+        begun = self.ahead.begin(current_block)
+        self._delete(begun.give_up)
+        for file in begun.stage:
+            bad = self._ledger.whole_file(file)
+            if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
+                path = str(self._stage.path(self._inventory.source(file)))
+                self.ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
+                continue
+            self._submit(file)
+
+    def collect(self) -> Iterator[int]:
+        """Files whose staging has ended, well or not. Raises BadInputError once too many are bad."""
+        for staged in self.pool.collect():
+            if staged.footer is None:
+                self._budget.quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
+            elif self._ledger.footer(staged.file) is None:
+                self._ledger.keep_footer(staged.file, staged.footer)
+            if not self.ahead.add(staged):
+                self._delete([staged.file])
+            yield staged.file
+
+    def plan_next_block(self) -> Sequence[m.Unit] | None:
+        """Units of the next block, perhaps none; None if it is not complete yet."""
+        taken = self.ahead.take_block()
+        if taken is None:
+            return None
+        block, staged = taken
+        units = plan_block(
+            block,
+            self._next_k,
+            self._blocks.epoch_of(block),
+            staged,
+            capacity=self._capacity,
+            stream=self._config.stream,
+            seed=self._config.seed,
+            source=self._inventory.source_of(block),
+        )
+        self._next_k += len(units)
+        self.files_planned += len(staged)
+        self.events_planned += sum(unit.rows for unit in units)
+        return units
+
+    def restage(self, files: Sequence[int]) -> None:
+        """Fetch files again that are gone from the disk."""
+        for file in files:
+            logger.warning("%s is gone from the disk; fetching it again", shown(self._inventory.source(file).url))
+            self._submit(file)
+
+    def evict(self, before_block: int) -> None:
+        """Delete the files that only blocks before this one need, and note the place for `icestream ranges`."""
+        self._delete(self.ahead.evict(before_block))
+        # A block that is committed twice may be named as needed the second time.
+        self._done_before = max(self._done_before, before_block)
+        self._ledger.note_place(self._inventory.place_before(self._done_before))
+
+    def evict_planned(self) -> None:
+        """Delete the files of all planned blocks: the run is over."""
+        self._delete(self.ahead.evict(self.ahead.next_to_plan))
+
+    def stop(self) -> None:
+        """Let waiting threads go: close() follows."""
+        self._cache.stop()
+
+    def close(self) -> None:
+        """End the threads and processes that stage."""
+        self._inspection.close()  # the pool waits for it
+        self.pool.close()
+        self._cache.close()
+
+    def _submit(self, file: int) -> None:
+        self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
+
+    def _delete(self, files: Sequence[int]) -> None:
+        for file in files:
+            source = self._inventory.source(file)
+            if local_path(source.url) is None:
+                self._cache.drop(source)

@@ -1,0 +1,113 @@
+"""A child process of the supervisor and its log file."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from common.errors import USER_ERROR_EXIT_CODE
+from services.supervisor.restart import RestartPolicy
+
+
+class Child:
+    """One process and its log; alive from start() to reap() or leave_behind()."""
+
+    def __init__(self, name: str, log: Path, policy: RestartPolicy) -> None:
+        self.name = name
+        self.log = log
+        self.policy = policy
+        self.due_s = math.inf
+        """When it is started again."""
+        self.pid = 0
+        """Of its newest start, also after its end."""
+        self.exit_code = 0
+        """Of its newest end."""
+        self.retired = False
+        """It left because fewer decoders are wanted."""
+        self.pidfd = -1
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+
+    @property
+    def alive(self) -> bool:
+        """True from its start until its end is known."""
+        return self._process is not None
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it, in a session of its own; what it writes is appended to the log."""
+        self.due_s = math.inf
+        log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            self._log_start = os.fstat(log).st_size
+            # A session of its own: the terminal's Ctrl-C reaches the supervisor only, which stops in order.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        self.pid = self._process.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal if it is alive."""
+        if self._process is not None:
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self) -> None:
+        """Kill it and whatever it has started. The pid is still its own: nobody but `reap` waits for it."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended, or the time is up (None: for ever); True if it has ended."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.pidfd, selectors.EVENT_READ)
+            return bool(selector.select(timeout_s))
+
+    def reap(self) -> int:
+        """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
+        assert self._process is not None
+        self.wait()
+        self.kill()
+        self.exit_code = self._process.wait()
+        os.close(self.pidfd)
+        self.pidfd, self._process = -1, None
+        return self.exit_code
+
+    def leave_behind(self) -> None:
+        """Don't wait for it any more."""
+        assert self._process is not None
+        os.close(self.pidfd)
+        self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
+        self.pidfd, self._process = -1, None
+
+    def last_error(self) -> str:
+        """The text of the last line "Error: …" that it wrote since its last start."""
+        with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - (1 << 16)))
+            for line in reversed(log.read().decode(errors="replace").splitlines()):
+                if line.startswith("Error: "):
+                    return line.removeprefix("Error: ")
+        return f"ended with exit code {USER_ERROR_EXIT_CODE}; see {self.log}"
+
+
+def how_it_ended(exit_code: int) -> str:
+    """The end of a process, from its exit code (minus the signal that killed it), to follow its name."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"

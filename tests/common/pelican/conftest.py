@@ -1,0 +1,30 @@
+"""Environment, issuer, clock and device flow of the tests of tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from device_flows import Flow
+from federation.issuer import Issuer
+from token_places import Clock, own_places
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]:
+    return own_places(monkeypatch, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    return Issuer("https://issuer.example")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Flow:
+    return Flow(tmp_path / "tokens")

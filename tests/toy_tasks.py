@@ -1,0 +1,63 @@
+"""Small tasks of both models, and what tests ask of any of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from workloads.base.context import StepContext
+from workloads.base.step import BaseTask
+from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
+from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
+from workloads.muons.models.wgan.networks import Draw, Events, Networks
+from workloads.muons.models.wgan.task import WganTask
+
+CPU = torch.device("cpu")
+CONTEXT = StepContext(CPU, seed=1)
+SMALL_WGAN = NetworkConfig(hidden=16, count_hidden=16, z_global=4, z_local=4)
+SMALL_FLOW = FlowNetworkConfig(hidden=16, context=16, layers=2, count_hidden=16)
+
+
+def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:
+    return WganTask(WganConfig.model_validate({"network": SMALL_WGAN, **settings}), context)
+
+
+def make_flow(context: StepContext = CONTEXT, **settings: Any) -> FlowTask:
+    return FlowTask(FlowConfig.model_validate({"network": SMALL_FLOW, "warmup_steps": 0, **settings}), context)
+
+
+MAKE: dict[str, Callable[..., WganTask | FlowTask]] = {"wgan": make_wgan, "flow": make_flow}
+
+
+def weights(network: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in network.parameters()]
+
+
+def changed(before: list[Tensor], network: nn.Module) -> bool:
+    return any(not torch.equal(old, new) for old, new in zip(before, network.parameters(), strict=True))
+
+
+def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
+    """The state as it comes out of a file."""
+    file = io.BytesIO()
+    torch.save(task.state_dict(), file)
+    file.seek(0)
+    state: dict[str, Any] = torch.load(file, weights_only=True)
+    return state
+
+
+def without_noise(self: Networks, part: Events, *, for_generator: bool = False) -> Draw:
+    num_events, num_particles = part.source.num_events, part.source.num_particles
+    draw = Draw(
+        torch.zeros(num_events, self.generator.z_global),
+        torch.zeros(num_particles, self.generator.z_local),
+        torch.full((num_events,), 0.5),
+    )
+    has_other = for_generator and self.config.energy_score_weight > 0
+    other = (torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ))
+    return draw._replace(other=other) if has_other else draw

@@ -1,0 +1,268 @@
+"""The training step that all models share, on the smallest one: a line through points."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from line_task import CPU, LineConfig, LineTask, batch_of, make_line, points, saved, weights
+from torch import Tensor
+
+from workloads.base.batch import Batch, Microbatch
+from workloads.base.context import StepContext
+from workloads.base.limits import UpdateLimits
+
+SGD = {"optimiser": "sgd"}
+"""Adam's first step only knows the sign of a gradient, and forgives a wrong scale."""
+
+
+def same(before: list[Tensor], after: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_a_step_moves_all_networks_and_returns_its_metrics_on_the_device() -> None:
+    task = make_line()
+    before = weights(task)
+
+    metrics = task.step(batch_of(3, 4))
+
+    assert list(metrics) == list(task.METRICS)
+    assert all(value.shape == () and value.isfinite() for value in metrics.values())
+    assert metrics["slope_grad_norm"] > 0
+    assert metrics["skipped_updates"] == 0
+    assert not any(torch.equal(old, new) for old, new in zip(before, weights(task), strict=True))
+    assert task.steps == 1
+    assert task.num_parameters == 4
+
+
+def test_it_learns_the_line() -> None:
+    task = make_line()
+    for seed in range(300):
+        metrics = task.step(batch_of(*[4] * 8, seed=seed))
+    assert metrics["slope_loss"] < 0.02
+    torch.testing.assert_close(task.averaged.used.weight, torch.tensor([[2.0, 0.0]]), atol=0.05, rtol=0)
+
+
+# ---- Parts.
+
+
+def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
+    task = make_line(chunk_particles=5)
+    batch = Batch((points(3, 4, 1), points(), points(0, 9, 2, lane=1)))
+
+    parts = task.parts(batch, task.noise)
+
+    assert [part.num_particles for part in parts] == [3, 5, 0, 9, 2]
+    joined = torch.cat([part.particle_columns["x"] for part in parts])
+    assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in batch.microbatches]))
+
+
+@pytest.mark.parametrize("settings", [{"chunk_particles": 5}, {"chunk_particles": 1}])
+def test_parts_make_the_step_of_the_whole_batch(settings: dict[str, Any]) -> None:
+    whole, parts = make_line(**SGD), make_line(**SGD, **settings)
+    batch = batch_of(3, 4, 0, 2, 1, 8)
+
+    expected, found = whole.step(batch), parts.step(batch)
+
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=name)
+    for one, other in zip(weights(whole), weights(parts), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_loss_is_a_mean_so_that_events_twice_make_the_same_step() -> None:
+    once, twice = make_line(**SGD), make_line(**SGD)
+    expected, found = once.step(batch_of(3, 4)), twice.step(Batch((points(3, 4), points(3, 4))))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=name)
+
+
+def test_threads_change_no_bit() -> None:
+    one, four = (make_line(StepContext(CPU, 1, threads=threads), chunk_particles=3, noise=0.3) for threads in (1, 4))
+    for seed in range(3):
+        batch = batch_of(*[2, 3, 1, 0, 5] * 4, seed=seed)
+        assert one.step(batch) == four.step(batch)
+    assert same(weights(one), weights(four))
+
+
+@pytest.mark.parametrize(("parallel", "threads"), [(True, True), (False, False)])
+def test_parts_are_computed_at_once_only_where_a_model_allows_it(parallel: bool, threads: bool) -> None:
+    task = LineTask(LineConfig(chunk_particles=1), StepContext(CPU, 1, threads=2), parallel=parallel)
+    computed_by = set()
+    task.before_part = lambda part: computed_by.add(threading.current_thread())
+    task.step(batch_of(1, 1, 1, 1))
+    assert (threading.current_thread() not in computed_by) == threads
+
+
+def test_out_of_memory_the_parts_are_halved_and_the_step_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    whole, short = make_line(**SGD), make_line(**SGD)
+    batch = batch_of(*[2] * 10)
+
+    def limited(part: Microbatch) -> None:
+        if part.num_particles > 15:
+            raise torch.OutOfMemoryError("scripted")
+
+    short.before_part = limited
+    expected, found = whole.step(batch), short.step(batch)
+
+    assert short.seen == [[20], [10, 10]]
+    assert "out of memory with 20 particles: the batch is split in two" in caplog.text
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, msg=name)
+
+
+def test_several_ranks_make_one_step_together_and_one_without_events_too() -> None:
+    """The other rank's tensors are those that a task alone adds up for the same batch."""
+    batch = batch_of(3, 4)
+    recorded: list[Tensor] = []
+
+    def record(tensors: Sequence[Tensor]) -> None:
+        recorded.extend(tensor.clone() for tensor in tensors)
+
+    def add(tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.add_(recorded.pop(0))
+
+    full, empty = (make_line(StepContext(CPU, 1, sum_over_ranks=ranks)) for ranks in (record, add))
+    expected = full.step(batch)
+    found = empty.step(Batch((), events_elsewhere=2, particles_elsewhere=7))
+
+    assert not recorded
+    assert found == expected
+    assert same(weights(full), weights(empty))
+
+
+# ---- Updates that are left out or bounded.
+
+
+@pytest.mark.parametrize("limits", [UpdateLimits(max_grad_norm=1e-6), UpdateLimits(max_loss=1e-9)])
+def test_an_update_beyond_the_limits_is_left_out_and_counted(limits: UpdateLimits) -> None:
+    task = make_line(StepContext(CPU, 1, limits))
+    before = weights(task)
+
+    metrics = task.step(batch_of(3, 4))
+
+    assert metrics["skipped_updates"] == 2
+    assert same(before, weights(task))
+    assert all(value.isfinite() for value in metrics.values())
+
+
+def test_an_update_that_is_not_finite_changes_neither_weights_nor_the_optimisers_state() -> None:
+    task = make_line()
+    task.step(batch_of(3, 4))
+    before, state = weights(task), str(saved(task)["optimisers"])
+    bad = points(3, 4)
+    bad.particle_columns["y"][0] = math.nan
+
+    assert task.step(Batch((bad,)))["skipped_updates"] == 2
+
+    assert same(before, weights(task))
+    assert str(saved(task)["optimisers"]) == state
+
+
+def test_clipping_bounds_the_gradient_that_is_applied_and_reports_the_one_before() -> None:
+    task = make_line(**SGD, gradient_clip=0.01)
+    before = task.slope.weight.detach().clone()
+
+    norm = task.step(batch_of(3, 4))["slope_grad_norm"]
+
+    assert norm > 0.02
+    moved = (task.slope.weight.detach() - before).norm()
+    assert float(moved) == pytest.approx(0.1 * 0.01, rel=1e-3)
+
+
+# ---- Learning rates.
+
+
+def test_learning_rates_follow_the_schedule_and_can_be_scaled_from_now_on() -> None:
+    task = make_line(schedule="cosine", schedule_steps=4, warmup_steps=2)
+    rates = []
+    for step in range(6):
+        if step == 5:
+            task.scale_learning_rates(0.5)
+        task.step(batch_of(2))
+        rates.append(task.learning_rates())
+    assert [rate["slope"] for rate in rates] == pytest.approx([0.1 / 3, 0.2 / 3, 0.1, 0.0525, 0.005, 0.0025])
+    assert [rate["offset"] for rate in rates] == pytest.approx([0.1 * rate["slope"] for rate in rates])
+
+
+# ---- Checkpoints.
+
+
+def test_training_goes_on_bit_for_bit_from_a_saved_state() -> None:
+    settings = {"schedule": "cosine", "schedule_steps": 9, "noise": 0.5}
+    task, resumed = make_line(**settings), make_line(StepContext(CPU, seed=1), **settings)
+    for seed in range(3):
+        task.step(batch_of(3, 4, seed=seed))
+    task.scale_learning_rates(0.5)
+    resumed.load_state_dict(saved(task))
+
+    metrics = []
+    for one in (task, resumed):
+        torch.rand(3)  # nobody else's random numbers matter
+        metrics.append([one.step(batch_of(3, 4, seed=seed)) for seed in range(3, 6)])
+
+    assert metrics[0] == metrics[1]
+    assert str(saved(task)) == str(saved(resumed))
+    assert saved(task)["counters"] == {"steps": 6, "rate_scale": 0.5}
+    assert task.learning_rates() == resumed.learning_rates()
+
+
+def test_noise_depends_on_the_seed_the_step_and_the_lane() -> None:
+    batch, metrics = batch_of(5), []
+    for context in (StepContext(CPU, 1), StepContext(CPU, 1), StepContext(CPU, 2)):
+        task = make_line(context, noise=1.0)
+        task.load_weights(make_line().state_dict())
+        metrics.append(task.step(batch)["slope_loss"])
+    task = make_line(noise=1.0)
+    other_lane = task.step(Batch((points(5, lane=1),)))["slope_loss"]
+    task.load_weights(make_line().state_dict())
+    next_step = task.step(batch)["slope_loss"]
+
+    assert metrics[0] == metrics[1]
+    assert len({float(value) for value in (*metrics, other_lane, next_step)}) == 4
+
+
+def test_weights_of_another_run_are_taken_over_and_nothing_else() -> None:
+    former, new = make_line(), make_line(StepContext(CPU, seed=2))
+    former.step(batch_of(3))
+    former.scale_learning_rates(0.5)
+
+    new.load_weights(saved(former))
+
+    assert same(weights(former), weights(new))
+    assert (new.steps, new.rate_scale) == (0, 1.0)
+    assert saved(new)["optimisers"]["slope"]["state"] == {}
+
+
+def test_a_changed_recipe_is_logged_and_what_does_not_fit_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    adam = make_line()
+    adam.step(batch_of(3))
+    sgd = make_line(**SGD, schedule_steps=7, gradient_clip=1.0)
+
+    sgd.load_state_dict(saved(adam))
+
+    assert [record.message for record in caplog.records] == [
+        "trainer.line.optimiser was adam in the checkpoint and is sgd now; the weights are kept, the optimisers of "
+        "slope begin anew",
+        "trainer.line.schedule_steps was 0 in the checkpoint and is 7 now; the weights are kept",
+    ]
+    assert same(weights(adam), weights(sgd))
+    assert sgd.steps == 1
+    assert saved(sgd)["optimisers"]["slope"]["state"] == {}
+    assert saved(sgd)["optimisers"]["offset"]["state"] != {}
+    sgd.step(batch_of(3))
+
+
+def test_the_state_of_other_networks_is_refused() -> None:
+    state = saved(make_line())
+    state["networks"]["slope"]["weight"] = torch.zeros(1, 3)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make_line().load_state_dict(state)
+    del state["networks"]["slope"]
+    with pytest.raises(KeyError, match="slope"):
+        make_line().load_state_dict(state)

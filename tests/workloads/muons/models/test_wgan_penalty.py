@@ -1,0 +1,114 @@
+"""The gradient penalty in the step of the WGAN, and the adaptive critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from toy_events import toy_batch
+from toy_tasks import CPU, make_wgan, saved, without_noise
+
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
+from workloads.muons.models.wgan import losses
+from workloads.muons.models.wgan.networks import Networks
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(7)
+
+
+def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_wgan(gp_every=3, critic_steps=2)
+    at = []
+    penalty = task.networks.penalty
+    monkeypatch.setattr(
+        task.networks, "penalty", lambda *arguments: (at.append(task.critic_updates), penalty(*arguments))[1]
+    )
+
+    norms = [float(task.step(toy_batch(seed=seed))["gp_norm"]) for seed in range(4)]
+
+    assert at == [0, 3, 6]
+    assert norms[2] == norms[1]  # updates 4 and 5 have none: the latest is reported
+
+
+def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(losses, "critic_loss", lambda real, fake, present: 0 * (real + fake).sum())
+
+    every, rare = (
+        make_wgan(gp_every=gp_every, critic_steps=1).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)
+    )
+
+    assert every > 0
+    torch.testing.assert_close(rare, 4 * every)
+
+
+def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
+    task = make_wgan(gp_sample_fraction=0.25)
+    batch = toy_batch(64, counts=[2] * 64)
+    task.observe(batch)
+    (part,) = task.parts(batch, task.noise)
+    draw = task.networks.draw(part)
+    fake = task.networks.fake(part, draw.noise).detach()
+
+    sampled = [task.networks.penalty(part, fake, draw.mix_E, update) for update in range(200)]
+    task.networks.config = task.config.model_copy(update={"gp_sample_fraction": 1.0})
+    whole = task.networks.penalty(part, fake, draw.mix_E, 0)
+
+    assert whole is not None
+    assert len({float(one.penalty.detach()) for one in sampled if one is not None}) == 4
+    mean = sum(float(one.norm) for one in sampled if one is not None) / len(sampled)
+    assert mean == pytest.approx(float(whole.norm), rel=0.1)
+
+
+def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_state_is_saved(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    task = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    for seed in range(5):
+        metrics = {name: float(value) for name, value in task.step(toy_batch(seed=seed)).items()}
+        task.observed(metrics | {"held_out_gap": 1.0})
+    task.step(toy_batch(seed=9))
+    task.observed(metrics | {"held_out_gap": 0.1})
+    task.observed(metrics | {"held_out_gap": 0.1})  # the same gap again: nothing to decide
+
+    assert task.critic_steps == 6
+    assert "critic_steps 5 -> 6" in caplog.text
+    resumed = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    resumed.load_state_dict(saved(task))
+    assert resumed.critic_steps == 6
+    assert resumed.step(toy_batch(seed=10)) == task.step(toy_batch(seed=10))
+
+
+def test_the_adaptive_critic_may_be_turned_off_between_a_measurement_and_its_check() -> None:
+    task = make_wgan(adaptive={"enabled": True, "every": 1})
+    task.step(toy_batch())
+    resumed = make_wgan()
+    resumed.load_state_dict(saved(task))
+
+    metrics = {name: float(value) for name, value in resumed.step(toy_batch(seed=1)).items()}
+    resumed.observed(metrics)
+
+    assert resumed.critic_steps == 5
+
+
+def test_a_rank_without_muons_takes_the_gap_of_the_others_and_nothing_else() -> None:
+    def sum_with_others(tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.add_(1.0)
+
+    context = StepContext(CPU, 1, sum_over_ranks=sum_with_others)
+    task = make_wgan(context, adaptive={"enabled": True, "every": 1})
+    task.observe(toy_batch())
+
+    metrics = task.step(Batch((), events_elsewhere=3, particles_elsewhere=9))
+
+    assert metrics["held_out_gap"] == 1
+    assert metrics["skipped_updates"] == 0
