@@ -11,6 +11,7 @@ import click
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
 from common.redact import shown
 from common.redacted_log import redact_tracebacks
+from icestream.front import FrontDoor
 from workloads import registry
 from workloads.base.verb import Verb
 
@@ -113,8 +114,10 @@ def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
     epilog="Example: icestream simulate demo --events 20000 && icestream run -i demo --run-dir runs/demo",
 )
 @click.version_option(package_name="icestream")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Stream ragged particle-physics data into training: fetcher, decoders and trainer as separate processes."""
+    context.obj = FrontDoor()
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -189,12 +188,11 @@ def _resolve(
     """The configuration; for a fresh run without what the old one stored. Before anything is deleted."""
     from icestream.reading.workload import load_run_config
 
-    with tempfile.TemporaryDirectory() as nothing_stored:
-        stored_in = Path(nothing_stored) if fresh or not run_dir.is_dir() else run_dir
-        config = load_run_config(stored_in, toml=toml, assignments=assignments, flags=flags)
-        if "lanes" not in config.stream.model_fields_set:  # not said, and not stored: as many as there are trainers
-            flags = flags | {"stream.lanes": config.local.trainers}
-            config = load_run_config(stored_in, toml=toml, assignments=assignments, flags=flags)
+    stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
+    config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
+    if "lanes" not in config.stream.model_fields_set:  # not said, and not stored: as many as there are trainers
+        flags = flags | {"stream.lanes": config.local.trainers}
+        config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if config.stream.lanes % config.local.trainers:
         raise BadInputError(
             f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"

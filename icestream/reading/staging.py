@@ -15,26 +15,28 @@ from common.files.inputs import local_path, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SlotCapacity, SourceFile, StagedFile
 from common.redact import shown
+from common.schema import Workload as EventSchema
 from icestream.reading.events import StageFile
 from icestream.reading.validation import local_files
-from services.config.root import Config
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
+from workloads.base.front import FileSettings
 
 
 @contextmanager
-def staging(config: Config, remotes: Remotes, sources: Sequence[SourceFile]) -> Iterator[StageFile]:
+def staging(
+    schema: EventSchema, settings: FileSettings, remotes: Remotes, sources: Sequence[SourceFile]
+) -> Iterator[StageFile]:
     """What brings files to local disk, where they stay until the end of the block.
 
     Local ones are used in place, remote ones lie in `fetcher.cache_dir`, or in a temporary directory.
     """
-    workload = config.stored_workload()
     with tempfile.TemporaryDirectory(prefix="icestream-evaluate-") as folder:
         # The run's own cache directory may be on another machine: local files don't need one.
         has_remote = any(local_path(source.url) is None for source in sources)
-        cache_dir = (has_remote and config.fetcher.cache_dir) or Path(folder) / "cache"
+        cache_dir = (has_remote and settings.cache_dir) or Path(folder) / "cache"
         with closing(Cache(cache_dir, Path(folder))) as cache:
-            stage = Stage(cache, workload, config.stream, SlotCapacity(workload, config.stream), remotes.fetch)
+            stage = Stage(cache, schema, settings.stream, SlotCapacity(schema, settings.stream), remotes.fetch)
 
             def bring(index: int, source: SourceFile) -> StagedFile:
                 if local_path(source.url) is None:
@@ -54,13 +56,13 @@ def staging(config: Config, remotes: Remotes, sources: Sequence[SourceFile]) -> 
                         cache.drop(source)
 
 
-def trained_on(sources: Sequence[SourceFile], trained: Config, remotes: Remotes) -> list[str]:
-    """Those of the files that are among the inputs of the run that trained the model, as far as is seen from here.
+def trained_on(sources: Sequence[SourceFile], trained_inputs: Sequence[str], remotes: Remotes) -> list[str]:
+    """Those of the files that are among the inputs of a run, as far as is seen from here.
 
     Nothing is listed on a server: a remote file is one of them if an input names it, its folder, or a glob that it
     matches.
     """
-    inputs = [text.replace("{range}", "*") for text in named_inputs(trained.input)]
+    inputs = [text.replace("{range}", "*") for text in named_inputs(trained_inputs)]
     local = set(local_files(inputs, remotes))
     found = []
     for source in sources:

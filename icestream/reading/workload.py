@@ -16,20 +16,25 @@ _MOST_LOOKED_AT = 100
 
 
 def load_run_config(
-    run_dir: Path, *, toml: Path | None, assignments: Sequence[str], flags: Mapping[str, Any]
+    stored: Path | Mapping[str, Any], *, toml: Path | None, assignments: Sequence[str], flags: Mapping[str, Any]
 ) -> Config:
     """The resolved configuration of a run that may be a new one, with its workload. Raises BadInputError.
 
     A workload that is set nowhere is the one whose columns the first local Parquet file of the inputs has; without such
     a file it is the default one.
     """
-    config = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
+    config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
         return config
     shown = workload_of_files(config.input)
     if shown is None or shown == config.workload:
         return config
-    return load_config(run_dir, toml=toml, assignments=assignments, flags={**flags, "workload": shown})
+    return load_config(stored, toml=toml, assignments=assignments, flags={**flags, "workload": shown})
+
+
+def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
+    """The settings for some files. No run directory takes part. Raises BadInputError."""
+    return load_run_config({}, toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
 
 
 def workload_of_files(inputs: Sequence[str]) -> str | None:

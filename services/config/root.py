@@ -108,20 +108,21 @@ class Config(ConfigBranch):
 
 
 def load_config(
-    run_dir: Path,
+    stored: Path | Mapping[str, Any],
     *,
     toml: Path | None = None,
     assignments: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Resolve the tree. Later wins: defaults, the run directory's config.json, TOML, environment, --set, flags.
+    """Resolve the tree. Later wins: defaults, ``stored``, TOML, environment, --set, flags.
 
+    ``stored`` is a run directory, whose config.json is read if it is there, or the contents of such a file.
     ``assignments`` are ``key=value`` texts, ``flags`` maps dotted keys to values (None: not given).
     Raises BadInputError that names the key, its source and, for an unknown one, the nearest known key.
     """
     tree: dict[str, Any] = {}
-    _merge(tree, _read_stored(run_dir))
+    _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
     if toml is not None:
         settings = _read_toml(toml)
         for key in _leaves(settings):

@@ -35,6 +35,7 @@ from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
+from workloads.base.device import device_named
 from workloads.base.task import Task
 from workloads.base.training import Training
 
@@ -78,7 +79,7 @@ def run_trainer(
     """
     place = place_from(os.environ)
     name = config.trainer.device
-    device = pick_device(device_of(name, place, torch.cuda.device_count()) if place else name)
+    device = trainer_device(device_of(name, place, torch.cuda.device_count()) if place else name)
     set_up_torch(config)
     ranks, checkpoints = Ranks.alone(), None
     try:
@@ -246,13 +247,9 @@ def set_up_torch(config: Config) -> None:
         be_deterministic()
 
 
-def pick_device(name: str) -> torch.device:
+def trainer_device(name: str) -> torch.device:
     """The device of that name; `auto` is CUDA where there is one. Raises BadInputError if it isn't there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise BadInputError(f"trainer.device = {name!r}: torch sees no CUDA device; use --device cpu, or auto")
-    return torch.device(name)
+    return device_named(name, f"trainer.device = {name!r}")
 
 
 def _train(

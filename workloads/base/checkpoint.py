@@ -1,4 +1,4 @@
-"""Reading of checkpoint files: found, loaded without running anything in them, and checked."""
+"""Reading of checkpoint files: found, loaded without running anything in them, and checked. Imports no torch."""
 
 from __future__ import annotations
 
@@ -52,3 +52,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
     return state
+
+
+def run_dir_of(checkpoint: Path) -> Path | None:
+    """The run directory that a checkpoint file lies in; None if it lies elsewhere."""
+    folder = checkpoint.absolute().parent
+    return folder.parent if folder.name == CHECKPOINT_FOLDER else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.base.batch import Batch
+if TYPE_CHECKING:
+    from workloads.base.batch import Batch  # torch, which the sinks need not
 
 
 @dataclass(frozen=True)

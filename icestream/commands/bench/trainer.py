@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from common.summary import SUMMARY_FILE
 from icestream.commands.bench.batches import batches_from_files, simulated_batches
 from icestream.reading.workload import load_run_config
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import pick_device, set_up_torch, step_context, training_of
+from services.trainer.service import set_up_torch, step_context, trainer_device, training_of
 from services.trainer.speed.replay import Ceiling, measure, write_ceiling
 
 
@@ -32,11 +31,10 @@ def bench_trainer(
     as_json: bool,
 ) -> str:
     """What was measured, for people or as JSON. Raises BadInputError."""
-    with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
-        config = load_run_config(run_dir or Path(nothing), toml=toml, assignments=assignments, flags=flags)
+    config = load_run_config(run_dir or {}, toml=toml, assignments=assignments, flags=flags)
     if config.trainer.model == "none":
         raise BadInputError("trainer.model = 'none' has no steps to measure: choose a model with --model")
-    device = pick_device(config.trainer.device)
+    device = trainer_device(config.trainer.device)
     set_up_torch(config)
     make = batches_from_files if config.input else simulated_batches
     batches = make(config, num_batches, device)

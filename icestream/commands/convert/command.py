@@ -12,13 +12,14 @@ from common.config import StreamConfig
 from common.errors import BadInputError, IcestreamError
 from common.files.inputs import expand
 from common.files.layout import Compression
+from common.files.local_copy import local_file
 from common.files.remotes import Remotes
 from common.options import config_options
 from common.plan import SourceFile
 from common.redact import shown
 from common.slow_progress import SlowProgress
 from icestream.commands.convert.convert import Converted, convert_file
-from icestream.reading.local_files import config_without_run, local_file
+from icestream.reading.workload import config_without_run
 
 
 @click.command(

@@ -9,13 +9,14 @@ import click
 
 from common.errors import BadInputError, IcestreamError
 from common.files.inputs import expand
+from common.files.local_copy import local_file
 from common.files.remotes import Remotes
 from common.options import config_options
 from common.redact import shown
 from common.slow_progress import SlowProgress
 from icestream.commands.inspect.describe import Description, as_json, describe
 from icestream.commands.inspect.text import lines
-from icestream.reading.local_files import config_without_run, local_file
+from icestream.reading.workload import config_without_run
 
 
 @click.command(epilog="Example: icestream inspect data/*.h5 --events 5")

@@ -20,7 +20,7 @@ from icestream.commands.bench.command import bench
 from services.config.root import Config, load_config
 from services.config.trainer import TrainerConfig
 from services.trainer.checkpoints import checkpoint_folder
-from services.trainer.checkpoints.checkpoint import Checkpoints, find_checkpoint, read_checkpoint
+from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
@@ -32,6 +32,7 @@ from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.telemetry.telemetry import Telemetry
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.muons.columns import MUONS
 from workloads.muons.commands.evaluate import evaluate
 from workloads.muons.commands.export import export

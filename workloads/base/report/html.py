@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
-from workloads.base.report.verdict import HEADLINE, MEANINGS, in_order, verdict
-from workloads.muons.evaluation.outcome import Outcome
-from workloads.muons.evaluation.plots.gallery import Picture
-from workloads.muons.metrics.report import Metric
+from workloads.base.report.outcome import Outcome, Picture
+from workloads.base.report.verdict import MEANINGS, in_order, verdict
+from workloads.base.report.words import ReportWords
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1c2126; --dim: #5a646e; --page: #ffffff; --card: #f4f6f8; --line: #d5dbe1;
@@ -43,44 +43,39 @@ summary { cursor: pointer; }
 """
 
 
-def page(outcome: Outcome) -> str:
+def page(outcome: Outcome, words: ReportWords) -> str:
     """The whole page. Nothing in it is fetched from anywhere."""
-    title = f"Is it physics? {outcome.provenance['checkpoint']}"
+    title = f"{words.title} {outcome.provenance['checkpoint']}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(_body(outcome))
+        + "\n".join(_body(outcome, words))
         + "\n</body>\n</html>\n"
     )
 
 
-def _body(outcome: Outcome) -> Iterator[str]:
+def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     report, told = outcome.report, outcome.provenance
-    headline, others = in_order(report.metrics)
-    yield "<h1>Is it physics?</h1>"
-    yield (
-        f'<p class="dim">Muon bundles of <code>{escape(str(told["checkpoint"]))}</code>'
-        f" ({escape(str(told['model']))}, step {told['step']:,}) beside real ones for the same primaries ·"
-        f" {escape(str(told['date']))}</p>"
+    headline, others = in_order(report.metrics, words.headline)
+    yield f"<h1>{escape(words.title)}</h1>"
+    subject = words.subject.format(
+        checkpoint=f"<code>{escape(str(told['checkpoint']))}</code>",
+        model=escape(str(told["model"])),
+        step=f"{told['step']:,}",
     )
+    yield f'<p class="dim">{subject} · {escape(str(told["date"]))}</p>'
     for warning in outcome.warnings:
         yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
     for name, why in outcome.missed.items():
         yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
     at_floor = sum(verdict(metric) == "at floor" for metric in headline.values())
     yield '<div class="cards">'
-    yield _card(f"{at_floor} of {len(HEADLINE)}", "headline metrics at their floor")
-    yield _card(f"{report.num_events:,}", "events compared")
-    yield _card(f"{report.num_muons_real:,}", "real muons")
-    yield _card(f"{report.num_muons_generated:,}", "generated muons")
+    yield _card(f"{at_floor} of {len(words.headline)}", "headline metrics at their floor")
+    yield from (_card(f"{report.sizes[name]:,}", label) for name, label in words.sizes.items())
     yield "</div>"
     yield "<h2>Numbers</h2>"
-    yield (
-        "<p>Each number says how far generated events are from real ones. Two finite samples of the same physics"
-        f" differ, too: that is the <em>floor</em>, {_floor(report.floor_kind)}. A perfect generator has a ratio of"
-        " about 1. Errors are standard deviations over bootstraps of whole showers.</p>"
-    )
+    yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind])}</p>"
     yield from _table(headline)
     if others:
         yield f"<details><summary>{len(others)} more</summary>"
@@ -90,10 +85,7 @@ def _body(outcome: Outcome) -> Iterator[str]:
     if report.notes:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
     yield "<h2>Plots</h2>"
-    yield (
-        '<p class="dim">Black: real, orange: generated, for the same primaries. Bands: one standard deviation over'
-        " bootstraps of showers. In the ratios what both sides share, their primaries, cancels.</p>"
-    )
+    yield f'<p class="dim">{words.about_plots}</p>'
     links = (f'<a href="#{escape(one.name)}">{escape(one.title)}</a>' for one in outcome.pictures)
     yield "<nav>" + " ".join(links) + "</nav>"
     yield from map(_figure, outcome.pictures)
@@ -106,12 +98,6 @@ def _body(outcome: Outcome) -> Iterator[str]:
 
 def _card(number: str, text: str) -> str:
     return f'<div class="card"><b>{escape(number)}</b><span class="dim">{escape(text)}</span></div>'
-
-
-def _floor(kind: str) -> str:
-    if kind == "same primaries":
-        return "found here with real events that the simulator drew once more for the same primaries"
-    return "found here between real events of disjoint showers"
 
 
 def _table(metrics: Mapping[str, Metric]) -> Iterator[str]:

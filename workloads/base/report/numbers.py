@@ -1,11 +1,11 @@
-"""Numbers as they are told to people. Pure."""
+"""Numbers as text for people. Pure."""
 
 from __future__ import annotations
 
 import math
 
+from workloads.base.report.metric import Metric
 from workloads.base.report.verdict import ratio
-from workloads.muons.metrics.report import Metric
 
 NOTHING = "–"
 

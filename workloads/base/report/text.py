@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, ratio_text, with_error
+from workloads.base.report.outcome import MetricReport
 from workloads.base.report.verdict import in_order, verdict
-from workloads.muons.metrics.report import Metric, MetricReport
+from workloads.base.report.words import ReportWords
 
 _HEAD = ("metric", "value ± error", "floor", "ratio", "unit", "verdict")
 
 
-def lines(report: MetricReport) -> Iterator[str]:
+def lines(report: MetricReport, words: ReportWords) -> Iterator[str]:
     """The headline metrics, the others, and what a reader must know."""
-    headline, others = in_order(report.metrics)
+    headline, others = in_order(report.metrics, words.headline)
     rows = [_row(name, metric) for name, metric in (headline | others).items()]
     widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
     yield _line(_HEAD, widths)
@@ -22,10 +24,7 @@ def lines(report: MetricReport) -> Iterator[str]:
             yield "─" * (sum(widths) + 2 * (len(widths) - 1))
         yield _line(row, widths)
     yield ""
-    yield (
-        f"{report.num_events:,} events, {report.num_muons_real:,} real and {report.num_muons_generated:,} generated"
-        f" muons; floor: {report.floor_kind}"
-    )
+    yield f"{words.sizes_line.format_map(report.sizes)}; floor: {report.floor_kind}"
     yield from (f"note: {note}" for note in report.notes)
 
 

@@ -1,9 +1,9 @@
 """Limits that an evaluation must keep: a TOML file with a line for each metric.
 
-count_tv = 0.02                       # not above; of a ratio or a difference: not farther from 1, or 0, than that
-c2st_auc = { max = 0.52 }             # the value itself
-count_mean_ratio = { min = 0.98, max = 1.02 }
-log10_energy_w1 = { floors = 3 }      # not more than 3 times its floor
+one_metric = 0.02                     # not above; of a ratio or a difference: not farther from 1, or 0, than that
+another = { max = 0.52 }              # the value itself
+a_third = { min = 0.98, max = 1.02 }
+a_fourth = { floors = 3 }             # not more than 3 times its floor
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadInputError
+from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain
 from workloads.base.report.verdict import distance, ratio
-from workloads.muons.metrics.definitions import DEFINITIONS
-from workloads.muons.metrics.report import Metric
 
 _KEYS = ("max", "min", "floors")
 
@@ -35,8 +34,8 @@ class Threshold:
     floors: float | None = None
 
 
-def read_thresholds(path: Path) -> dict[str, Threshold]:
-    """By metric. Raises BadInputError that names the file and the line's key."""
+def read_thresholds(path: Path, known: Collection[str]) -> dict[str, Threshold]:
+    """By metric, which is one of ``known``. Raises BadInputError that names the file and the line's key."""
     try:
         stored = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -46,8 +45,8 @@ def read_thresholds(path: Path) -> dict[str, Threshold]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: not TOML ({error})") from None
     if not stored:
-        raise BadInputError(f"{path}: no threshold in it; write lines such as `count_tv = 0.02`")
-    return {name: _threshold(path, name, value) for name, value in stored.items()}
+        raise BadInputError(f"{path}: no threshold in it; write lines such as `{next(iter(known))} = 0.02`")
+    return {name: _threshold(path, name, value, known) for name, value in stored.items()}
 
 
 def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -> dict[str, str]:
@@ -78,9 +77,9 @@ def _missed(threshold: Threshold, metric: Metric) -> Iterator[str]:
         yield f"{plain(ratio(metric))} floors, limit {threshold.floors:g}"
 
 
-def _threshold(path: Path, name: str, value: object) -> Threshold:
-    if name not in DEFINITIONS:
-        raise BadInputError(f"{path}: unknown metric {name!r}{_nearest(name)}")
+def _threshold(path: Path, name: str, value: object, known: Collection[str]) -> Threshold:
+    if name not in known:
+        raise BadInputError(f"{path}: unknown metric {name!r}{_nearest(name, known)}")
     if _is_number(value):
         return Threshold(plain=float(value))  # type: ignore[arg-type]
     if isinstance(value, dict) and value and all(key in _KEYS and _is_number(one) for key, one in value.items()):
@@ -92,8 +91,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, DEFINITIONS, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(DEFINITIONS)}"
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from workloads.muons.metrics.definitions import TARGETS
-from workloads.muons.metrics.report import Metric
+from workloads.base.report.metric import TARGETS, Metric
 
 Verdict = Literal["at floor", "near", "off", "no floor"]
 
-HEADLINE = (
-    "count_tv",
-    "log10_energy_w1",
-    "log10_radius_w1",
-    "radius_m_w1",
-    "log10_bundle_energy_w1",
-    "log10_leading_energy_w1",
-    "conditional_log10_energy_w1",
-    "c2st_auc",
-)
-"""The metrics to look at first, in this order."""
 _SIGMAS = 2.0
 _NEAR = 2.0
 
@@ -56,7 +44,7 @@ def verdict(metric: Metric) -> Verdict:
     return "near" if value <= _NEAR * floor else "off"
 
 
-def in_order(metrics: Mapping[str, Metric]) -> tuple[dict[str, Metric], dict[str, Metric]]:
-    """The headline metrics that there are, and the others."""
-    headline = {name: metrics[name] for name in HEADLINE if name in metrics}
-    return headline, {name: metric for name, metric in metrics.items() if name not in headline}
+def in_order(metrics: Mapping[str, Metric], headline: Sequence[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:
+    """The headline metrics that there are, in that order, and the others."""
+    first = {name: metrics[name] for name in headline if name in metrics}
+    return first, {name: metric for name, metric in metrics.items() if name not in first}

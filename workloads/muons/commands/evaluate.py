@@ -8,6 +8,7 @@ import click
 
 from common.options import absolute, config_options, input_option, token_file_option
 from common.user_path import user_path
+from workloads.base.front import Front
 from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.simulator.config import PRESETS
 
@@ -56,7 +57,9 @@ MISSED_EXIT_CODE = 1
 )  # fmt: skip
 @token_file_option
 @config_options
+@click.pass_obj
 def evaluate(
+    front: Front,
     checkpoint: Path,
     inputs: tuple[str, ...],
     simulated: str | None,
@@ -82,6 +85,7 @@ def evaluate(
     """
     from workloads.base.report.text import lines, missed_lines
     from workloads.muons.evaluation.evaluate import run_evaluation  # torch and matplotlib
+    from workloads.muons.evaluation.words import WORDS
 
     wanted = EvaluationRequest(
         checkpoint=checkpoint,
@@ -101,9 +105,9 @@ def evaluate(
     if token_file is not None:
         assignments = (*assignments, f"token.file={user_path(token_file).absolute()}")
     outcome, folder = run_evaluation(
-        wanted, toml=toml, assignments=assignments, say=lambda text: click.echo(text, err=True)
+        front, wanted, toml=toml, assignments=assignments, say=lambda text: click.echo(text, err=True)
     )
-    click.echo("\n".join(lines(outcome.report)))
+    click.echo("\n".join(lines(outcome.report, WORDS)))
     for warning in outcome.warnings:
         click.echo(f"WARNING: {warning}")
     for line in missed_lines(outcome.missed):

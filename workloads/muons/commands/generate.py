@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from common.options import config_options
+from workloads.base.front import Front
 from workloads.muons.simulator.config import PRESETS
 
 
@@ -61,7 +62,9 @@ from workloads.muons.simulator.config import PRESETS
 )
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 @config_options
+@click.pass_obj
 def generate(
+    front: Front,
     checkpoint: Path,
     inputs: tuple[str, ...],
     out: Path,
@@ -90,6 +93,7 @@ def generate(
 
     click.echo(
         run_generate(
+            front,
             checkpoint=checkpoint,
             inputs=inputs,
             out=out,

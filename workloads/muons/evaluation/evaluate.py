@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from common.errors import BadInputError
-from common.files.inputs import expand
-from common.files.remotes import Remotes
 from common.redact import without_secrets
 from common.slow_progress import SlowProgress
-from icestream.reading.staging import staging, trained_on
-from services.config.root import Config, load_config, store_config
-from workloads.base.checkpoint import CHECKPOINT_FOLDER
+from workloads.base.checkpoint import run_dir_of
+from workloads.base.device import device_named
+from workloads.base.front import Front
 from workloads.base.report.html import page
+from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
+from workloads.base.report.provenance import default_output, provenance
 from workloads.base.report.thresholds import missed, read_thresholds
-from workloads.muons.evaluation.generate import generated_events, pit
-from workloads.muons.evaluation.outcome import Outcome, provenance, store
+from workloads.muons.evaluation.generate import GeneratedBundles, generated_events, pit
 from workloads.muons.evaluation.plots.events import EventPairs
-from workloads.muons.evaluation.plots.gallery import Picture, pictures
+from workloads.muons.evaluation.plots.gallery import pictures
 from workloads.muons.evaluation.plots.training import TrainingCurve, read_courses
-from workloads.muons.evaluation.read import evaluation_stream, read_real
+from workloads.muons.evaluation.read import read_real
 from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.evaluation.simulated import drawn_again, drawn_sample, natural_weights
-from workloads.muons.generation.device import device_named
+from workloads.muons.evaluation.words import WORDS
 from workloads.muons.generation.load import Trained, load_trained
+from workloads.muons.metrics.bundles import Float64
+from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.evaluate import evaluate
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.simulator.config import preset
 
+_PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
+"""Packages that the numbers depend on."""
+
 
 @dataclass(frozen=True)
 class Real:
-    """Real events, where they come from, and what is to be told of that."""
+    """Real events and where they come from."""
 
     sample: Sample
     inputs: tuple[str, ...]
@@ -49,28 +53,51 @@ class Real:
 
 
 def run_evaluation(
-    wanted: EvaluationRequest, *, toml: Path | None, assignments: Sequence[str], say: Callable[[str], None]
+    front: Front,
+    wanted: EvaluationRequest,
+    *,
+    toml: Path | None,
+    assignments: Sequence[str],
+    say: Callable[[str], None],
 ) -> tuple[Outcome, Path]:
-    """The outcome, and the folder that its files are in. ``say`` is told what is being done.
+    """The outcome, and the folder that its files are in. ``say`` takes a line about each step.
 
     Raises BadInputError for what the user can mend.
     """
     torch.set_num_threads(wanted.threads)
-    thresholds = read_thresholds(wanted.thresholds) if wanted.thresholds else {}
+    thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
     trained = load_trained(wanted.checkpoint, device_named(wanted.device))
-    folder = wanted.output or default_output(trained.path)
+    folder = wanted.output or default_output(trained.run.path)
     _check_writable(folder)
-    say(f"{trained.path}: {trained.config.trainer.model}, step {trained.step:,}")
-    real = _real(wanted, trained, toml, assignments)
+    say(f"{trained.run.path}: {trained.run.model}, step {trained.run.step:,}")
+    real = _real(front, wanted, trained, toml, assignments)
     for warning in real.warnings:
         say(f"WARNING: {warning}")
     sample = real.sample
     if len(np.unique(sample.shower_E[sample.weights_E > 0])) < 2:
         those = "the events" if sample.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    max_count = trained.max_count
-    generated = generated_events(trained.generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
+    generated = generated_events(trained.generator, sample.primary_E4, max_count=trained.max_count, seed=wanted.seed)
     pit_E = pit(trained.generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
+    report = _report(wanted, sample, generated, pit_E)
+    notes = [*real.notes, *_notes(sample, generated.num_capped, trained.max_count, pit_E is not None), *report.notes]
+    courses = _courses(trained.run.path)
+    if not courses:
+        notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
+    outcome = Outcome(
+        report=replace(report, notes=tuple(notes)),
+        pictures=_drawn(EventPairs(sample, generated.bundles.finite()[0], wanted.seed), pit_E, courses),
+        provenance=_provenance(wanted, trained, real.inputs),
+        missed=missed(thresholds, report.metrics),
+        warnings=real.warnings,
+    )
+    store(folder, outcome, page(outcome, WORDS))
+    return outcome, folder
+
+
+def _report(
+    wanted: EvaluationRequest, sample: Sample, generated: GeneratedBundles, pit_E: Float64 | None
+) -> MetricReport:
     independent = None
     if wanted.preset:
         independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
@@ -78,7 +105,7 @@ def run_evaluation(
         bootstraps=wanted.bootstraps, max_events=len(sample), c2st_epochs=wanted.c2st_epochs, seed=wanted.seed
     )
     with SlowProgress("comparing", 100, to_text="{} %".format) as progress:
-        report = evaluate(
+        return evaluate(
             sample,
             generated.bundles,
             independent=independent,
@@ -86,46 +113,30 @@ def run_evaluation(
             settings=settings,
             progress=lambda _, part: progress.reach(int(100 * part), 100),
         )
-    notes = [*real.notes, *_notes(sample, generated.num_capped, max_count, pit_E is not None), *report.notes]
-    courses = _courses(trained.path)
-    if not courses:
-        notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
-    events = EventPairs(sample, generated.bundles.finite()[0], wanted.seed)
-    outcome = Outcome(
-        report=replace(report, notes=tuple(notes)),
-        pictures=_drawn(pictures(events, pit_E, courses)),
-        provenance=provenance(
-            trained,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            inputs=list(real.inputs),
-            simulated=wanted.preset or None,
-            weights=wanted.weights or None,
-            seed=wanted.seed,
-            bootstraps=wanted.bootstraps,
-            c2st_epochs=wanted.c2st_epochs,
-            device=str(trained.generator.device),
-        ),
-        missed=missed(thresholds, report.metrics),
-        warnings=real.warnings,
-    )
-    store(folder, outcome, page(outcome))
-    return outcome, folder
 
 
-def _drawn(drawing: Iterable[Picture]) -> list[Picture]:
-    """The pictures, drawn under a progress line."""
+def _drawn(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> list[Picture]:
     with SlowProgress("drawing: plots", 12) as progress:
         drawn = []
-        for picture in drawing:
+        for picture in pictures(events, pit_E, courses):
             drawn.append(picture)
             progress.advance(1)
     return drawn
 
 
-def default_output(checkpoint: Path) -> Path:
-    """`RUN/evaluation`, or a folder beside a checkpoint that lies elsewhere."""
-    run_dir = _run_dir(checkpoint)
-    return run_dir / "evaluation" if run_dir else checkpoint.parent / f"{checkpoint.stem}-evaluation"
+def _provenance(wanted: EvaluationRequest, trained: Trained, inputs: Sequence[str]) -> dict[str, Any]:
+    return provenance(
+        trained.run,
+        _PACKAGES,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        inputs=list(inputs),
+        simulated=wanted.preset or None,
+        weights=wanted.weights or None,
+        seed=wanted.seed,
+        bootstraps=wanted.bootstraps,
+        c2st_epochs=wanted.c2st_epochs,
+        device=str(trained.generator.device),
+    )
 
 
 def _check_writable(folder: Path) -> None:
@@ -137,42 +148,45 @@ def _check_writable(folder: Path) -> None:
         raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
 
 
-def _real(wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]) -> Real:
+def _real(
+    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
+) -> Real:
     if wanted.simulate:
         config = preset(wanted.simulate)
         sample = drawn_sample(config, wanted.events, wanted.seed)
         real = Real(sample, (f"icestream simulate --preset {wanted.simulate}",))
     else:
-        real = _read(wanted, trained, _config(trained, wanted.inputs, toml, assignments))
+        real = _read(front, wanted, trained, toml, assignments)
     if wanted.weights == NATURAL_FLUX:
         weight_E = natural_weights(real.sample.primary_E4, preset(wanted.preset))
         real = replace(real, sample=replace(real.sample, weight_E=weight_E))
     return real
 
 
-def _read(wanted: EvaluationRequest, trained: Trained, config: Config) -> Real:
-    column = "" if wanted.weights == NATURAL_FLUX else wanted.weights
-    with Remotes(config.remote_access()) as remotes:
-        sources = expand(config.input, remotes)
-        seen = trained_on(sources, trained.config, remotes)
-        with staging(config, remotes, sources) as stage:
-            found = read_real(config, sources, stage, events=wanted.events, seed=wanted.seed, weights=column)
+def _read(
+    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
+) -> Real:
+    """Events of files, which are read as they were in training unless this command says otherwise."""
+    settings = front.file_settings(
+        wanted.inputs, toml=toml, assignments=assignments, config_json=trained.run.config_json
+    )
+    found = read_real(
+        front,
+        settings,
+        events=wanted.events,
+        seed=wanted.seed,
+        trained_inputs=trained.run.inputs,
+        weights="" if wanted.weights == NATURAL_FLUX else wanted.weights,
+    )
     warnings: tuple[str, ...] = ()
-    if seen:
+    if found.trained_on:
         warnings = (
-            f"{len(seen)} of the {len(sources)} files are among those that the model was trained on"
-            f" (the first: {seen[0]}): the numbers do not show how it does on events that it never saw",
+            f"{len(found.trained_on)} of the {found.num_sources} files are among those that the model was trained on"
+            f" (the first: {found.trained_on[0]}): the numbers do not show how it does on events that it never saw",
         )
-    inputs = tuple(without_secrets(text) for text in config.input)
-    return Real(found.sample, inputs, (f"{found.num_files} of {len(sources)} files were read", *found.notes), warnings)
-
-
-def _config(trained: Trained, inputs: Sequence[str], toml: Path | None, assignments: Sequence[str]) -> Config:
-    """The run's settings, those of this command on top: files are read as they were in training."""
-    with tempfile.TemporaryDirectory(prefix="icestream-evaluate-") as folder:
-        store_config(Path(folder), trained.config)
-        config = load_config(Path(folder), toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
-    return config.model_copy(update={"stream": evaluation_stream(config)})
+    inputs = tuple(without_secrets(text) for text in settings.inputs)
+    notes = (f"{found.num_files} of {found.num_sources} files were read", *found.notes)
+    return Real(found.sample, inputs, notes, warnings)
 
 
 def _notes(sample: Sample, num_capped: int, max_count: int, has_pit: bool) -> list[str]:
@@ -188,10 +202,5 @@ def _notes(sample: Sample, num_capped: int, max_count: int, has_pit: bool) -> li
 
 
 def _courses(checkpoint: Path) -> Mapping[str, TrainingCurve]:
-    run_dir = _run_dir(checkpoint)
+    run_dir = run_dir_of(checkpoint)
     return read_courses(run_dir) if run_dir else {}
-
-
-def _run_dir(checkpoint: Path) -> Path | None:
-    folder = checkpoint.absolute().parent
-    return folder.parent if folder.name == CHECKPOINT_FOLDER else None

@@ -6,10 +6,8 @@ E events.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,21 +18,11 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.messages import Tally
-from common.plan import SourceFile
 from common.ragged import Array, UnitArrays
-from common.redact import without_secrets
-from common.slow_progress import SlowProgress
-from icestream.reading.events import (
-    READ_FACTOR,
-    StageFile,
-    joined,
-    read_units,
-    share_of_each,
-    staged_in_random_order,
-)
-from services.config.root import Config
+from workloads.base.front import FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
+from workloads.muons.workload import WORKLOAD
 
 _MOST_MUONS = 100_000_000
 """Of one event. Address space for so many is asked for only where a footer promises them."""
@@ -44,46 +32,42 @@ _UNIT_EVENTS = 65_536
 
 @dataclass(frozen=True)
 class RealEvents:
-    """What was read, and what a reader of the report must know of it."""
+    """A sample of files, and what a reader of the report must know of it."""
 
     sample: Sample
     num_files: int
-    """Files that were looked into."""
+    """Files that were read."""
+    num_sources: int
+    """Files that were named."""
+    trained_on: Sequence[str]
+    """Those that the model was trained on."""
     notes: tuple[str, ...]
 
 
-def evaluation_stream(config: Config) -> StreamConfig:
+def evaluation_stream(stream: StreamConfig) -> StreamConfig:
     """The run's stream, without its limit on the muons of an event."""
-    return config.stream.model_copy(
+    return stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
         | {"slot_mib": _SLOT_MIB, "max_particles": _MOST_MUONS, "max_particles_per_event": 0, "drop_empty": False}
     )
 
 
 def read_real(
-    config: Config, sources: Sequence[SourceFile], stage: StageFile, *, events: int, seed: int, weights: str = ""
+    front: Front, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str], weights: str = ""
 ) -> RealEvents:
     """Up to ``events`` events (0: all) from all over the files, the same for the same seed.
 
-    ``config.stream`` must be an `evaluation_stream`. ``weights``: a Parquet column of the files.
-    Raises BadInputError that names the file.
+    ``weights``: a Parquet column of the files. Raises BadInputError that names the file.
     """
-    workload, stream = config.stored_workload(), config.stream
-    staged = staged_in_random_order(sources, stage, READ_FACTOR * events if events else None, seed)
-    total_rows = sum(file.footer.rows for file in staged if file.footer)
-    tallies: list[Tally] = []
-    units = read_units(staged, workload, stream, seed, Path(os.devnull))
-    with closing(units), SlowProgress("reading: rows", total_rows) as progress:
-        parts = list(share_of_each(_told(units, tallies, progress), min(events or total_rows, total_rows), total_rows))
-    if not parts:
-        raise BadInputError(f"{_names(sources)}: no event in it")
-    arrays = joined(parts, stream)
-    weight_E = None
-    if weights:
-        paths = {file.file: Path(file.path) for file in staged}
-        columns = arrays.event_columns
-        weight_E = read_weights(paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
-    return RealEvents(sample_of(arrays, weight_E), len(staged), tuple(_notes(tallies)))
+    settings = replace(settings, stream=evaluation_stream(settings.stream))
+    schema = WORKLOAD.schema.stored_as(settings.source)
+    with front.read_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs) as found:
+        weight_E = None
+        if weights:
+            columns = found.arrays.event_columns
+            weight_E = read_weights(found.paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
+        sample = sample_of(found.arrays, weight_E)
+        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found.tallies)))
 
 
 def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
@@ -121,15 +105,6 @@ def _weights_of(path: Path, column: str) -> Float64:
     return weights
 
 
-def _told(
-    units: Iterable[tuple[UnitArrays, Tally]], tallies: list[Tally], progress: SlowProgress
-) -> Iterator[UnitArrays]:
-    for arrays, tally in units:
-        tallies.append(tally)
-        progress.advance(tally.rows_read)
-        yield arrays
-
-
 def _notes(tallies: Sequence[Tally]) -> Iterator[str]:
     dropped = sum(tally.particles_dropped for tally in tallies)
     outliers = sum(tally.outliers for tally in tallies)
@@ -140,8 +115,3 @@ def _notes(tallies: Sequence[Tally]) -> Iterator[str]:
         yield f"{outliers:,} events with more than {_MOST_MUONS:,} muons were left out"
     if empty:
         yield f"{empty:,} rows hold no event and were left out"
-
-
-def _names(sources: Sequence[SourceFile]) -> str:
-    first = without_secrets(sources[0].url)
-    return first if len(sources) == 1 else f"{first} and {len(sources) - 1} more files"

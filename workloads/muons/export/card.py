@@ -58,7 +58,7 @@ def as_json(
     }
     return {
         "format": 1,
-        "model": trained.config.trainer.model,
+        "model": trained.run.model,
         "purpose": "muon bundles underground, for a given primary",
         "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "functions": {
@@ -71,9 +71,9 @@ def as_json(
         "training": {
             "inputs": configuration["input"],
             "source": configuration["source"],
-            "events": trained.events_trained,
-            "steps": trained.step,
-            "checkpoint": trained.path.name,
+            "events": trained.run.events_trained,
+            "steps": trained.run.step,
+            "checkpoint": trained.run.path.name,
         },
         "covered": covered(sampler.standardise),
         "metrics": None if report is None else report.get("metrics", {}),

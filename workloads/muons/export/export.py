@@ -45,7 +45,7 @@ def sampler_of(trained: Trained) -> WganSampler:
     """Raises BadInputError for a model that can't be exported."""
     if not isinstance(trained.generator, WganSampler):
         raise BadInputError(
-            f"{trained.path}: a model of the kind {trained.config.trainer.model!r} can't be exported, only 'wgan': use "
+            f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported, only 'wgan': use "
             "icestream generate"
         )
     return trained.generator

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +11,17 @@ import torch
 
 from common.errors import BadInputError
 from common.redact import without_secrets
+from workloads.base.report.outcome import REPORT_JSON
+from workloads.base.report.provenance import default_output
+from workloads.base.versions import versions
 from workloads.muons.export import formats
 from workloads.muons.export.card import as_json, as_markdown, of_another_model
 from workloads.muons.export.export import CARD, CARD_JSON, NewFolder, export_functions, has_counts, sampler_of
 from workloads.muons.export.format_names import FORMATS, Format
 from workloads.muons.generation.load import Trained, load_trained
 
-_PACKAGES = ("icestream", "torch", "numpy", "onnx", "onnxscript", "onnxruntime")
+_PACKAGES = ("icestream", "torch", "numpy")
+_OPTIONAL = ("onnx", "onnxscript", "onnxruntime")
 
 
 def run_export(
@@ -29,12 +31,12 @@ def run_export(
     formats.require(wanted)
     trained = load_trained(checkpoint, torch.device("cpu"))
     sampler = sampler_of(trained)
-    report = read_report(report_path or default_report(trained.path), must_exist=report_path is not None)
+    report = read_report(report_path or default_report(trained.run.path), must_exist=report_path is not None)
     folder = NewFolder(out, force=force)
     with folder as part:
         files = export_functions(sampler, part, [name for name in FORMATS if name in wanted])
-        configuration = json.loads(without_secrets(trained.config.model_dump_json()))
-        card = as_json(trained, sampler, files, report, configuration, versions(), licence)
+        configuration = json.loads(trained.run.config_json)
+        card = as_json(trained, sampler, files, report, configuration, versions(_PACKAGES, optional=_OPTIONAL), licence)
         (part / CARD_JSON).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         (part / CARD).write_text(as_markdown(card), encoding="utf-8")
     for file in files:
@@ -48,10 +50,7 @@ def run_export(
 
 
 def default_report(checkpoint: Path) -> Path:
-    """Where `icestream evaluate` puts the report of a run's checkpoint, or of another one."""
-    from workloads.muons.evaluation.evaluate import default_output  # matplotlib
-    from workloads.muons.evaluation.outcome import REPORT_JSON
-
+    """Path of the report that `icestream evaluate` writes for a checkpoint."""
     return default_output(checkpoint) / REPORT_JSON
 
 
@@ -81,20 +80,9 @@ def _is_metric(metric: object) -> bool:
     )
 
 
-def versions() -> dict[str, str]:
-    """Of what wrote the files."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # run from its sources, or without ONNX
-    return found
-
-
 def _told_metrics(trained: Trained, report: dict[str, Any] | None) -> str:
     if report is None:
         return "no metrics in it: there is no report of an evaluation (icestream evaluate)"
-    if reason := of_another_model(report, trained.step):
+    if reason := of_another_model(report, trained.run.step):
         return f"with metrics, but {reason}: evaluate it anew"
     return f"with {len(report['metrics'])} metrics"

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
-from common.errors import BadInputError
-from services.config.root import Config
-from services.trainer.stream.position import StreamPosition
-from workloads.base.checkpoint import find_checkpoint, read_checkpoint
+from workloads.base.trained_run import TrainedRun, load_run
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.workload import WORKLOAD
 
 SAMPLERS: dict[str, Callable[[Any, dict[str, Any], torch.device], MuonGenerator]] = {
     "wgan": WganSampler.from_state,
@@ -29,17 +26,14 @@ class Trained:
     """A generator, and where it comes from."""
 
     generator: MuonGenerator
-    config: Config
-    """Of the run that trained it."""
-    path: Path
-    step: int
-    events_trained: int
+    run: TrainedRun
+    max_count: int
+    """Most muons in an event, by the settings of the run."""
 
-    @property
-    def max_count(self) -> int:
-        """Most muons in an event, by the settings of the run."""
-        settings: Any = self.config.trainer.of_model
-        return int(getattr(settings, "sampling", settings).max_count)
+
+def most_muons(config: Any) -> int:
+    """Most muons in an event, by the settings of a model of either kind."""
+    return int(getattr(config, "sampling", config).max_count)
 
 
 def load_trained(checkpoint: Path, device: torch.device) -> Trained:
@@ -47,13 +41,11 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 
     Raises BadInputError that names the file.
     """
-    path = find_checkpoint(checkpoint)
-    state = read_checkpoint(path)
-    try:
-        config = Config.model_validate_json(state["config"])
-        generator = SAMPLERS[config.trainer.model](config.trainer.of_model, state["task"], device)
-        position = StreamPosition.model_validate_json(state["position"])
-        return Trained(generator, config, path, state["step"], position.counters.events_trained)
-    except (ValidationError, KeyError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise BadInputError(f"{path}: its model can't be built ({reason})") from None
+
+    def build(run: TrainedRun, task_state: dict[str, Any]) -> Trained:
+        if run.model not in SAMPLERS:
+            raise ValueError(f"{run.model!r} is no model of the muons: {', '.join(SAMPLERS)}")
+        config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
+        return Trained(SAMPLERS[run.model](config, task_state, device), run, most_muons(config))
+
+    return load_run(checkpoint, build)

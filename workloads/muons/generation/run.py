@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,18 +13,19 @@ import torch
 from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.inputs import expand, local_path
+from common.files.local_copy import local_file
 from common.files.remotes import Remotes
 from common.redact import shown
 from common.slow_progress import SlowProgress
-from icestream.reading.local_files import config_without_run, local_file
-from services.config.root import Config
-from workloads.muons.generation.device import device_named
+from workloads.base.device import device_named
+from workloads.base.front import FileSettings, Front
 from workloads.muons.generation.load import Trained, load_trained
 from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries
 from workloads.muons.generation.simulated import simulated_primaries
 from workloads.muons.generation.stream import CountRule, Counts
 from workloads.muons.generation.stream import generate as generate_events
 from workloads.muons.generation.write import BundleWriter
+from workloads.muons.workload import WORKLOAD
 
 _LARGEST_CONSTANT = 10**9
 
@@ -37,6 +38,7 @@ class _Total:
 
 
 def run_generate(
+    front: Front,
     *,
     checkpoint: Path,
     inputs: tuple[str, ...],
@@ -61,8 +63,9 @@ def run_generate(
     if threads is not None:
         torch.set_num_threads(threads)
     trained = load_trained(checkpoint, device_named(device))
-    config = with_source_of(config_without_run(toml, assignments, inputs), trained.config.source, depth_kind)
-    depth = config.source.depth_kind
+    settings = front.file_settings(inputs, toml=toml, assignments=assignments)
+    source = merged_source(settings.source, trained.run.source, depth_kind)
+    settings, depth = replace(settings, source=source), source.depth_kind
     most = trained.max_count if max_count is None else max_count
     rule = CountRule(kind, constant, most)
     writer = BundleWriter(
@@ -78,7 +81,7 @@ def run_generate(
             known = events
         else:
             wanted = WantedCounts(counts_column) if kind == "column" else None
-            files = _Files(config, inputs, stack.enter_context(Remotes(config.remote_access())), wanted, out)
+            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, out)
             primaries, known = files.primaries(), 0
         stack.enter_context(writer)
         for generated in generate_events(primaries, trained.generator, rule, depth, seed):
@@ -92,20 +95,18 @@ def run_generate(
     return (
         f"{out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
         f"{len(writer.paths)} file{'s' * (len(writer.paths) != 1)}, {rate:,.0f} events/s "
-        f"(step {trained.step:,} of {trained.path})"
+        f"(step {trained.run.step:,} of {trained.run.path})"
     )
 
 
 class _Files:
     """The rows of all inputs. How many there are is known when the last was opened."""
 
-    def __init__(
-        self, config: Config, inputs: Sequence[str], remotes: Remotes, wanted: WantedCounts | None, out: Path
-    ) -> None:
-        self._workload = config.stored_workload()
+    def __init__(self, settings: FileSettings, remotes: Remotes, wanted: WantedCounts | None, out: Path) -> None:
+        self._workload = WORKLOAD.schema.stored_as(settings.source)
         self._remotes = remotes
         self._wanted = wanted
-        self._sources = expand(inputs, remotes)
+        self._sources = expand(settings.inputs, remotes)
         for source in self._sources:
             path = local_path(source.url)
             if path is not None and out.resolve() in (path.resolve(), *path.resolve().parents):
@@ -136,12 +137,12 @@ def parse_counts(text: str) -> tuple[Counts, int]:
     )
 
 
-def with_source_of(config: Config, trained: SourceConfig, depth_kind: str | None) -> Config:
-    """What is set for these files; where nothing is, the files are like those of the training."""
-    told = {name: getattr(config.source, name) for name in config.source.model_fields_set}
+def merged_source(source: SourceConfig, trained: SourceConfig, depth_kind: str | None) -> SourceConfig:
+    """Settings of these files; those that are not set are of the training's files."""
+    told = {name: getattr(source, name) for name in source.model_fields_set}
     if depth_kind is not None:
         told["depth_kind"] = depth_kind
-    return config.model_copy(update={"source": trained.model_copy(update=told)})
+    return trained.model_copy(update=told)
 
 
 def _check_options(
@@ -161,9 +162,9 @@ def _check_options(
 
 def _provenance(trained: Trained, counts: str, max_count: int, depth_kind: str, seed: int) -> dict[str, str | int]:
     return {
-        "model": trained.config.trainer.model,
-        "step": trained.step,
-        "events_trained": trained.events_trained,
+        "model": trained.run.model,
+        "step": trained.run.step,
+        "events_trained": trained.run.events_trained,
         "counts": counts,
         "max_count": max_count,
         "depth_kind": depth_kind,

@@ -1,22 +1,10 @@
-"""What each metric is called, its unit, what is best, and what it means, in the order in which they are told. Pure."""
+"""Names, units, best values and meanings of the metrics, in the order in which they are shown. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-TARGETS = {"zero": 0.0, "one": 1.0, "half": 0.5}
-"""Where a metric that may be off to either side is best."""
-
-
-@dataclass(frozen=True)
-class Definition:
-    """One metric, without its numbers."""
-
-    unit: str
-    better: str
-    """See Metric.better."""
-    meaning: str
+from workloads.base.report.metric import Definition
 
 
 def _at_least(number: int) -> Definition:

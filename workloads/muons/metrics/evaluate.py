@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from workloads.base.report.metric import TARGETS, Metric
+from workloads.base.report.outcome import MetricReport
 from workloads.muons.metrics.bootstrap import WeightSets
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.calibration import UniformityKS, expected_ks
 from workloads.muons.metrics.comparison import Comparison, Measure
 from workloads.muons.metrics.conditional import ConditionBins
-from workloads.muons.metrics.definitions import DEFINITIONS, TARGETS
+from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.design import design
 from workloads.muons.metrics.prepare import Prepared, prepare
-from workloads.muons.metrics.report import Metric, MetricReport
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 
@@ -159,9 +160,11 @@ def _report(
     missing = ", ".join(name for name in wanted if name not in told)
     return MetricReport(
         metrics={name: _metric(name, found[name], floors) for name in told},
-        num_events=len(given.real),
-        num_muons_real=int(given.real.bundles.counts_E.sum()),
-        num_muons_generated=int(given.generated.bundles.counts_E.sum()),
+        sizes={
+            "events": len(given.real),
+            "muons_real": int(given.real.bundles.counts_E.sum()),
+            "muons_generated": int(given.generated.bundles.counts_E.sum()),
+        },
         floor_kind="disjoint showers" if given.independent is None else "same primaries",
         notes=(*given.notes, *([f"too few events or muons for {missing}"] if missing else [])),
     )

@@ -19,8 +19,8 @@ from muon_files import make_events, make_table
 from tiny_run import write_panel_scalars, write_tiny_run
 
 from icestream import cli
-from workloads.base.report.verdict import HEADLINE
 from workloads.muons.evaluation.plots import panel
+from workloads.muons.evaluation.words import HEADLINE
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,19 @@ from hdf5_files import write_hdf5
 from muon_files import Event, make_events, make_table, write_events
 
 from common.errors import BadInputError
-from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.plan import SourceFile
-from icestream.reading.staging import staging, trained_on
+from icestream.front import FrontDoor
+from icestream.reading.staging import trained_on
 from services.config.root import Config
-from workloads.muons.evaluation.read import RealEvents, evaluation_stream, read_real
+from workloads.muons.evaluation.read import RealEvents, read_real
 
 
 def read(*inputs: Path | str, events: int = 0, seed: int = 0, weights: str = "", **settings: Any) -> RealEvents:
-    config = Config.model_validate({"input": [str(one) for one in inputs], **settings})
-    config = config.model_copy(update={"stream": evaluation_stream(config)})
-    with Remotes(config.remote_access()) as remotes:
-        sources = expand(config.input, remotes)
-        with staging(config, remotes, sources) as stage:
-            return read_real(config, sources, stage, events=events, seed=seed, weights=weights)
+    front = FrontDoor()
+    names = [str(one) for one in inputs]
+    of_files = front.file_settings(names, toml=None, assignments=(), config_json=json.dumps(settings))
+    return read_real(front, of_files, events=events, seed=seed, trained_inputs=(), weights=weights)
 
 
 def numbers(found: RealEvents) -> list[int]:
@@ -130,7 +129,7 @@ def test_files_that_were_trained_on_are_known_local_or_remote(tmp_path: Path) ->
     inputs = [f"{tmp_path}/{{range}}/*.parquet", "pelican://host/a/{range}/*.parquet", "https://host/b"]
     trained = Config.model_validate({"input": inputs})
     with Remotes(trained.remote_access()) as remotes:
-        found = trained_on(sources, trained, remotes)
+        found = trained_on(sources, trained.input, remotes)
     assert found == [str(tmp_path / "link.parquet"), urls[0], urls[1]]
 
 
@@ -142,7 +141,7 @@ def test_files_of_a_list_that_was_trained_on_are_known(tmp_path: Path) -> None:
     sources = [SourceFile(str(one), 1) for one in (used, *urls)]
     trained = Config.model_validate({"input": [f"@{listed}", f"@{tmp_path}/no-more-there.txt"]})
     with Remotes(trained.remote_access()) as remotes:
-        assert trained_on(sources, trained, remotes) == [str(used), urls[0]]
+        assert trained_on(sources, trained.input, remotes) == [str(used), urls[0]]
 
 
 def test_remote_files_are_fetched_and_leave_nothing_behind(tmp_path: Path) -> None:

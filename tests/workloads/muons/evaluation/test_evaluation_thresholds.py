@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
+from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, with_error
+from workloads.base.report.outcome import MetricReport
 from workloads.base.report.text import lines
 from workloads.base.report.thresholds import missed, read_thresholds
-from workloads.base.report.verdict import HEADLINE, ratio, verdict
+from workloads.base.report.verdict import ratio, verdict
+from workloads.muons.evaluation.words import WORDS
 from workloads.muons.metrics.definitions import DEFINITIONS
-from workloads.muons.metrics.report import Metric, MetricReport
 
 METRICS = {
     "count_tv": Metric(0.03, 0.001, 0.01, better="lower"),
@@ -27,7 +29,7 @@ METRICS = {
 def limits(tmp_path: Path, text: str) -> dict[str, str]:
     path = tmp_path / "limits.toml"
     path.write_text(text)
-    return missed(read_thresholds(path), METRICS)
+    return missed(read_thresholds(path, DEFINITIONS), METRICS)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_a_threshold_file_that_says_nothing_sensible_is_refused_by_name(tmp_path
 
 def test_a_threshold_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"none\.toml: no such threshold file"):
-        read_thresholds(tmp_path / "none.toml")
+        read_thresholds(tmp_path / "none.toml", DEFINITIONS)
     with pytest.raises(BadInputError, match="can't be read"):
-        read_thresholds(tmp_path)
+        read_thresholds(tmp_path, DEFINITIONS)
 
 
 def test_ratios_and_verdicts_count_the_distance_from_what_is_best() -> None:
@@ -116,11 +118,12 @@ def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
 
 
 def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() -> None:
-    told = list(lines(MetricReport(METRICS, 1000, 5000, 4900, "same primaries", ("something to know",))))
+    sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 4900}
+    told = list(lines(MetricReport(METRICS, sizes, "same primaries", ("something to know",)), WORDS))
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
     assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
     assert told[-1] == "note: something to know"
     assert "1,000 events, 5,000 real and 4,900 generated muons; floor: same primaries" in told
     columns = {line.index("±") for line in told if "±" in line}
     assert len(columns) <= 3, "aligned to the right, errors of like widths below each other"
-    assert set(HEADLINE) <= set(DEFINITIONS)
+    assert set(WORDS.headline) <= set(DEFINITIONS)

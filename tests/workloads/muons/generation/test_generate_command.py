@@ -26,6 +26,7 @@ from common.files.footers import read_footer
 from common.plan import SlotCapacity, StagedFile, plan_block
 from common.ragged import unit_arrays
 from icestream.commands.inspect.describe import describe
+from icestream.front import FrontDoor
 from services.config.root import Config
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
@@ -64,7 +65,8 @@ def energetic_events(number: int) -> list[Event]:
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(generate, [str(argument) for argument in arguments], catch_exceptions=False)
+    texts = [str(argument) for argument in arguments]
+    return CliRunner().invoke(generate, texts, obj=FrontDoor(), catch_exceptions=False)
 
 
 def test_the_output_is_an_input_with_the_primaries_and_their_ids(run_dir: Path, tmp_path: Path) -> None:

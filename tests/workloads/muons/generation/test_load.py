@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from trained import make_sampler, write_checkpoint
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons.export.export import sampler_of
-from workloads.muons.generation.load import Trained, load_trained
+from workloads.muons.generation.load import Trained, load_trained, most_muons
+from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.wgan.config import NetworkConfig, SamplingConfig, WganConfig
 
 WGAN = WganConfig(network=NetworkConfig(hidden=8, count_hidden=8), sampling=SamplingConfig(max_count=77))
@@ -26,10 +29,10 @@ def test_the_best_checkpoint_of_a_run_comes_before_the_newest(tmp_path: Path) ->
     sampler = make_sampler(WGAN)
     newest = write_checkpoint(tmp_path / "checkpoints/step-000000009.pt", config, sampler)
     write_checkpoint(tmp_path / "checkpoints/step-000000007.pt", config, sampler)
-    assert load_trained(tmp_path, torch.device("cpu")).path == newest
+    assert load_trained(tmp_path, torch.device("cpu")).run.path == newest
     best = write_checkpoint(tmp_path / "checkpoints/best.pt", config, sampler)
     trained = load_trained(tmp_path, torch.device("cpu"))
-    assert trained.path == best
+    assert trained.run.path == best
     primary_E4, counts_E = torch.tensor([[1e6, 0.5, 4.0, 1500.0]]), torch.tensor([20])
     muons = [
         one.draw_muons(primary_E4, counts_E, torch.Generator().manual_seed(1)) for one in (trained.generator, sampler)
@@ -38,14 +41,15 @@ def test_the_best_checkpoint_of_a_run_comes_before_the_newest(tmp_path: Path) ->
 
 
 def test_each_kind_of_model_has_its_cap(tmp_path: Path) -> None:
-    sampler = make_sampler(WGAN)
-    of_wgan = Trained(sampler, config_of(wgan=WGAN.model_dump()), tmp_path, 1, 1)
-    of_flow = Trained(sampler, config_of(model="flow", flow={"max_count": 55}), tmp_path, 1, 1)
-    assert (of_wgan.max_count, of_flow.max_count) == (77, 55)
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    assert load_trained(path, torch.device("cpu")).max_count == most_muons(WGAN) == 77
+    assert most_muons(FlowConfig(max_count=55)) == 55
 
 
 def test_another_kind_of_model_is_not_exported(tmp_path: Path) -> None:
-    of_flow = Trained(object(), config_of(model="flow"), tmp_path, 1, 1)  # type: ignore[arg-type]
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    trained = load_trained(path, torch.device("cpu"))
+    of_flow = Trained(object(), replace(trained.run, model="flow"), 1)  # type: ignore[arg-type]
     with pytest.raises(BadInputError, match="'flow' can't be exported, only 'wgan'"):
         sampler_of(of_flow)
 
@@ -54,6 +58,16 @@ def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
     wider = WGAN.model_copy(update={"network": NetworkConfig(hidden=16, count_hidden=8)})
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=wider.model_dump()), make_sampler(WGAN))
     with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built"):
+        load_trained(path, torch.device("cpu"))
+
+
+def test_a_checkpoint_of_another_workload_is_told(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    state = torch.load(path, weights_only=True)
+    config = json.loads(state["config"])
+    config["trainer"] |= {"model": "sparks", "sparks": {}}
+    torch.save(state | {"config": json.dumps(config)}, path)
+    with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built \('sparks' is no model"):
         load_trained(path, torch.device("cpu"))
 
 

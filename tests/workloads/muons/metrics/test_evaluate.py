@@ -18,10 +18,11 @@ from simulated import (
     with_counts,
 )
 
+from workloads.base.report.metric import TARGETS, Metric
+from workloads.base.report.outcome import MetricReport
 from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.metrics.definitions import DEFINITIONS, TARGETS
+from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.evaluate import evaluate
-from workloads.muons.metrics.report import Metric, MetricReport
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 
@@ -221,13 +222,13 @@ def test_muons_that_are_not_finite_and_events_beyond_the_limit_are_told() -> Non
     bad = replace(GOOD, energy_gev_P=np.where(np.arange(len(GOOD.energy_gev_P)) < 7, np.nan, GOOD.energy_gev_P))
     report = evaluated(REAL, bad, settings=settings)
     assert report.notes[0] == "7 generated muons were not finite, and were left out"
-    assert report.num_muons_generated == len(GOOD.energy_gev_P) - 7
+    assert report.sizes["muons_generated"] == len(GOOD.energy_gev_P) - 7
     few = evaluated(REAL, GOOD, settings=replace(settings, max_events=500))
-    assert few.num_events == 500
+    assert few.sizes["events"] == 500
     assert few.notes[0] == "500 of 4000 events were looked at, whole showers chosen at random"
     weight_E = (np.arange(len(REAL)) % 2).astype(np.float64)
     half = evaluated(replace(REAL, weight_E=weight_E), GOOD, settings=settings)
-    assert half.num_events == 2_000
+    assert half.sizes["events"] == 2_000
     assert half.notes[0] == "2000 events of weight 0 were left out"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from workloads.base.report.outcome import Picture
 from workloads.muons.evaluation.plots.calibration import reliability
 from workloads.muons.evaluation.plots.counts import counts, counts_by_energy, empty_by_depth, mean_and_spread
 from workloads.muons.evaluation.plots.energies import bundle_energies, spectrum
@@ -19,18 +19,6 @@ from workloads.muons.evaluation.plots.plane import energy_and_radius
 from workloads.muons.evaluation.plots.radii import decoherence, radii, radius_and_energy
 from workloads.muons.evaluation.plots.training import TrainingCurve, distances_by_step
 from workloads.muons.metrics.bundles import Float64
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One file of the report."""
-
-    name: str
-    """Of the file, without its suffix."""
-    title: str
-    caption: str
-    png: bytes
-
 
 _DRAWN: tuple[tuple[str, str, str, Callable[[EventPairs], Figure]], ...] = (
     (

@@ -1,27 +1,44 @@
-"""Everything that an evaluation hands on, and its `report.json`."""
+"""Results of an evaluation, and their files: `report.json`, `report.html`, pictures."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.redact import without_secrets
+from workloads.base.report.metric import Metric
 from workloads.base.report.verdict import ratio, verdict
-from workloads.muons.evaluation.plots.gallery import Picture
-from workloads.muons.generation.load import Trained
-from workloads.muons.metrics.report import Metric, MetricReport
 
 FORMAT = 1
 REPORT_JSON = "report.json"
 REPORT_HTML = "report.html"
-_PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
+
+
+@dataclass(frozen=True)
+class MetricReport:
+    """All metrics by name, in the order in which they are shown, and the sample that they were found with."""
+
+    metrics: Mapping[str, Metric]
+    sizes: Mapping[str, int]
+    """Numbers of events and particles by their keys in `report.json`."""
+    floor_kind: str
+    """How the floors were found: a key of ReportWords.floors."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know, a line each."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of a report."""
+
+    name: str
+    """Of the file, without its suffix."""
+    title: str
+    caption: str
+    png: bytes
 
 
 @dataclass(frozen=True)
@@ -31,47 +48,20 @@ class Outcome:
     report: MetricReport
     pictures: Sequence[Picture]
     provenance: Mapping[str, Any]
-    """What was evaluated, on what, by what: without secrets."""
+    """Model, data and programs of the evaluation, without secrets: at least checkpoint, model, step and date."""
     missed: Mapping[str, str]
     """Thresholds that are not kept, by metric."""
     warnings: Sequence[str]
     """Reasons not to believe the numbers."""
 
 
-def provenance(trained: Trained, **more: object) -> dict[str, Any]:
-    """Of a checkpoint, and whatever else is told."""
-    configuration = without_secrets(trained.config.model_dump_json())
-    return {
-        "checkpoint": str(trained.path),
-        "model": trained.config.trainer.model,
-        "step": trained.step,
-        "events_trained": trained.events_trained,
-        "config_digest": hashlib.sha256(configuration.encode()).hexdigest()[:16],
-        **more,
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # run from its sources
-            found[package] = "unknown"
-    return found
-
-
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The contents of `report.json`. What is not a finite number is null."""
+    """The contents of `report.json`. A number that is not finite is null."""
     report = outcome.report
     return {
         "format": FORMAT,
         **outcome.provenance,
-        "events": report.num_events,
-        "muons_real": report.num_muons_real,
-        "muons_generated": report.num_muons_generated,
+        **report.sizes,
         "floor_kind": report.floor_kind,
         "warnings": list(outcome.warnings),
         "notes": list(report.notes),
@@ -82,7 +72,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def store(folder: Path, outcome: Outcome, html: str) -> None:
-    """Pictures, `report.html` and `report.json`, the last one last: it is there only if all is."""
+    """Write pictures, `report.html` and `report.json`, the last one last: it is there only if all is."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / REPORT_JSON).unlink(missing_ok=True)
     for picture in outcome.pictures:

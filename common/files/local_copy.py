@@ -1,9 +1,9 @@
-"""Input files as local ones, for commands that look at them one by one, outside of a run."""
+"""Input files as local ones, for commands that read them one by one, outside of a run."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from common.files.remotes import Remotes
 from common.files.transfer import cache_path
 from common.plan import SourceFile
 from common.redact import shown
-from icestream.reading.workload import load_run_config
-from services.config.root import Config
 
 
 @contextmanager
@@ -34,9 +32,3 @@ def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
         copy.parent.mkdir(parents=True)
         remotes.fetch(source, copy)
         yield copy
-
-
-def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
-    """The settings for some files. No run directory takes part. Raises BadInputError."""
-    with tempfile.TemporaryDirectory(prefix="icestream-") as nothing:
-        return load_run_config(Path(nothing), toml=toml, assignments=assignments, flags={"input": tuple(inputs)})

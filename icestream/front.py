@@ -1,0 +1,42 @@
+"""The front door's services for verbs of workloads. Imports little: each command makes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.schema import Workload as EventSchema
+    from workloads.base.front import FileEvents, FileSettings, Front
+
+
+class FrontDoor:
+    """The implementation of workloads.base.front.Front."""
+
+    def file_settings(
+        self, inputs: Sequence[str], *, toml: Path | None, assignments: Sequence[str], config_json: str = ""
+    ) -> FileSettings:
+        """See Front."""
+        from services.config.root import load_config
+        from workloads.base.front import FileSettings
+
+        stored = json.loads(config_json or "{}")
+        config = load_config(stored, toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
+        return FileSettings(
+            config.input, config.source, config.stream, config.remote_access(), config.fetcher.cache_dir
+        )
+
+    def read_events(
+        self, schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
+    ) -> AbstractContextManager[FileEvents]:
+        """See Front."""
+        from icestream.reading.sample import sampled_events
+
+        return sampled_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs)
+
+
+if TYPE_CHECKING:
+    _: Front = FrontDoor()  # click hands it over untyped

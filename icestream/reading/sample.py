@@ -1,0 +1,82 @@
+"""A sample of the events of files of any kind that a run reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from common.errors import BadInputError
+from common.files.inputs import expand
+from common.files.remotes import Remotes
+from common.messages import Tally
+from common.plan import SourceFile
+from common.ragged import UnitArrays
+from common.redact import without_secrets
+from common.schema import Workload as EventSchema
+from common.slow_progress import SlowProgress
+from icestream.reading.events import (
+    READ_FACTOR,
+    StageFile,
+    joined,
+    read_units,
+    share_of_each,
+    staged_in_random_order,
+)
+from icestream.reading.staging import staging, trained_on
+from workloads.base.front import FileEvents, FileSettings
+
+
+@contextmanager
+def sampled_events(
+    schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
+) -> Iterator[FileEvents]:
+    """See Front.read_events."""
+    with Remotes(settings.access) as remotes:
+        sources = expand(settings.inputs, remotes)
+        seen = trained_on(sources, trained_inputs, remotes)
+        with staging(schema, settings, remotes, sources) as stage:
+            yield _sample(schema, settings, sources, stage, events, seed, seen)
+
+
+def _sample(
+    schema: EventSchema,
+    settings: FileSettings,
+    sources: Sequence[SourceFile],
+    stage: StageFile,
+    events: int,
+    seed: int,
+    seen: Sequence[str],
+) -> FileEvents:
+    staged = staged_in_random_order(sources, stage, READ_FACTOR * events if events else None, seed)
+    total_rows = sum(file.footer.rows for file in staged if file.footer)
+    tallies: list[Tally] = []
+    units = read_units(staged, schema, settings.stream, seed, Path(os.devnull))
+    with closing(units), SlowProgress("reading: rows", total_rows) as progress:
+        wanted = min(events or total_rows, total_rows)
+        parts = list(share_of_each(_counted(units, tallies, progress), wanted, total_rows))
+    if not parts:
+        raise BadInputError(f"{_names(sources)}: no event in it")
+    return FileEvents(
+        joined(parts, settings.stream),
+        {file.file: Path(file.path) for file in staged},
+        tallies,
+        len(staged),
+        len(sources),
+        seen,
+    )
+
+
+def _counted(
+    units: Iterable[tuple[UnitArrays, Tally]], tallies: list[Tally], progress: SlowProgress
+) -> Iterator[UnitArrays]:
+    for arrays, tally in units:
+        tallies.append(tally)
+        progress.advance(tally.rows_read)
+        yield arrays
+
+
+def _names(sources: Sequence[SourceFile]) -> str:
+    first = without_secrets(sources[0].url)
+    return first if len(sources) == 1 else f"{first} and {len(sources) - 1} more files"

@@ -1,0 +1,60 @@
+"""The front door, as verbs of workloads use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from muon_files import make_events, write_events
+
+from common.errors import BadInputError
+from icestream.cli import cli
+from icestream.front import FrontDoor
+from services.config.root import Config
+from workloads import registry
+from workloads.base.verb import Verb
+from workloads.muons.workload import WORKLOAD
+
+RUN = json.dumps({"input": ["of-the-run"], "source": {"depth_kind": "slant"}, "stream": {"batch_events": 7}})
+
+
+def test_settings_of_files_are_those_of_the_run_below_the_toml_file_below_set(tmp_path: Path) -> None:
+    toml = tmp_path / "a.toml"
+    toml.write_text("[stream]\nbatch_events = 8\nslot_mib = 3.0\n[fetcher]\ntransfers = 5\n")
+    found = FrontDoor().file_settings(["x"], toml=toml, assignments=("stream.slot_mib=4",), config_json=RUN)
+    assert found.inputs == found.access.inputs == ("x",)
+    assert found.source.depth_kind == "slant"
+    assert (found.stream.batch_events, found.stream.slot_mib, found.access.transfers) == (8, 4.0, 5)
+    plain = FrontDoor().file_settings(["x"], toml=None, assignments=())
+    assert (plain.source, plain.stream) == (Config().source, Config().stream)
+    assert plain.source.model_fields_set == set()
+    with pytest.raises(BadInputError, match=r"unknown configuration key 'stream\.bach_events'"):
+        FrontDoor().file_settings(["x"], toml=None, assignments=("stream.bach_events=4",))
+
+
+def test_events_come_from_all_files_with_where_they_come_from(tmp_path: Path) -> None:
+    for index in range(3):
+        write_events(tmp_path / f"{index}.parquet", make_events([1] * 20, first=20 * index))
+    front = FrontDoor()
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
+    schema, seen = WORKLOAD.schema.stored_as(settings.source), (str(tmp_path / "1.parquet"),)
+    with front.read_events(schema, settings, events=30, seed=0, trained_inputs=seen) as found:
+        assert len(found.arrays.offsets) == 31
+        assert (found.num_files, found.num_sources, tuple(found.trained_on)) == (3, 3, seen)
+        assert {path.name for path in found.paths.values()} == {"0.parquet", "1.parquet", "2.parquet"}
+        assert set(found.arrays.event_columns["source_file"][:, 0].tolist()) == set(found.paths)
+        assert sum(tally.rows_read for tally in found.tallies) == 60
+
+
+def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    @click.pass_obj
+    def greet(front: object) -> None:
+        click.echo(type(front).__name__)
+
+    monkeypatch.setattr(registry, "verbs", lambda name: {"greet": Verb("x:y", "")})
+    monkeypatch.setattr(registry, "imported", lambda target: greet)
+    assert CliRunner().invoke(cli, ["greet"]).output == "FrontDoor\n"

@@ -1,0 +1,76 @@
+"""The front door, as a verb of a workload sees it: settings and files, without a run. Imports no torch.
+
+Verbs are click commands with `@click.pass_obj`: their first argument is a Front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from common.config import SourceConfig, StreamConfig
+from common.files.remote_access import RemoteAccess
+from common.messages import Tally
+from common.ragged import UnitArrays
+from common.schema import Workload as EventSchema
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """Settings for reading some files."""
+
+    inputs: tuple[str, ...]
+    """Files, directories, globs or URLs."""
+    source: SourceConfig
+    stream: StreamConfig
+    access: RemoteAccess
+    cache_dir: Path | None
+    """Directory for copies of remote files; None: a temporary one."""
+
+
+@dataclass(frozen=True)
+class FileEvents:
+    """A sample of the events of some files."""
+
+    arrays: UnitArrays
+    paths: Mapping[int, Path]
+    """Local copy of each file by its number in the column `source_file`."""
+    tallies: Sequence[Tally]
+    """Counts of rows read, left out and dropped, to be added up."""
+    num_files: int
+    """Files that were read."""
+    num_sources: int
+    """Files that the inputs name."""
+    trained_on: Sequence[str]
+    """Names of those that are among a trained run's inputs, without secrets."""
+
+
+class Front(Protocol):
+    """Services of the front door that a verb may use."""
+
+    def file_settings(
+        self, inputs: Sequence[str], *, toml: Path | None, assignments: Sequence[str], config_json: str = ""
+    ) -> FileSettings:
+        """Settings for reading ``inputs``.
+
+        Later wins: defaults, the configuration ``config_json`` of a run, the TOML file, the environment, the
+        assignments `key=value`. Raises BadInputError that names the key.
+        """
+
+    def read_events(
+        self,
+        schema: EventSchema,
+        settings: FileSettings,
+        *,
+        events: int,
+        seed: int,
+        trained_inputs: Sequence[str],
+    ) -> AbstractContextManager[FileEvents]:
+        """Up to ``events`` events (0: all) from all over the files, the same for the same seed.
+
+        ``schema`` is as `settings.source` stores it; ``trained_inputs`` are the inputs of the run that trained a model.
+        Copies of remote files are deleted at the end of the block. Raises BadInputError that names the file.
+        """

@@ -1,0 +1,27 @@
+"""A workload's own words in the report of an evaluation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReportWords:
+    """Texts of one workload. Those named HTML are parts of the page as they are."""
+
+    title: str
+    subject: str
+    """HTML; holds {checkpoint}, {model} and {step}."""
+    headline: tuple[str, ...]
+    """Names of the metrics that come first, in this order."""
+    sizes: Mapping[str, str]
+    """Label on the page of each of MetricReport.sizes."""
+    sizes_line: str
+    """The sizes in one line of text; holds each as {name}."""
+    about_numbers: str
+    """HTML; holds {floor}."""
+    floors: Mapping[str, str]
+    """HTML: for each floor_kind, how the floor was found."""
+    about_plots: str
+    """HTML."""

@@ -1,0 +1,91 @@
+"""A trained model's run, as a checkpoint describes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from common.config import SourceConfig
+from common.errors import BadInputError
+from common.redact import without_secrets
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
+
+Model = TypeVar("Model")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """One checkpoint and the settings of its run that a trained model depends on."""
+
+    path: Path
+    """The checkpoint file."""
+    step: int
+    events_trained: int
+    model: str
+    """Name of the model: `trainer.model`."""
+    section: Mapping[str, Any]
+    """Settings of the model, not validated: `trainer.MODEL`."""
+    inputs: tuple[str, ...]
+    source: SourceConfig
+    config_json: str
+    """The whole configuration, without secrets."""
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of the whole configuration, in hexadecimal digits."""
+        return hashlib.sha256(self.config_json.encode()).hexdigest()[:16]
+
+
+def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) -> Model:
+    """The model that ``build`` makes of a checkpoint's run and its task's state.
+
+    ``place`` is a checkpoint, or a run directory: there the best checkpoint, else the newest.
+    Raises BadInputError that names the file, also in place of a ValidationError, KeyError, RuntimeError or ValueError.
+    """
+    path = find_checkpoint(place)
+    state = read_checkpoint(path)
+    try:
+        config = _Config.model_validate_json(state["config"])
+        position = _Position.model_validate_json(state["position"])
+        run = TrainedRun(
+            path,
+            state["step"],
+            position.counters.events_trained,
+            config.trainer.model,
+            (config.trainer.model_extra or {})[config.trainer.model],
+            config.input,
+            config.source,
+            without_secrets(state["config"]),
+        )
+        return build(run, state["task"])
+    except (ValidationError, KeyError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise BadInputError(f"{path}: its model can't be built ({reason})") from None
+
+
+class _Trainer(BaseModel):
+    """The section `trainer`; its models' sections are kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+    model: str
+
+
+class _Config(BaseModel):
+    """The part of a stored configuration that is needed; the trainer validated all of it when it wrote the file."""
+
+    input: tuple[str, ...]
+    source: SourceConfig
+    trainer: _Trainer
+
+
+class _Counters(BaseModel):
+    events_trained: int
+
+
+class _Position(BaseModel):
+    counters: _Counters
