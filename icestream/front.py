@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from common.schema import Workload as EventSchema
+    from common.schema import EventSchema
     from workloads.base.front import FileEvents, FileSettings, Front
 
 

@@ -14,7 +14,7 @@ from common.messages import Tally
 from common.plan import SourceFile
 from common.ragged import UnitArrays
 from common.redact import without_secrets
-from common.schema import Workload as EventSchema
+from common.schema import EventSchema
 from common.slow_progress import SlowProgress
 from icestream.reading.events import (
     READ_FACTOR,

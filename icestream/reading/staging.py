@@ -15,7 +15,7 @@ from common.files.inputs import local_path, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SlotCapacity, SourceFile, StagedFile
 from common.redact import shown
-from common.schema import Workload as EventSchema
+from common.schema import EventSchema
 from icestream.reading.events import StageFile
 from icestream.reading.validation import local_files
 from services.fetcher.staging.cache import Cache

@@ -15,7 +15,7 @@ from common.config import SourceConfig, StreamConfig
 from common.files.remote_access import RemoteAccess
 from common.messages import Tally
 from common.ragged import UnitArrays
-from common.schema import Workload as EventSchema
+from common.schema import EventSchema
 
 
 @dataclass(frozen=True)
