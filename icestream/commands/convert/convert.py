@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
@@ -68,10 +68,9 @@ def convert_file(
     except BadInputError as error:
         raise BadInputError(f"{name or path}: {error}") from None
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     schema = schema_of(workload)
     total = Converted(footer.rows, 0, 0, 0, 0, 0, path.stat().st_size, 0)
-    try:
+    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
         with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
             pieces = _pieces(path, name or str(path), footer, workload, stream, capacity)
             for group, num_null, dropped in _groups(pieces, rows_per_group, footer.rows, on_rows):
@@ -87,9 +86,6 @@ def convert_file(
                     dropped=total.dropped + dropped,
                 )
         bytes_out = part.stat().st_size
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
     assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,6 @@ from common.status import TrainerStatus, read_status
 from icestream.commands.bench.command import bench
 from services.config.root import Config, load_config
 from services.config.trainer import TrainerConfig
-from services.trainer.checkpoints import checkpoint_folder
 from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_former_ones(
         def full(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(checkpoint_folder.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             checkpoints.save(2, Progress(PLAN).checkpoint("{}"))
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000001.json"]
