@@ -237,22 +237,6 @@ def test_no_pickle_is_read() -> None:
                 assert any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
 
 
-def test_the_engine_knows_no_workload() -> None:
-    for path in sources():
-        name = path.relative_to(ROOT)
-        shared = name.parts[0] in ("common", "services") or name.parts[:2] == ("workloads", "base")
-        if shared and str(name) not in NAMES_A_WORKLOAD:
-            assert "muon" not in path.read_text().lower(), name
-
-
-NAMES_A_WORKLOAD = {
-    "services/config/root.py",
-    "services/config/trainer.py",
-    "services/trainer/service.py",
-}
-"""Still to be mended: they name the workload that there is."""
-
-
 def modules_after(code: str) -> set[str]:
     """What is imported in a fresh interpreter that ran ``code``."""
     script = f"{code}\nimport sys\nprint('MODULES', *sys.modules)"
