@@ -52,7 +52,7 @@ demo-federation: $(VENV)/.complete
 test: $(VENV)/.complete
 	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 20
 
-# What starts no process and takes no ten seconds: before every commit.
+# What starts no process and is quick: before every commit.
 test-fast: $(VENV)/.complete
 	$(BIN)/pytest -n $(TEST_JOBS) -m 'not process and not slow'
 

@@ -94,7 +94,7 @@ class ReadyFeed:
         offsets = torch.arange(257)
         self._batch = Batch((Microbatch(0, 0, 0, offsets, offsets.numpy(), {}, {}, 256, 256),))
 
-    def batches(self, position: StreamPosition) -> Generator[FedBatch]:
+    def stream(self, position: StreamPosition) -> Generator[FedBatch]:
         for step in range(1, self._steps + 1):
             counters = Counters(events_read=256 * step, events_trained=256 * step, particles_trained=1000 * step)
             fed = FedBatch(self._batch, position.model_copy(update={"counters": counters}), ())
@@ -105,6 +105,9 @@ class ReadyFeed:
             self.waits.taken(time.perf_counter())
         self.asked_s.append(time.perf_counter())
         self.ended = True
+
+    def take_commit_request(self) -> bool:
+        return False
 
     def committed(self, position: StreamPosition) -> None:
         pass

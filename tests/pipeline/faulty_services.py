@@ -30,6 +30,9 @@ DIVERGE_VARIABLE = "DIVERGE"
 DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
 """Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
 
+STEPS = ("workloads.muons.models.wgan.task:WganTask.step", "services.trainer.counting.loop:CountingLoop.step")
+"""A step of a trainer with a model, and of the one that only counts."""
+
 Told = str | None
 
 
@@ -100,14 +103,15 @@ INSTANTS = {
 
 
 def wrap(function: str, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``wrapper(function)`` in the function's place, also where it was imported by name."""
+    """Put ``wrapper(function)`` in the function's place, also where it was imported by name from the module."""
     module, _, path = function.partition(":")
     owner: Any = importlib.import_module(module)
     *classes, name = path.split(".")
     for each in classes:
         owner = getattr(owner, each)
     real = getattr(owner, name)
-    places = [owner] if classes else [each for each in sys.modules.values() if vars(each).get(name) is real]
+    is_defined_here = not classes and real.__module__ == module
+    places = [each for each in sys.modules.values() if vars(each).get(name) is real] if is_defined_here else [owner]
     wrapped = wrapper(real)
     for place in places:
         setattr(place, name, wrapped)
@@ -149,7 +153,8 @@ def slow_down(pause_s: float, num_steps: int) -> None:
 
         return wrapped
 
-    wrap("workloads.muons.models.wgan.task:WganTask.step", wrapper)
+    for function in STEPS:
+        wrap(function, wrapper)
 
 
 def try_again_after(seconds: float) -> None:

@@ -42,7 +42,9 @@ def main() -> None:
         position, audit_bytes = StreamPosition.model_validate_json(text), int(size)
     audit = Audit(run_dir / f"audit-{rank}.jsonl", audit_bytes)
     try:
-        for fed in feed.batches(position):
+        for fed in feed.stream(position):
+            if fed is None:
+                continue
             audit.write(fed.audit_lines)
             part = place.with_suffix(".new")
             part.write_text(f"{audit.commit()[0]}\n{fed.position.model_dump_json()}")

@@ -58,6 +58,11 @@ class Undisturbed:
 
     def assert_same(self, processes: Processes) -> None:
         """The run ended with this audit, these weights (to the bit) and these counts."""
-        assert processes.audit() == self.audit
+        self.assert_same_stream(processes)
         assert same(processes.checkpoint()["task"], self.checkpoint["task"])
+
+    def assert_same_stream(self, processes: Processes) -> None:
+        """The run, of whatever model, ended with this audit and these counts."""
+        assert processes.audit() == self.audit
         assert processes.summary().events == self.summary.events
+        assert processes.summary()["steps"] == self.steps == processes.checkpoint_step()

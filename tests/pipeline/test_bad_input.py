@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from muon_files import make_events, write_events
-from runs import SMALL_STREAM, Processes, settings
+from runs import COUNTING, Processes, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
 BAD_ROW = 3 * ROW_GROUP_EVENTS + 7
@@ -77,14 +77,14 @@ def test_no_input_at_all_is_refused(processes: Processes) -> None:
 def test_a_setting_that_cannot_be_is_refused_with_what_to_change(
     processes: Processes, showers: Showers, assignment: str, expected: str
 ) -> None:
-    assert_refused(processes, expected, *showers.input, *settings(*SMALL_STREAM, assignment))
+    assert_refused(processes, expected, *showers.input, *settings(*COUNTING, assignment))
 
 
 def test_a_run_without_end_of_which_no_event_can_be_trained_ends_with_the_reason(
     processes: Processes, tmp_path: Path
 ) -> None:
     write_events(tmp_path / "large.parquet", make_events([3, 4, 5, 3]))
-    only_outliers = settings(*SMALL_STREAM, "stream.max_particles_per_event=2", "epochs=0")
+    only_outliers = settings(*COUNTING, "stream.max_particles_per_event=2", "epochs=0")
     assert_refused(processes, "no event of a whole epoch can be trained", "-i", str(tmp_path), *only_outliers)
 
 
@@ -105,7 +105,7 @@ def test_a_truncated_file_alone_is_refused(processes: Processes, showers: Shower
     path = tmp_path / "truncated.parquet"
     write_truncated(path, showers.tables[0])
     assert_refused(
-        processes, f"no file is usable: {path}: truncated, or not Parquet", "-i", str(path), *settings(*SMALL_STREAM)
+        processes, f"no file is usable: {path}: truncated, or not Parquet", "-i", str(path), *settings(*COUNTING)
     )
 
 
@@ -114,7 +114,7 @@ def test_strict_stops_at_the_first_bad_file(processes: Processes, showers: Showe
     showers.write(folder)
     write_truncated(folder / "truncated.parquet", showers.tables[0])
     expected = f"{folder}/truncated.parquet: truncated, or not Parquet"
-    assert_refused(processes, expected, "-i", str(folder), "--strict", *settings(*SMALL_STREAM))
+    assert_refused(processes, expected, "-i", str(folder), "--strict", *settings(*COUNTING))
 
 
 def test_more_bad_files_than_the_failure_budget_stop_the_run(
@@ -125,7 +125,7 @@ def test_more_bad_files_than_the_failure_budget_stop_the_run(
     for index in range(2):
         write_truncated(folder / f"truncated_{index}.parquet", showers.tables[0])
     expected = "2 bad files, fetcher.max_bad_files = 1 allows 1; the newest: "
-    assert_refused(processes, expected, "-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=1"))
+    assert_refused(processes, expected, "-i", str(folder), *settings(*COUNTING, "fetcher.max_bad_files=1"))
 
 
 def test_no_name_of_a_bad_file_or_column_steers_the_terminal_or_stands_raw_in_a_log(
@@ -135,7 +135,7 @@ def test_no_name_of_a_bad_file_or_column_steers_the_terminal_or_stands_raw_in_a_
     path = tmp_path / "data" / f"a{trick}.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({f"column{trick}": [1]}), path)
-    exit_code, output = processes.run("run", "-i", str(path.parent), *settings(*SMALL_STREAM))
+    exit_code, output = processes.run("run", "-i", str(path.parent), *settings(*COUNTING))
     assert exit_code == 2
     assert "is missing; the file has column" in output
     texts = [output, *(processes.log(name) for name in ("fetcher", "decoder-0", "trainer"))]
@@ -164,7 +164,7 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
     pq.write_table(table.drop_columns(["primary"]), folder / "no_primary.parquet")
     write_truncated(folder / "truncated.parquet", table)
 
-    summary = processes.train("-i", str(folder), *settings(*SMALL_STREAM))
+    summary = processes.train("-i", str(folder), *settings(*COUNTING))
 
     num_readable = 6  # nobody can tell how many events the truncated file had
     summary.assert_read(num_readable * EVENTS_PER_FILE)
@@ -186,5 +186,5 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
 def test_a_run_with_nothing_to_train_on_is_told_so(processes: Processes, showers: Showers, tmp_path: Path) -> None:
     path = tmp_path / "nan.parquet"
     pq.write_table(with_value(showers.tables[0], "primary", [float("nan")] * 4), path)
-    assert_refused(processes, "there was nothing to train on: ", "-i", str(path), *settings(*SMALL_STREAM))
+    assert_refused(processes, "there was nothing to train on: ", "-i", str(path), *settings(*COUNTING))
     assert f"quarantined: {path}: row group 0" in processes.log("fetcher")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import damage
 import pytest
-from runs import SMALL_STREAM, Processes, settings
+from runs import COUNTING, Processes, settings
 
 KINDS = ("zstd", "snappy_dictionary", "gzip", "lzf_latest")
 DAMAGED_OF_A_KIND = 5
@@ -44,7 +44,7 @@ def test_a_run_over_damaged_files_trains_what_is_good_and_names_what_is_not(
     bad = [path for path, outcome in alone.items() if outcome.reasons]
     assert len(bad) >= len(KINDS) * DAMAGED_OF_A_KIND - 2  # HDF5 has bytes between its chunks that nobody reads
 
-    summary = processes.train("-i", str(folder), *settings(*SMALL_STREAM, f"fetcher.max_bad_files={len(bad)}"))
+    summary = processes.train("-i", str(folder), *settings(*COUNTING, f"fetcher.max_bad_files={len(bad)}"))
 
     summary.assert_read(sum(outcome.read for outcome in alone.values()))
     assert processes.fetcher.files_bad == len(bad)

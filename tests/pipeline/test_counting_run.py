@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from faults import Fault, environment, met
-from runs import Processes, settings
+from runs import ICESTREAM, Processes, settings
 from showers import Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -46,7 +46,9 @@ def position_of(checkpoint: dict[str, Any]) -> StreamPosition:
 def test_a_run_without_a_model_takes_the_same_stream_and_needs_no_torch(
     processes: Processes, command: list[str], undisturbed: Undisturbed, without_torch: dict[str, str]
 ) -> None:
-    summary = processes.train(*command, *NONE, environment=without_torch)
+    run = processes.start("run", *command, *NONE, environment=without_torch, program=ICESTREAM)
+    assert processes.finish(run) == 0, processes.report()
+    summary = processes.summary()
     assert processes.audit() == undisturbed.audit
     assert summary.events == undisturbed.summary.events
     assert summary["steps"] == undisturbed.steps
@@ -67,12 +69,15 @@ def test_a_run_without_a_model_takes_the_same_stream_and_needs_no_torch(
 
 
 def test_a_run_without_a_model_goes_on_where_it_stopped(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
+    processes: Processes, command: list[str], undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    first = processes.train(*command, *NONE, "--max-steps", "37")
+    copies = settings(f"outputs.destination={tmp_path / 'copies'}")
+    first = processes.train(*command, *NONE, *copies, "--max-steps", "37")
     assert first["steps"] == newest(processes)["step"] == 37
     assert processes.audit() == undisturbed.audit[: len(processes.audit())]
+    shutil.rmtree(processes.run_dir / "checkpoints")  # they come back from where they were copied to
     whole = processes.train("--max-steps", "0", "--decoders", "1")
+    assert "checkpoints/step-000000037.json was brought back" in processes.started[-1].output()
     assert "goes on from step-000000037.json" in processes.log("trainer")
     assert processes.audit() == undisturbed.audit
     assert whole.events == undisturbed.summary.events

@@ -130,7 +130,9 @@ def test_processes_killed_one_after_the_other_each_at_another_moment_change_noth
         victim = await_fault(processes, watch, run, index)
         processes.wait_for(lambda pid=victim.pid: pid not in processes.pids(), "the victim's end")
     assert_as_undisturbed(processes, run, watch, undisturbed)
-    assert restarts(processes) == {verb: len(moments)}
+    # A fetcher that dies as it hears of the end is needed again only if the trainer has not ended before it.
+    may_be_the_last = moments[-1] == "fetcher-hearing-that-all-is-trained"
+    assert restarts(processes) in [{verb: len(moments)}, *([{verb: len(moments) - 1}] if may_be_the_last else [])]
 
 
 def test_decoders_stopped_for_good_each_at_another_moment_are_fenced_and_change_nothing(

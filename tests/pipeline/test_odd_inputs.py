@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from runs import SMALL_STREAM, Processes, Summary, settings
+from runs import COUNTING, Processes, Summary, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
 BOUND_BY_PERMISSIONS = (
@@ -84,7 +84,7 @@ def test_a_run_over_everything_odd_trains_what_is_good_and_names_the_rest(
     odd = fill(folder, showers)
     good = showers.write(folder)
 
-    command = ["-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=20")]
+    command = ["-i", str(folder), *settings(*COUNTING, "fetcher.max_bad_files=20")]
     assert processes.finish(processes.start("run", *command, program=BOUND_BY_PERMISSIONS)) == 0, processes.report()
 
     summary = processes.summary()
@@ -113,7 +113,7 @@ def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_ro
     truncated, replaced = folder / "truncated.parquet", folder / "replaced.parquet"
     for path in (truncated, replaced):
         pq.write_table(showers.tables[0], path, row_group_size=ROW_GROUP_EVENTS)
-    command = ["-i", str(folder), *settings(*SMALL_STREAM, "fetcher.max_bad_files=2", "fetcher.blocks_ahead=5")]
+    command = ["-i", str(folder), *settings(*COUNTING, "fetcher.max_bad_files=2", "fetcher.blocks_ahead=5")]
     # No more is decoded than three slots hold, of 25 units, before the steps are made.
     run = processes.start("run", *command, environment={"PACE": "1 3"})
     processes.wait_in(run, lambda: processes.fetcher.files_planned == num_good + 2, "the plan")
@@ -134,7 +134,7 @@ def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_ro
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint_though_its_ledger_is_damaged(processes: Processes, showers: Showers) -> None:
-    command = [*showers.input, *settings(*SMALL_STREAM)]
+    command = [*showers.input, *settings(*COUNTING)]
     processes.train(*command)
     ledger = processes.run_dir / "ledger.sqlite"
     raw = ledger.read_bytes()

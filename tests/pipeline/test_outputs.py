@@ -52,6 +52,7 @@ def test_a_run_goes_on_from_checkpoints_that_were_brought_back(
         assert not path.is_file() or token.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 def test_a_destination_that_fails_and_a_copier_that_is_killed_do_not_end_the_run(
     processes: Processes, federation: Federation, command: list[str], undisturbed: Undisturbed
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from runs import SMALL_STREAM, Processes, settings
+from runs import COUNTING, SMALL_STREAM, Processes, settings
 from showers import Showers
 
 pytestmark = pytest.mark.slow
@@ -108,7 +108,7 @@ def test_remote_files_pass_through_a_cache_that_never_exceeds_its_budget(
 
 def test_a_budget_that_holds_no_block_is_told_at_once(processes: Processes, showers: Showers, server: Server) -> None:
     names = [path.name for path in showers.write(server.folder)]
-    options = settings(*SMALL_STREAM, "fetcher.disk_budget_gib=1e-5")
+    options = settings(*COUNTING, "fetcher.disk_budget_gib=1e-5")
     exit_code, output = processes.run("run", *urls(server, names), *options)
     assert exit_code == 2
     assert "holds no block of stream.block_files = 2 files" in output.splitlines()[-1]
@@ -136,7 +136,7 @@ def test_a_server_that_fails_is_asked_again_and_a_file_it_refuses_is_quarantined
     names = [path.name for path in showers.write(server.folder)]
     server.refuse[names[0]] = [503, 500]
     server.refuse[names[1]] = [403] * 100
-    summary = processes.train(*urls(server, names), *settings(*SMALL_STREAM))
+    summary = processes.train(*urls(server, names), *settings(*COUNTING))
     assert summary.events == {"trained": showers.tables[0].num_rows + showers.tables[2].num_rows}
     (reason,) = summary["quarantined"]
     assert reason.startswith(f"{server.url}/{names[1]}: ")
@@ -148,7 +148,7 @@ def test_no_secret_of_a_url_is_told_anywhere(processes: Processes, showers: Show
     server.refuse[names[1]] = [403] * 100
     (server.folder / "broken.parquet").write_bytes(b"PAR1 and no more")
     inputs = urls(server, [*names, "broken.parquet"], f"?token={SECRET}")
-    options = settings(*SMALL_STREAM, "max_particles_per_event=100")  # some outliers
+    options = settings(*COUNTING, "max_particles_per_event=100")  # some outliers
     summary = processes.train(*inputs, *options)
     assert summary["events_outlier"] > 0
     assert len(summary["quarantined"]) == 2
@@ -156,7 +156,7 @@ def test_no_secret_of_a_url_is_told_anywhere(processes: Processes, showers: Show
     assert_not_told(processes)
 
     for bad in (f"{server.url}/none.parquet?token={SECRET}", f"http://user:{SECRET}@127.0.0.1:1/x.parquet"):
-        exit_code, output = processes.run("run", "-i", bad, "--fresh", "--yes", *settings(*SMALL_STREAM))
+        exit_code, output = processes.run("run", "-i", bad, "--fresh", "--yes", *settings(*COUNTING))
         assert exit_code == 2
         assert "Traceback" not in output + processes.log("fetcher")
         assert_not_told(processes)

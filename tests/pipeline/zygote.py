@@ -48,6 +48,7 @@ PRELOADED = (
     "services.supervisor.supervisor",
     "services.outputs.service",
     "common.summary",
+    "services.trainer.counting.service",
     "services.trainer.service",
     "workloads.muons.models.wgan.task",
     "torch.utils.tensorboard",

@@ -7,21 +7,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from services.trainer.health.health import Health, HealthWatch, Verdict
+from services.trainer.health.health import Health, HealthWatch
 from services.trainer.health.health_log import HealthLog
-from services.trainer.health.recent_steps import RecentSteps, TakenStep
+from services.trainer.health.recent_steps import RecentSteps
+from services.trainer.health.unhealthy import Unhealthy
 from workloads.base.batch import Batch
 
 logger = logging.getLogger(__name__)
-
-
-class Unhealthy(Exception):
-    """Training can't go on from here: it has to go back (services/trainer/checkpoints/rollback.py)."""
-
-    def __init__(self, reason: str, faults: tuple[tuple[TakenStep, Verdict], ...] = ()) -> None:
-        super().__init__(reason)
-        self.faults = faults
-        """The critical steps."""
 
 
 class Guard:

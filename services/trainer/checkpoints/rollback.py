@@ -6,24 +6,32 @@ import contextlib
 import logging
 
 from common.errors import BadInputError
-from services.trainer.checkpoints.guard import Guard, Unhealthy
-from services.trainer.checkpoints.saver import NotFinite, Saver
-from services.trainer.health.health import Health
+from services.trainer.checkpoints.commits import Commits
+from services.trainer.checkpoints.guard import Guard
+from services.trainer.checkpoints.weight_drafts import WeightDrafts
+from services.trainer.health.unhealthy import NotFinite, Unhealthy
 from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
 
 logger = logging.getLogger(__name__)
 
 
-def roll_back(unhealthy: Unhealthy, state: TrainState, saver: Saver, guard: Guard, audit: Audit | None) -> None:
+def roll_back(
+    unhealthy: Unhealthy,
+    state: TrainState,
+    commits: Commits,
+    drafts: WeightDrafts,
+    guard: Guard,
+    audit: Audit | None,
+) -> None:
     """Set ``state`` back, weights and stream. It is saved at once, so that a restart finds the lower rates as well.
 
     The caller has the feed begin at the new position. Raises BadInputError if training went back often enough.
     """
     with contextlib.suppress(NotFinite):  # a checkpoint on its way may be a good one
-        saver.settle()
+        commits.settle()
     watch, factor = guard.watch, guard.watch.config.learning_rate_factor
-    good = saver.good.restorable()
+    good = drafts.good.restorable()
     if not watch.may_roll_back:
         _write(guard, unhealthy, "stopped")
         raise BadInputError(
@@ -48,10 +56,8 @@ def roll_back(unhealthy: Unhealthy, state: TrainState, saver: Saver, guard: Guar
     watch.rolled_back(state.step)
     state.task.scale_learning_rates(factor)
     guard.begin_again()
-    saver.forget()
     # On disk first: a restart from a later checkpoint would miss the lines that are cut off.
-    saver.commit(Health.HEALTHY, audit_bytes=state.audit_bytes)
-    saver.settle()
+    commits.replace(drafts.take_restored())
     if audit is not None:
         audit.cut(state.audit_bytes)
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from services.config.trainer import TrainerConfig
+from services.trainer.checkpoints.commits import Commits
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.progress import Progress
 from services.trainer.speed.pace import Pace
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.position import StreamPosition
+from services.trainer.stream_loop import StreamLoop
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.batch import Batch
 
@@ -22,7 +22,7 @@ _SCALARS_S = 0.5
 """Between two writes of scalars: steps that take microseconds shall not wait for them."""
 
 
-class CountingLoop:
+class CountingLoop(StreamLoop):
     """Steps without a model: each batch counts as trained as soon as it is there."""
 
     def __init__(
@@ -35,67 +35,56 @@ class CountingLoop:
         config: TrainerConfig,
         config_json: str,
     ) -> None:
-        self._progress = progress
-        self._feed = feed
-        self._checkpoints = checkpoints
-        self._telemetry = telemetry
-        self._audit = audit
-        self._config = config
-        self._config_json = config_json
-        self._started_s = time.monotonic() - progress.seconds
-        self._scalars_s = 0.0
-        self._saved: tuple[Path, int, StreamPosition] | None = None
+        drafts = PositionDrafts(progress, checkpoints, audit, config_json)
+        commits = Commits(progress, drafts, feed, telemetry, config.checkpoint_every)
+        super().__init__(progress, feed, commits, telemetry, audit, max_steps=config.max_steps)
         self.pace = Pace()
-
-    def run(self, stopped: Callable[[], bool]) -> Literal["finished", "stopped"]:
-        """Count until the plan ends, ``max_steps`` is reached, or the process is asked to stop; then save."""
-        feed, progress = self._feed, self._progress
-        feed.on_commit_request = self._commit
-        feed.on_wait = lambda: self._telemetry.waiting(progress, feed.waits)
-        with closing(feed.batches(progress.position)) as batches:
-            while not self._enough and not stopped():
-                fed = next(batches, None)
-                if fed is None:
-                    break
-                self.step(fed.batch)
-                progress.step += 1
-                progress.position = fed.position
-                if self._audit:
-                    self._audit.write(fed.audit_lines)
-                self._stepped(fed.batch.total_events)
-        if feed.ended:
-            progress.position = feed.position  # units without events may stand behind the last batch
-        self._commit()
-        if feed.ended or self._enough:
-            feed.finished(progress.position)
-            return "finished"
-        return "stopped"
+        self._scalars_s = 0.0
 
     def step(self, batch: Batch) -> None:
         """Nothing: the place of a model's step."""
 
-    @property
-    def _enough(self) -> bool:
-        return 0 < self._config.max_steps <= self._progress.step
-
-    def _stepped(self, num_events: int) -> None:
+    def after_step(self, batch: Batch) -> None:
         now_s = time.monotonic()
-        progress, waits = self._progress, self._feed.waits
-        progress.seconds = now_s - self._started_s
-        self.pace.stepped(now_s, num_events)
         if now_s - self._scalars_s >= _SCALARS_S:
             self._scalars_s = now_s
-            self._telemetry.scalars(progress, {}, waits)
-        if progress.step % self._config.checkpoint_every == 0:
-            self._commit()
+            self._telemetry.scalars(self._progress, {}, self._feed.waits)
 
-    def _commit(self) -> None:
-        """Save, then tell the fetcher: only what is on disk may be evicted."""
-        progress = self._progress
-        if self._saved is None or self._saved[1:] != (progress.step, progress.position):
-            progress.seconds = time.monotonic() - self._started_s
-            progress.audit_bytes = self._audit.commit() if self._audit else ()
-            path = self._checkpoints.save(progress.step, progress.checkpoint(self._config_json))
-            self._saved = path, progress.step, progress.position
-        self._telemetry.checkpointed(self._saved[0], progress.step)
-        self._feed.committed(progress.position)
+    def step_done(self, batch: Batch) -> None:
+        self.pace.stepped(time.monotonic(), batch.total_events)
+
+
+class PositionDrafts:
+    """Snapshots of the position alone. See Drafts in commits.py."""
+
+    def __init__(
+        self, progress: Progress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
+    ) -> None:
+        self._progress = progress
+        self._checkpoints = checkpoints
+        self._audit = audit
+        self._config_json = config_json
+
+    def judge(self) -> None:
+        """Every position may be saved."""
+
+    def take(self) -> PositionDraft:
+        """The position as it is, and the audit up to there on disk."""
+        self._progress.audit_bytes = self._audit.commit() if self._audit else ()
+        return PositionDraft(self._checkpoints, self._progress.step, self._progress.checkpoint(self._config_json))
+
+
+@dataclass(frozen=True)
+class PositionDraft:
+    """See Draft in commits.py."""
+
+    checkpoints: PositionCheckpoints
+    step: int
+    content: dict[str, Any]
+
+    def write(self) -> Path:
+        """Write it. Raises OSError."""
+        return self.checkpoints.save(self.step, self.content)
+
+    def arrived(self) -> None:
+        """Nothing goes back to it in this process."""

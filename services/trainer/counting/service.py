@@ -12,6 +12,7 @@ from common.process import StopFlag
 from common.status import TrainerStatus, write_status
 from common.transport import StopRequested
 from services.config.root import Config
+from services.config.trainer import TrainerConfig
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
@@ -85,10 +86,23 @@ def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, 
     return progress
 
 
+def settings_without_use(trainer: TrainerConfig) -> list[str]:
+    """Names of the settings that were changed and need a model: what they ask for won't be there."""
+    changed = {
+        "profile_steps": trainer.profile_steps > 0,
+        "replay_batches": trainer.replay_batches > 0,
+        "validation.input": bool(trainer.validation.input),
+        "wandb.mode": trainer.wandb.mode != "off",
+    }
+    return [name for name, is_changed in changed.items() if is_changed]
+
+
 def _count(
     run_dir: Path, config: Config, progress: Progress, feed: Feed, checkpoints: PositionCheckpoints
 ) -> TrainerStatus:
     trainer = config.trainer
+    for name in settings_without_use(trainer):
+        logger.warning("trainer.%s has no effect without a model (trainer.model = 'none')", name)
     telemetry = Telemetry(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )

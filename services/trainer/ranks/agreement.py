@@ -7,7 +7,7 @@ A step is made in the turn in which all are ready, so that all make the same ste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -57,19 +57,42 @@ class Step(NamedTuple):
     """Once it is trained."""
 
 
+class Agreed(NamedTuple):
+    """What all ranks read from the same turn."""
+
+    ready: bool
+    """All are: the step is made."""
+    stop: bool
+    commit: bool
+    """All save a checkpoint now, before they do anything else together."""
+    committed: tuple[Cursor, ...]
+    """A checkpoint with these cursors is on disk; empty: no news."""
+
+
+def agree(turns: Sequence[Turn]) -> Agreed:
+    """The outcome of a turn, the same on every rank: a function of what all have brought, in their order."""
+    return Agreed(
+        ready=all(one.ready for one in turns),
+        stop=any(one.stop for one in turns),
+        commit=any(one.commit for one in turns),
+        committed=turns[0].committed,
+    )
+
+
 class Agreement:
-    """One rank's side. ``stopped``: this process was asked to stop."""
+    """One rank's side. ``stopped``: this process was asked to stop.
+
+    Between two turns the caller asks take_commit_request(), and saves if that is true: saving is a matter of all ranks.
+    """
 
     def __init__(self, ranks: RankGroup, stopped: Callable[[], bool]) -> None:
         self._ranks = ranks
         self._asked_to_stop = stopped
         self._all_stop = False
         self._wants_commit = False
-        self._told: tuple[Cursor, ...] = ()
-        self.on_commit: Callable[[], None] = lambda: None
-        """Called on every rank between the same two steps: save a checkpoint, the fetcher needs it."""
-        self.on_committed: Callable[[tuple[Cursor, ...]], None] = lambda cursors: None
-        """Called on the other ranks: the first one's checkpoint with these cursors is on disk."""
+        self._commit_is_due = False
+        self._to_tell: tuple[Cursor, ...] = ()
+        self._heard: tuple[Cursor, ...] = ()
 
     @classmethod
     def alone(cls, stopped: Callable[[], bool]) -> Agreement:
@@ -82,71 +105,78 @@ class Agreement:
         return self._ranks.is_first
 
     @property
+    def is_alone(self) -> bool:
+        """True for a single rank: there are no turns."""
+        return self._ranks.size == 1
+
+    @property
     def stopped(self) -> bool:
         """True once all ranks stop before the same step."""
-        return self._asked_to_stop() if self._ranks.size == 1 else self._all_stop
+        return self._asked_to_stop() if self.is_alone else self._all_stop
 
     def want_commit(self) -> None:
         """The fetcher asked this rank for a checkpoint."""
-        if self._ranks.size == 1:
-            self.on_commit()
+        if self.is_alone:
+            self._commit_is_due = True
         else:
             self._wants_commit = True
 
+    def take_commit_request(self) -> bool:
+        """True once for each agreed request: on every rank between the same two turns."""
+        due, self._commit_is_due = self._commit_is_due, False
+        return due
+
     def committed(self, cursors: tuple[Cursor, ...]) -> None:
-        """On the first rank: a checkpoint is on disk; the others are told with the next turn."""
-        self._told = cursors
+        """On the first rank: a checkpoint is on disk; the others hear of it in the next turn."""
+        self._to_tell = cursors
+
+    def take_committed(self) -> tuple[Cursor, ...]:
+        """On the other ranks, once: the cursors of the first one's newest checkpoint. Empty: no news."""
+        heard, self._heard = self._heard, ()
+        return heard
 
     def waiting(self) -> None:
-        """This rank has no data yet."""
-        if self._ranks.size > 1 and not self._all_stop:
+        """A turn of a rank that has no data yet."""
+        if not self.is_alone and not self._all_stop:
             self._turn(Turn())
 
     def ready(
-        self,
-        position: StreamPosition,
-        before: StreamPosition,
-        after: StreamPosition,
-        share: Share,
-        meanwhile: Callable[[], None],
+        self, position: StreamPosition, before: StreamPosition, after: StreamPosition, share: Share
     ) -> Step | None:
-        """Wait until all ranks are ready; ``meanwhile`` is called between turns. None: all stop, and make no step.
+        """A turn of a rank that has its share: the step, if all are ready. None: others are not, or all stop.
 
         ``position`` is where all ranks are together; this rank's share leads from ``before`` to ``after``, which know
         nothing of the others' lanes.
         """
-        if self._ranks.size == 1:
+        if self.is_alone:
             return Step(*share, after)
-        turn = Turn(ready=True, **share._asdict(), growth=after.since(before))
-        while not self._all_stop:
-            turns = self._turn(turn)
-            if self._all_stop:
-                break
-            if all(one.ready for one in turns):
-                return Step(
-                    sum(one.microbatches for one in turns),
-                    sum(one.events for one in turns),
-                    sum(one.particles for one in turns),
-                    position.merged([one.growth for one in turns]),
-                )
-            meanwhile()
-        return None
+        if self._all_stop:
+            return None
+        turns, agreed = self._turn(Turn(ready=True, **share._asdict(), growth=after.since(before)))
+        if agreed.stop or not agreed.ready:
+            return None
+        return Step(
+            sum(one.microbatches for one in turns),
+            sum(one.events for one in turns),
+            sum(one.particles for one in turns),
+            position.merged([one.growth for one in turns]),
+        )
 
     def leave(self) -> None:
-        """This rank was asked to stop while it waited: the others stop with it."""
-        if self._ranks.size > 1 and not self._all_stop:
+        """A turn of a rank that was asked to stop while it waited: the others stop with it."""
+        if not self.is_alone and not self._all_stop:
             self._turn(Turn(stop=True))
 
-    def _turn(self, turn: Turn) -> list[Turn]:
+    def _turn(self, turn: Turn) -> tuple[list[Turn], Agreed]:
         stop = turn.stop or self._asked_to_stop()
-        mine = turn.model_copy(update={"stop": stop, "commit": self._wants_commit, "committed": self._told})
-        self._told = ()
+        mine = turn.model_copy(update={"stop": stop, "commit": self._wants_commit, "committed": self._to_tell})
+        self._to_tell = ()
         texts = self._ranks.gather(mine.model_dump_json(exclude_defaults=True))
         turns = [Turn.model_validate_json(text) for text in texts]
-        if turns[0].committed and not self._ranks.is_first:
-            self.on_committed(turns[0].committed)
-        if any(one.commit for one in turns):
-            self._wants_commit = False
-            self.on_commit()
-        self._all_stop = any(one.stop for one in turns)
-        return turns
+        agreed = agree(turns)
+        if agreed.commit:
+            self._commit_is_due, self._wants_commit = True, False
+        if not self._ranks.is_first:
+            self._heard = agreed.committed or self._heard
+        self._all_stop = agreed.stop
+        return turns, agreed

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """Iterator over the items of ``source``; up to ``most`` are made beyond the one that is given.
+    """Iterator over the items of ``source``, with None after each wait; up to ``most`` are made ahead of the one given.
 
     ``source`` yields None where it can't go on before something arrives, and goes on when it is asked again. It returns
     True at the end of the data, False if it was stopped. ``wait`` waits a while for something to arrive; ``poll`` takes
@@ -39,11 +39,12 @@ class ReadAhead(Generic[T]):
         self.ended = False
         """The data has ended, as far as the source is concerned; what was made may not be given yet."""
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[T | None]:
         while True:
             while not self._made and not self._exhausted:
                 if not self._make():
                     self._wait()
+                    yield None
             while len(self._made) <= self._most and not self._exhausted:
                 if not self._make() and not self._poll():
                     break

@@ -1,9 +1,9 @@
 """The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
 
-Feed.batches() is a generator: when the loop asks for the next batch, the last one counts as trained. Each batch takes
-its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
-(agreement.py). If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that have
-not been trained.
+Feed.stream() is a generator: when the loop asks for more, the last batch counts as trained. Each batch takes its share
+of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step (agreement.py). It
+yields None while there is no batch, so that the loop can commit: a fetcher without room needs that before data come.
+If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that were not trained.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, sl
 from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
 from services.trainer.progress import NEW_PLAN_REMEDY
-from services.trainer.ranks.agreement import Agreement, Share
+from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
@@ -86,16 +86,10 @@ class Feed:
         self._audit = audit
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
-        self._agreement.on_commit = lambda: self.on_commit_request()
-        self._agreement.on_committed = self._send_committed
         self.position = self._taken = StreamPosition.start(stream.lanes)
         """Where the stream is after all batches that were trained."""
         self.ended = False
         """True once the plan has no more units."""
-        self.on_commit_request: Callable[[], None] = lambda: None
-        """Called when the fetcher needs a checkpoint to free disk space; calls committed()."""
-        self.on_wait: Callable[[], None] = lambda: None
-        """Called again and again while there is no unit."""
         self.waits = BatchWaits()
         """Who waited for whom between feed and steps."""
         self._ready_s = 0.0
@@ -112,8 +106,11 @@ class Feed:
         """Of the run that the feed is connected to."""
         return self._transport.plan_hash
 
-    def batches(self, position: StreamPosition) -> Generator[FedBatch]:
-        """Batches from ``position`` on, until the plan ends or the process is asked to stop."""
+    def stream(self, position: StreamPosition) -> Generator[FedBatch | None]:
+        """Batches from ``position`` on, until the plan ends or the process is asked to stop; None between two waits.
+
+        After each item, and before the next, the caller asks take_commit_request().
+        """
         self.position = position
         while self._connected:
             try:
@@ -137,6 +134,7 @@ class Feed:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
         if not self.ended:
             self._agreement.leave()
+            yield None  # the ranks may have agreed to save
 
     def committed(self, position: StreamPosition) -> None:
         """A checkpoint with this position is on disk: files behind it may be evicted.
@@ -148,8 +146,12 @@ class Feed:
             self._agreement.committed(position.cursors)
 
     def want_commit(self) -> None:
-        """Have on_commit_request called: by all ranks, between the same two steps."""
+        """Have all ranks save between the same two steps, as the fetcher may ask for."""
         self._agreement.want_commit()
+
+    def take_commit_request(self) -> bool:
+        """True once for each request: save now, on every rank, and then call committed()."""
+        return self._agreement.take_commit_request()
 
     def finished(self, position: StreamPosition) -> None:
         """The run is over: no more units are needed after ``position``."""
@@ -159,7 +161,7 @@ class Feed:
         self._transport.send(m.Finished())
 
     def reconnect(self) -> None:
-        """After batches() was closed: let go of all units, so that the next batches() may begin anywhere.
+        """After stream() was closed: let go of all units, so that the next stream() may begin anywhere.
 
         Raises StopRequested.
         """
@@ -170,6 +172,11 @@ class Feed:
     def close(self) -> None:
         """Let go of the arena and the sockets."""
         self._disconnect()
+
+    def _pass_on_committed(self) -> None:
+        """Of the first rank's checkpoint, to this rank's fetcher."""
+        if cursors := self._agreement.take_committed():
+            self._send_committed(cursors)
 
     def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
         if self._attached:
@@ -211,21 +218,23 @@ class Feed:
 
     # -------------------------------------------------------------- units, microbatches, batches
 
-    def _batches_of_connection(self) -> Iterator[FedBatch]:
+    def _batches_of_connection(self) -> Generator[FedBatch | None]:
         former = self._taken = self.position
         ahead = ReadAhead(
             self._assembled(), self._copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
         )
         assembled = iter(ahead)
         while True:
-            mine, mark = next(assembled, (None, None))
+            item = next(assembled, (None, None))
+            if item is None:
+                yield None
+                continue
+            mine, mark = item
             if mine is None and not ahead.ended:
                 return  # asked to stop
             if mine is None:  # other ranks may have data still; units without events may stand behind our last batch
                 mine = FedBatch(Batch(()), self._taken, ())
-            share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
-            self._ready_s = time.monotonic()
-            step = self._agreement.ready(self.position, former, mine.position, share, self._while_others_wait)
+            step = yield from self._agreed(former, mine)
             if step is None:
                 return  # the ranks stop: what has been taken is not trained
             former = mine.position
@@ -238,6 +247,19 @@ class Feed:
             yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
             self.waits.taken(time.monotonic())
             self.position = step.position  # the loop came back for the next batch: this one is trained
+
+    def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
+        """The step that all ranks make together, once all are ready; None: all stop."""
+        share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
+        self._ready_s = time.monotonic()
+        while True:
+            step = self._agreement.ready(self.position, former, mine.position, share)
+            if self._agreement.is_alone:
+                return step
+            yield None  # the ranks may have agreed to save: nothing may come between
+            if step is not None or self._agreement.stopped:
+                return step
+            self._while_others_wait()
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
@@ -311,15 +333,16 @@ class Feed:
         self.waits.waited(now_s - self._ready_s)
         self._ready_s = now_s
         self._receive_if_there()
-        self.on_wait()
 
     def _receive(self) -> None:
         """Wait a short time for a message, and take it."""
+        self._pass_on_committed()
         self._copier.poll()
         self._take(self._next_message())
 
     def _receive_if_there(self) -> bool:
         """Take a message that has arrived; False if there is none."""
+        self._pass_on_committed()
         self._copier.poll()
         message = self._transport.receive(0.0)
         self._take(message)
@@ -359,7 +382,6 @@ class Feed:
             started_s = time.monotonic()
             message = self._transport.receive(_POLL_S)
             self.waits.waited(time.monotonic() - started_s)
-            self.on_wait()
             if message is None:
                 self._agreement.waiting()
         return message

@@ -92,6 +92,7 @@ def test_a_truncated_file_is_told(tmp_path: Path, kept: int) -> None:
         parse_footer(path)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_any_footer_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -209,6 +209,7 @@ def test_servers_that_break_off_and_are_corrupt_in_the_end_are_not_asked_for_eve
     assert thread.bytes_received < 4 * 400_000
 
 
+@pytest.mark.slow
 @FUZZ
 @given(raw=ANSWERS, who=st.sampled_from(["cache", "origin", "director", "discovery"]))
 def test_only_the_expected_errors_rise_whatever_anybody_answers(

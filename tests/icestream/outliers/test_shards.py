@@ -62,6 +62,7 @@ def test_halves_of_a_killed_compaction_are_removed_and_those_of_decoders_stay(tm
     assert names(tmp_path) == ["unit-0000000001.ab12.part"]
 
 
+@pytest.mark.slow
 def test_large_events_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     path = write_unit(tmp_path, 1, [200_000] * 8)  # 2.4 MB each
     sizes = [batch.num_rows for batch in read_batches(path)]

@@ -46,6 +46,7 @@ def decode_of(folder: Path, stream: StreamConfig) -> Decode:
     return Decode(MUONS, stream, 0, folder, ContentReader(MUONS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trick", ["run lengths", "zstd", "lying metadata"])
 def test_a_row_group_above_the_limit_is_quarantined_by_name_and_its_neighbours_are_not(
     tmp_path: Path, trick: str

@@ -153,6 +153,7 @@ def test_a_checkpoint_that_the_trainer_deletes_meanwhile_is_no_error(
     assert sync.turn() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "value"), [("status", 500), ("hang", 0), ("disconnect", 0)])
 @pytest.mark.parametrize("config", ["federation"], indirect=True)
 def test_an_origin_that_fails_is_told_and_the_next_turn_works(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from thread_ranks import ThreadRanks, together
 
 from common.messages import Cursor
-from services.trainer.ranks.agreement import Agreement, Share, Step
+from services.trainer.ranks.agreement import Agreed, Agreement, Share, Step, Turn, agree
 from services.trainer.stream.position import StreamPosition
 
 START = StreamPosition.start(2)
@@ -27,10 +30,21 @@ def never() -> bool:
     return False
 
 
+def until_ready(
+    agreement: Agreement, share: Share = SHARE, meanwhile: Callable[[], object] = lambda: None
+) -> Step | None:
+    """Turns until all are ready or stop; ``meanwhile`` is called after each, as the loop commits after each."""
+    while True:
+        step = agreement.ready(START, START, START, share)
+        meanwhile()
+        if step is not None or agreement.stopped:
+            return step
+
+
 def test_a_step_is_made_of_the_shares_of_all_and_leads_to_one_position() -> None:
     def act(ranks: ThreadRanks) -> Step | None:
         after = moved(ranks.rank, 10 * (ranks.rank + 1))
-        return Agreement(ranks, never).ready(START, START, after, Share(1, 10 * (ranks.rank + 1), 7), lambda: None)
+        return Agreement(ranks, never).ready(START, START, after, Share(1, 10 * (ranks.rank + 1), 7))
 
     one, other = together(2, act)
     assert one == other is not None
@@ -43,7 +57,7 @@ def test_a_rank_without_data_goes_along_until_all_are_used_up() -> None:
     def act(ranks: ThreadRanks) -> list[int]:
         agreement, microbatches = Agreement(ranks, never), []
         for own in (1, 1, 0) if ranks.rank == 0 else (1, 0, 0):
-            step = agreement.ready(START, START, START, SHARE if own else NONE, lambda: None)
+            step = until_ready(agreement, SHARE if own else NONE)
             assert step is not None
             microbatches.append(step.microbatches)
         return microbatches
@@ -57,10 +71,10 @@ def test_who_is_ready_waits_for_who_is_not() -> None:
         if ranks.rank == 1:
             for _ in range(3):
                 agreement.waiting()
-        assert agreement.ready(START, START, START, SHARE, lambda: meanwhile.append(1)) is not None
+        assert until_ready(agreement, meanwhile=lambda: meanwhile.append(1)) is not None
         return len(meanwhile)
 
-    assert together(2, act) == [3, 0]
+    assert together(2, act) == [4, 1]
 
 
 @pytest.mark.parametrize("asked", [0, 1])
@@ -72,7 +86,7 @@ def test_when_one_is_asked_to_stop_all_stop_before_the_same_step(asked: int, wai
         while not agreement.stopped:
             if waits and ranks.rank == asked and steps == 2:
                 agreement.leave()
-            elif agreement.ready(START, START, START, SHARE, lambda: None) is not None:
+            elif until_ready(agreement) is not None:
                 steps += 1
         return steps
 
@@ -82,13 +96,13 @@ def test_when_one_is_asked_to_stop_all_stop_before_the_same_step(asked: int, wai
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_checkpoint_that_one_needs_is_made_by_all_between_the_same_steps(asked: int) -> None:
     def act(ranks: ThreadRanks) -> list[int]:
-        agreement, steps, commits = Agreement(ranks, never), 0, []
-        agreement.on_commit = lambda: commits.append(steps)
-        for _ in range(4):
-            if steps == 2 and ranks.rank == asked:
+        agreement, commits = Agreement(ranks, never), []
+        for step in range(4):
+            if step == 2 and ranks.rank == asked:
                 agreement.want_commit()
-            assert agreement.ready(START, START, START, SHARE, lambda: None) is not None
-            steps += 1
+            due: list[bool] = []
+            assert until_ready(agreement, meanwhile=lambda due=due: due.append(agreement.take_commit_request()))
+            commits += [step] * sum(due)
         return commits
 
     assert together(2, act) == [[2], [2]]
@@ -97,12 +111,16 @@ def test_a_checkpoint_that_one_needs_is_made_by_all_between_the_same_steps(asked
 def test_who_waits_for_data_makes_the_checkpoint_that_lets_its_data_come() -> None:
     def act(ranks: ThreadRanks) -> int:
         agreement, commits = Agreement(ranks, never), []
-        agreement.on_commit = lambda: commits.append(1)
+
+        def save_if_due() -> None:
+            commits.extend([1] * agreement.take_commit_request())
+
         if ranks.rank == 1:
             agreement.want_commit()
             while not commits:
                 agreement.waiting()
-        assert agreement.ready(START, START, START, SHARE, lambda: None) is not None
+                save_if_due()
+        assert until_ready(agreement, meanwhile=save_if_due) is not None
         return len(commits)
 
     assert together(2, act) == [1, 1]
@@ -111,25 +129,49 @@ def test_who_waits_for_data_makes_the_checkpoint_that_lets_its_data_come() -> No
 def test_the_others_are_told_that_the_first_ones_checkpoint_is_on_disk() -> None:
     def act(ranks: ThreadRanks) -> list[tuple[Cursor, ...]]:
         agreement, told = Agreement(ranks, never), []
-        agreement.on_committed = told.append
         if ranks.is_first:
             agreement.committed(START.cursors)
         for _ in range(2):
-            agreement.ready(START, START, START, SHARE, lambda: None)
+            until_ready(agreement)
+            told.append(agreement.take_committed())
         return told
 
-    assert together(2, act) == [[], [START.cursors]]
+    assert together(2, act) == [[(), ()], [START.cursors, ()]]
 
 
 def test_alone_nothing_is_exchanged() -> None:
-    commits: list[int] = []
     stop: list[int] = []
     agreement = Agreement.alone(lambda: bool(stop))
-    agreement.on_commit = lambda: commits.append(1)
     after = moved(1, 4)
-    assert agreement.ready(START, START, after, SHARE, lambda: None) == Step(1, 10, 30, after)
+    assert agreement.ready(START, START, after, SHARE) == Step(1, 10, 30, after)
+    assert not agreement.take_commit_request()
     agreement.want_commit()
-    assert commits == [1]
+    assert agreement.take_commit_request()
+    assert not agreement.take_commit_request()
     assert not agreement.stopped
     stop.append(1)
     assert agreement.stopped
+
+
+def test_after_a_stop_no_rank_takes_another_turn() -> None:
+    def act(ranks: ThreadRanks) -> list[Step | None]:
+        agreement = Agreement(ranks, never)
+        agreement.leave()
+        return [agreement.ready(START, START, START, SHARE) for _ in range(1 + 2 * ranks.rank)]
+
+    assert together(2, act) == [[None], [None] * 3]
+
+
+@pytest.mark.parametrize("turns", list(itertools.product([Turn(), Turn(ready=True)], repeat=3)))
+@pytest.mark.parametrize("changed", [{}, {"stop": True}, {"commit": True}, {"committed": START.cursors}])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_outcome_of_a_turn_is_what_any_or_all_have_brought(
+    turns: tuple[Turn, ...], changed: dict[str, object], rank: int
+) -> None:
+    brought = [one.model_copy(update=changed if number == rank else {}) for number, one in enumerate(turns)]
+    assert agree(brought) == Agreed(
+        ready=sum(one.ready for one in turns) == 3,
+        stop="stop" in changed,
+        commit="commit" in changed,
+        committed=START.cursors if "committed" in changed and rank == 0 else (),
+    )

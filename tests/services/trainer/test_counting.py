@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from test_feed import CONFIG, EVENTS, PLAN, STREAM, Fetcher
+from feeding import CONFIG, EVENTS, PLAN, STREAM, Fetcher
 
 from common.errors import BadInputError
 from common.process import RANKS_FILE_VARIABLE
@@ -24,7 +24,7 @@ from services.trainer.checkpoints.checkpoint import Checkpoints, find_checkpoint
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
-from services.trainer.counting.service import _restored, run_counting
+from services.trainer.counting.service import _restored, run_counting, settings_without_use
 from services.trainer.progress import Progress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.stream.audit import Audit
@@ -83,8 +83,8 @@ def test_the_audit_is_that_of_a_feed_to_a_model(tmp_path: Path, fetcher: Fetcher
     other.mkdir()
     with closing(Fetcher(other)), closing(feed_of(other, copiers_for(torch.device("cpu")))) as feed:
         position = Progress(PLAN).position
-        with closing(feed.batches(position)) as batches:
-            expected = [line for fed in batches for line in fed.audit_lines]
+        with closing(feed.stream(position)) as batches:
+            expected = [line for fed in batches if fed for line in fed.audit_lines]
     progress = count(tmp_path)
     assert audited(tmp_path) == expected
     assert progress.position == feed.position
@@ -223,6 +223,13 @@ def test_what_counting_has_no_use_for_is_refused(tmp_path: Path, assignments: tu
     with pytest.raises(BadInputError, match=why):
         load_config(tmp_path, assignments=("trainer.model=none", *assignments), environment={})
     load_config(tmp_path, assignments=("trainer.model=wgan", *assignments), environment={})
+
+
+def test_settings_that_need_a_model_are_named() -> None:
+    assert settings_without_use(TrainerConfig(model="none", checkpoint_every=7, audit=True)) == []
+    changed = {"profile_steps": 3, "replay_batches": 8, "wandb": {"mode": "offline"}, "validation": {"input": ["here"]}}
+    found = settings_without_use(TrainerConfig.model_validate(changed))
+    assert found == ["profile_steps", "replay_batches", "validation.input", "wandb.mode"]
 
 
 def test_one_of_several_ranks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def ragged_batches() -> list[Batch]:
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(name: str) -> None:
     task = make_wgan(**CONFIGURATIONS[name])

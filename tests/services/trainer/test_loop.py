@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from test_feed import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
+from feeding import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 
 from common.errors import BadInputError

@@ -52,6 +52,7 @@ def steps(run_dir: Path, name: str) -> list[int]:
     return [point.step for point in EventAccumulator(str(run_folder(run_dir))).Reload().Scalars(name)]
 
 
+@pytest.mark.slow
 def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_restart(tmp_path: Path) -> None:
     config = make_config(validation={"events": 80, "every": 2})
     run_steps(tmp_path, config, 5)
@@ -71,6 +72,7 @@ def test_the_panel_is_on_tensorboard_and_goes_on_with_the_same_block_after_a_res
     assert "hist/generated/log10_bundle_energy" in events.Tags()["histograms"]
 
 
+@pytest.mark.slow
 def test_the_block_may_come_from_files_of_its_own(tmp_path: Path) -> None:
     path = write_events(tmp_path / "held-out.parquet", make_events([number % 4 for number in range(60)]))
     config = make_config(validation={"events": 40, "every": 1, "input": [str(path)]})

@@ -130,6 +130,7 @@ def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
     return m.Layout(events, 3 * events, min(events, 5)), m.Tally(rows, outliers, empty, quarantined)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), rows=st.integers(1, 40), skipped=st.booleans())
 def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_as(

@@ -25,6 +25,7 @@ def test_it_is_the_mean_of_the_last_values(size: int) -> None:
         assert float(window.mean()) == pytest.approx(expected, rel=1e-6, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_rounding_does_not_add_up_over_100_000_values_of_very_different_size() -> None:
     rng = np.random.default_rng(2)
     # Steps of 1e12 and back: a running sum that is never taken anew keeps the rounding error of the largest values.

@@ -76,6 +76,7 @@ def exported(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     return folder, result.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 @pytest.mark.parametrize(("num_events", "num_particles"), [(1, 0), (3, 0), (1, 1), (1, 900), (70, 2500)])
 def test_every_format_gives_the_muons_of_the_trained_model(
@@ -169,6 +170,7 @@ def test_typical_primaries_are_standardised_to_mean_0_and_spread_1() -> None:
         assert float(conditions_EC[:, column].std()) == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_model_that_learned_x_and_y_has_the_same_inputs(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "run", config_of(azimuth="learned"))
     run(run_dir, "-o", tmp_path / "model", "--format", "onnx")  # whose exporter would drop an input without effect
@@ -178,6 +180,7 @@ def test_a_model_that_learned_x_and_y_has_the_same_inputs(tmp_path: Path) -> Non
     torch.testing.assert_close(muons_P3, check.trained_muons(sampler, inputs), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_distribution_of_counts_is_exported_without_one(tmp_path: Path) -> None:
     result = run(make_run(tmp_path / "run", config_of(count_head="mse")), "-o", tmp_path / "model", "--format", "pt2")
     names = {path.name for path in (tmp_path / "model").iterdir()}
@@ -251,6 +254,7 @@ def test_a_report_that_is_named_must_be_one(run_dir: Path, tmp_path: Path) -> No
             run(run_dir, "-o", tmp_path / "model", "--report", tmp_path / name)
 
 
+@pytest.mark.slow
 def test_the_card_says_if_its_metrics_are_of_other_weights(run_dir: Path, tmp_path: Path) -> None:
     for step in (7, 9):
         report = {"step": step, "metrics": {"count_tv": {"value": 0.1, "error": None, "floor": 0.1}}}

@@ -68,6 +68,7 @@ def caught(report: MetricReport) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("floor_kind", ["same primaries", "disjoint showers"])
 def test_every_metric_is_told_with_its_error_and_its_floor(floor_kind: str) -> None:
     real = real_sample(5_000)
@@ -113,6 +114,7 @@ CAUGHT_BY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("generator", GENERATORS)
 def test_what_is_wrong_with_a_generator_is_caught_by_the_metrics_named_for_it(generator: str) -> None:
     report = evaluated(REAL, GENERATORS[generator], INDEPENDENT, pit(generator), WITH_CLASSIFIERS)
@@ -124,6 +126,7 @@ def test_what_is_wrong_with_a_generator_is_caught_by_the_metrics_named_for_it(ge
         assert not found & {"count_tv", "log10_energy_w1", "log10_radius_w1", "radius_m_w1", "x_m_w1", "count_pit_ks"}
 
 
+@pytest.mark.slow
 def test_deterministic_counts_at_one_primary_have_the_wrong_fano_factor() -> None:
     """Among all primaries, the spread of the means hides it."""
     primary_E4 = np.repeat(REAL.primary_E4[[np.argmin(np.abs(mean_counts(REAL) - 6.0))]], 2_000, axis=0)
@@ -136,6 +139,7 @@ def test_deterministic_counts_at_one_primary_have_the_wrong_fano_factor() -> Non
     assert caught(wrong) >= {"count_tv", "count_fano_ratio"}
 
 
+@pytest.mark.slow
 def test_differences_and_ratios_are_the_same_with_either_kind_of_floor() -> None:
     same = evaluated(REAL, GOOD, INDEPENDENT).metrics
     disjoint = evaluated(REAL, GOOD).metrics
@@ -146,6 +150,7 @@ def test_differences_and_ratios_are_the_same_with_either_kind_of_floor() -> None
     assert disjoint["log10_energy_w1"].floor > same["log10_energy_w1"].floor, "halves, with other primaries"
 
 
+@pytest.mark.slow
 def test_neither_the_order_of_events_nor_that_of_muons_matters() -> None:
     order = np.random.default_rng(1).permutation(len(REAL))
     shuffled = [repeated(one, order) for one in (REAL.bundles, GOOD, INDEPENDENT)]
@@ -166,6 +171,7 @@ def muons_in_another_order(bundles: BundleArrays) -> BundleArrays:
     return BundleArrays(bundles.counts_E, *(column[order] for column in columns))
 
 
+@pytest.mark.slow
 def test_an_event_of_weight_three_is_an_event_three_times() -> None:
     times_E = np.random.default_rng(2).integers(1, 4, len(REAL))
     order = np.repeat(np.arange(len(REAL)), times_E)
@@ -195,6 +201,7 @@ def test_the_error_is_the_spread_of_the_metric_over_samples() -> None:
     assert np.mean(errors) == pytest.approx(np.std(found), rel=0.4)
 
 
+@pytest.mark.slow
 def test_events_of_one_shower_make_the_errors_larger() -> None:
     alike = np.repeat(np.arange(500), 4)
     settings = EvaluationSettings(bootstraps=50, c2st=False)
@@ -208,6 +215,7 @@ def test_events_of_one_shower_make_the_errors_larger() -> None:
     assert errors[0] == pytest.approx(2 * errors[1], rel=0.5)
 
 
+@pytest.mark.slow
 def test_muons_that_are_not_finite_and_events_beyond_the_limit_are_told() -> None:
     settings = replace(VALUES_ONLY, floor_splits=1)
     bad = replace(GOOD, energy_gev_P=np.where(np.arange(len(GOOD.energy_gev_P)) < 7, np.nan, GOOD.energy_gev_P))
@@ -223,6 +231,7 @@ def test_muons_that_are_not_finite_and_events_beyond_the_limit_are_told() -> Non
     assert half.notes[0] == "2000 events of weight 0 were left out"
 
 
+@pytest.mark.slow
 def test_a_generator_without_muons_is_told_what_can_be_told() -> None:
     none = BundleArrays(np.zeros(len(REAL), np.int64), *[np.zeros(0)] * 3)
     report = evaluated(REAL, none, INDEPENDENT, settings=WITH_CLASSIFIERS)
@@ -233,6 +242,7 @@ def test_a_generator_without_muons_is_told_what_can_be_told() -> None:
     assert "log10_energy_w1" in report.notes[-1]
 
 
+@pytest.mark.slow
 def test_few_showers_with_muons_among_many_are_told_what_can_be_told() -> None:
     """Forty of two hundred: some parts of the sample, and most bootstraps of these, hold none of them."""
     shower_E = np.random.default_rng(0).permutation(np.repeat(np.arange(200), 20))
@@ -251,6 +261,7 @@ def test_few_showers_with_muons_among_many_are_told_what_can_be_told() -> None:
         assert "fpd" in report.notes[-1]
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_leaves_one_half_empty_is_no_error() -> None:
     four = replace(REAL, shower_E=np.arange(len(REAL)) % 4)
     report = evaluated(four, GOOD, settings=EvaluationSettings(bootstraps=50, c2st=False))
@@ -266,6 +277,7 @@ def test_lengths_that_differ_and_weights_below_zero_are_refused() -> None:
         evaluated(replace(REAL, shower_E=np.zeros(4_000, np.int64)), GOOD)
 
 
+@pytest.mark.slow
 def test_progress_goes_from_nothing_to_all() -> None:
     told: list[tuple[str, float]] = []
     settings = replace(WITH_CLASSIFIERS, c2st_epochs=1, bootstraps=1, floor_splits=1)

@@ -28,6 +28,7 @@ def test_a_picture_is_drawn_even_if_a_side_is_empty(
     assert num_colours(pixels) > 10
 
 
+@pytest.mark.slow
 def test_what_differs_looks_different_and_what_does_not_does_not() -> None:
     one = comparison({"log10_energy": (EDGES, SOME, SOME)}, "title")
     assert np.array_equal(one, comparison({"log10_energy": (EDGES, SOME, SOME)}, "title"))

@@ -66,11 +66,13 @@ CHANCE = 3 * np.sqrt(1 / 6 / 1_500)
 """Three standard deviations of the area of two samples of 1500 that are alike."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [set_test, summary_test])
 def test_real_events_drawn_again_are_not_told_apart(test: Callable[..., object]) -> None:
     assert asked(test, REAL, AGAIN) == pytest.approx(0.5, abs=CHANCE)
 
 
+@pytest.mark.slow
 def test_only_the_classifier_of_raw_sets_sees_muons_on_one_side_of_the_axis() -> None:
     one_side = BundleArrays(AGAIN.counts_E, AGAIN.energy_gev_P, AGAIN.x_m_P, np.abs(AGAIN.y_m_P))
     assert asked(set_test, REAL, one_side) > 0.6
@@ -86,6 +88,7 @@ def test_a_classifier_is_asked_about_showers_that_it_was_not_trained_on() -> Non
     assert np.isin(trained.test_a_E.reshape(750, 4).sum(1), [0, 4]).all()
 
 
+@pytest.mark.slow
 def test_training_is_the_same_each_time_and_leaves_random_numbers_alone() -> None:
     state = torch.random.get_rng_state()
     first = asked(set_test, REAL, AGAIN)

@@ -33,6 +33,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_panel_tells_distances_and_held_out_losses_and_changes_nothing() -> None:
     task = make_flow()
     block = split(toy_batch(300, seed=5), [200, 100])

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "benchmarks"))
 from reference_step import ReferenceStep
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
 def test_the_shipped_step_gives_the_result_of_the_plain_one(azimuth: str, weight: float) -> None:

@@ -60,6 +60,7 @@ def evaluated(task: WganTask, block: Batch) -> Evaluation:
     return found
 
 
+@pytest.mark.slow
 def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: Batch) -> None:
     found = evaluated(trained(2), block)
     expected = {f"panel/{name}{suffix}" for name in METRICS for suffix in ("", "_floor")}
@@ -80,6 +81,7 @@ def test_it_tells_every_distance_with_its_floor_histograms_and_a_picture(block: 
     assert len(np.unique(found.images[FIGURE].reshape(-1, 3), axis=0)) > 10, "something is drawn"
 
 
+@pytest.mark.slow
 def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     block: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_generator_that_answers_with_the_events_themselves_is_at_the_floor(
     assert wrong.scalars["panel/score"] > 2 * perfect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spectral_norm", [False, True])
 def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch, spectral_norm: bool) -> None:
     network = SMALL_WGAN.model_copy(update={"spectral_norm": spectral_norm, "layer_norm": not spectral_norm})
@@ -124,6 +127,7 @@ def test_training_is_the_same_to_the_bit_with_the_panel_and_without(block: Batch
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_the_same_model_is_found_to_be_the_same_at_any_time(block: Batch) -> None:
     task = trained(2)
     first = evaluated(task, block).scalars
@@ -135,6 +139,7 @@ def test_there_is_nothing_to_evaluate_before_the_first_muons(block: Batch) -> No
     assert WganPanel(make_wgan(), seed=0).evaluate(block) is None
 
 
+@pytest.mark.slow
 def test_events_of_one_shower_are_in_one_half() -> None:
     (part,) = toy_batch(300, seed=5).microbatches
     ids = torch.arange(300, dtype=torch.int64).div(100, rounding_mode="floor").unsqueeze(1).expand(300, 2)
@@ -178,6 +183,7 @@ def test_a_count_head_that_has_diverged_costs_the_panel_and_not_the_memory(
     assert "no panel: more than" in caplog.text
 
 
+@pytest.mark.slow
 def test_muons_that_are_not_finite_are_told(block: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     task = trained(1)
 

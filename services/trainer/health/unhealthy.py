@@ -1,0 +1,22 @@
+"""Errors after which training goes back to a good checkpoint (services/trainer/checkpoints/rollback.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from services.trainer.health.health import Verdict
+    from services.trainer.health.recent_steps import TakenStep
+
+
+class Unhealthy(Exception):
+    """Training can't go on from here."""
+
+    def __init__(self, reason: str, faults: tuple[tuple[TakenStep, Verdict], ...] = ()) -> None:
+        super().__init__(reason)
+        self.faults = faults
+        """The critical steps."""
+
+
+class NotFinite(Unhealthy):
+    """Weights that are not finite are not written."""

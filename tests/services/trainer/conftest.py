@@ -1,0 +1,60 @@
+"""Fixtures of the tests of feed and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from delayed_copier import DelayedCopier
+from feeding import CONFIG, STREAM, BatchFeed, Fetcher
+
+from common.config import StreamConfig
+from services.trainer.stream.copier import copiers_for
+from services.trainer.stream.microbatch_copy import Copiers
+from workloads.muons.columns import MUONS
+
+
+@pytest.fixture
+def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
+    started: list[Fetcher] = []
+
+    def start(**options: object) -> Fetcher:
+        started.append(Fetcher(tmp_path, **options))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield start
+    for fetcher in started:
+        fetcher.close()
+
+
+@pytest.fixture(params=["on the CPU", "late, two batches ahead"])
+def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], BatchFeed]]:
+    feeds: list[BatchFeed] = []
+    copiers = copiers_for(torch.device("cpu"))
+    if request.param != "on the CPU":
+        copiers = Copiers(lambda arena: DelayedCopier(arena, torch.device("cpu")))
+
+    def make(
+        stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1
+    ) -> BatchFeed:
+        feeds.append(
+            BatchFeed(
+                tmp_path,
+                MUONS,
+                stream,
+                CONFIG,
+                copiers=copiers,
+                prefetch_units=2,
+                audit=True,
+                stopped=stopped,
+                rank=rank,
+                ranks=ranks,
+            )
+        )
+        return feeds[-1]
+
+    yield make
+    for feed in feeds:
+        feed.close()

@@ -1,0 +1,177 @@
+"""A fetcher for tests of feed and loops: real transport and dispatcher; units are filled in place of a decoder."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Generator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from common import messages as m
+from common.arena import Arena
+from common.config import StreamConfig, TransportConfig
+from common.ragged import SlotHeader, content_digest, slot_bytes_needed, unit_arrays, write_header
+from common.transport import Lost, Received, ServerTransport
+from services.decoder.microbatch import microbatch_bounds
+from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
+from services.trainer.stream.feed import FedBatch, Feed
+from services.trainer.stream.position import StreamPosition
+from workloads.muons.columns import MUONS
+
+PLAN = "ab" * 16
+STREAM = StreamConfig(batch_events=4, max_particles=6, slots=2, slot_mib=0.02)
+CONFIG = TransportConfig(connect_timeout_s=20)
+EVENTS = (10, 0, 7, 9, 1, 12)
+"""Events of units 0, 1, …; event e of unit k has e % 3 particles."""
+
+
+def unit(k: int) -> m.Unit:
+    part = m.Part(k, "f", 0, 0, EVENTS[k], 99, 0) if EVENTS[k] else None
+    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=(part,) if part else ())
+
+
+class Fetcher:
+    """Dispatcher, transport and one imagined decoder in a thread.
+
+    `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
+    unit's header; `damaged`: units of which the last three events can't be read.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        plan: str = PLAN,
+        skip: tuple[int, ...] = (),
+        wrong_headers: dict[int, int] | None = None,
+        damaged: tuple[int, ...] = (),
+        stream: StreamConfig = STREAM,
+        decodes: bool = True,
+    ):
+        self._decodes = decodes
+        self.arena = Arena.create(stream.slots, stream.slot_bytes)
+        self.dispatcher = Dispatcher(
+            slots=stream.slots,
+            plan_hash=plan,
+            max_unit_deaths=1 if wrong_headers is None else 3,
+            stall_timeout_s=1000,
+            lanes=stream.lanes,
+        )
+        self._stream = stream
+        self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
+        self.finished = threading.Event()
+        self.evicted: list[int] = []
+        self.committed = threading.Event()
+        self.ask_for_commit = False
+        self._plan = plan
+        self._skip = skip
+        self._wrong_headers = Counter(wrong_headers)
+        self._damaged = damaged
+        self.rejected: list[m.Reject] = []
+        self.attached: list[m.Attach] = []
+        self._leases: deque[m.Lease] = deque()
+        self._stopped = False
+        self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._stopped:
+            for event in self.transport.poll(0.01):
+                match event:
+                    case Received(peer, message):
+                        if isinstance(message, m.Reject):
+                            self.rejected.append(message)
+                        if isinstance(message, m.Attach):
+                            self.attached.append(message)
+                        for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
+                            if not self.transport.is_connected(former):
+                                self._act(self.dispatcher.lose(former))  # as the service: its end may come later
+                        self._act(self.dispatcher.handle(peer, message, 0.0))
+                    case Lost(peer):
+                        self._act(self.dispatcher.lose(peer))
+            while self._leases and self._decodes:
+                self._decode(self._leases.popleft())
+            if self.ask_for_commit and self.dispatcher.trainers:
+                self.ask_for_commit = False
+                self.transport.send(self.dispatcher.trainers[0], m.CommitRequest())
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Send("decoder", m.Lease() as lease):
+                    self._leases.append(lease)
+                case Send(peer, message):
+                    self.transport.send(peer, message)
+                case Replan(cursor):
+                    units = [unit(k) for k in range(cursor.block_first_unit, len(EVENTS))]
+                    self._act(self.dispatcher.add_units(units))
+                    self._act(self.dispatcher.end_plan())
+                case Evict(before_block):
+                    self.evicted.append(before_block)
+                    self.committed.set()
+                case EndRun():
+                    self.finished.set()
+
+    def _decode(self, lease: m.Lease) -> None:
+        k = lease.unit.k
+        if k in self._skip:
+            self._act(self.dispatcher.handle("decoder", m.Failed(k, lease.lease, "poison"), 0.0))
+            return
+        num_events = EVENTS[k] - 3 * (k in self._damaged)
+        counts = np.arange(num_events) % 3
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        bounds = microbatch_bounds(offsets, self._stream.lane_batch_events, self._stream.max_particles)
+        layout = m.Layout(num_events, int(offsets[-1]), len(bounds) - 1)
+        assert slot_bytes_needed(MUONS, layout) <= STREAM.slot_bytes
+        slot = self.arena.slot(lease.slot)
+        slot[:] = 0xEE  # whoever still reads a former unit here sees rubbish
+        arrays = unit_arrays(slot, MUONS, layout)
+        arrays.offsets[:] = offsets
+        arrays.microbatch_bounds[:] = bounds
+        arrays.event_columns["source_row"][:, 0] = 100 * k + np.arange(num_events)
+        arrays.particle_columns["muons"][:, 0] = np.repeat(100 * k + np.arange(num_events), counts)
+        is_wrong = self._wrong_headers[k] > 0
+        self._wrong_headers[k] -= is_wrong
+        write_header(slot, SlotHeader(self._plan, k + is_wrong, lease.lease, layout))
+        tally = m.Tally(rows_read=EVENTS[k], quarantined=EVENTS[k] - num_events)
+        done = m.Done(k, lease.lease, layout, tally, content_digest(arrays))
+        self._act(self.dispatcher.handle("decoder", done, 0.0))
+
+    def close(self) -> None:
+        if not self._stopped:
+            self._stopped = True
+            self._thread.join(timeout=20)
+            self.transport.close()
+            self.arena.close()
+            self.dispatcher.validate()
+
+
+def rows(fed: FedBatch) -> list[int]:
+    """The events of a batch, after a look at their particles."""
+    found: list[int] = []
+    for microbatch in fed.batch.microbatches:
+        numbers = microbatch.event_columns["source_row"][:, 0].tolist()
+        counts = microbatch.offsets_E1.diff()
+        assert counts.tolist() == [number % 100 % 3 for number in numbers]
+        energies = torch.repeat_interleave(torch.tensor(numbers), counts).float()
+        assert torch.equal(microbatch.particle_columns["muons"][:, 0], energies)
+        assert microbatch.num_particles <= STREAM.max_particles
+        found += numbers
+    return found
+
+
+ALL_ROWS = [100 * k + e for k, events in enumerate(EVENTS) for e in range(events)]
+
+
+class BatchFeed(Feed):
+    """A feed for those who only want its batches."""
+
+    def batches(self, position: StreamPosition) -> Generator[FedBatch]:
+        """The stream without its waits."""
+        with closing(self.stream(position)) as stream:
+            yield from (fed for fed in stream if fed is not None)
