@@ -23,7 +23,6 @@ SHARED_NAMES_FOR_NOW: frozenset[str] = frozenset(
         "Networks",
         "Part",
         "Progress",
-        "Workload",
     }
 )
 """The same of names that several public classes have."""
