@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
@@ -149,11 +150,8 @@ def load_config(
 
 def store_config(run_dir: Path, config: Config) -> None:
     """Write the resolved tree into the run directory, so that any service can be started from it alone."""
-    path = run_dir / CONFIG_FILE
-    part = path.with_suffix(".part")
-    part.touch(mode=0o600)  # an input may be a URL with a secret in it
-    part.write_text(config.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    # For the owner only: an input may be a URL with a secret in it.
+    replace_file(run_dir / CONFIG_FILE, config.model_dump_json(indent=2) + "\n", durable=True, mode=OWNER_ONLY)
 
 
 _TABLES = ("source.fields",)

@@ -16,7 +16,7 @@ NEW_PLAN_REMEDY = (
 )
 
 
-class Progress:
+class TrainingProgress:
     """Mutable: the loop moves it on, a checkpoint holds it."""
 
     def __init__(self, plan_hash: str, *, lanes: int = 1) -> None:

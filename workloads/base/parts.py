@@ -17,18 +17,18 @@ CPU_CHUNK_PARTICLES = 2048
 """Particles of a part on a CPU, if not configured: it stays in the cache."""
 
 
-class Part(Protocol):
+class BatchPart(Protocol):
     """Some events of a batch, as a network is given them."""
 
     @property
     def num_particles(self) -> int:
         """Particles of all its events."""
 
-    def halves(self) -> Sequence[Part]:
+    def halves(self) -> Sequence[BatchPart]:
         """Two parts with about half of the particles each; itself alone if it can't be divided."""
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 
