@@ -148,7 +148,7 @@ class _File:
 
     @classmethod
     def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
-        """Open a file. Raises BadInputError if it lacks the workload's columns: it may have been replaced after planning."""
+        """Open a file. Raises BadInputError if it lacks the workload's columns: it may have been replaced since."""
         with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
             # An unreadable page of a mapping is a SIGBUS. Copies in the cache are changed by this run only.
             file = pq.ParquetFile(
