@@ -31,6 +31,7 @@ PURE = (
     "common/schema.py",
     "common/secret_variables.py",
     "common/streams.py",
+    "common/unit_arrays.py",
     "common/transport/endpoint.py",
     "common/transport/events.py",
     "common/transport/wire.py",

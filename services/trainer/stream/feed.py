@@ -19,9 +19,10 @@ from typing import Any
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
+from common.ragged import SlotHeader, SlotMismatch, check_header, slot_bytes_needed, unit_arrays
 from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from common.unit_arrays import UnitArrays
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.atomic_file import replacing
 from common.errors import BadInputError
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
 from services.trainer.stream.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch
