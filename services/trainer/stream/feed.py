@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
@@ -45,15 +46,6 @@ class _BeginPlan(Exception):
 
 class _Rejected(Exception):
     """A slot does not hold what was delivered; the dispatcher has been told."""
-
-
-@dataclass(frozen=True)
-class FedBatch:
-    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
-
-    batch: Batch
-    position: StreamPosition
-    audit_lines: tuple[str, ...]
 
 
 class Feed:
