@@ -22,6 +22,7 @@ from common.redact import without_secrets
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
+from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
 from services.config.trainer import NO_MODEL, TrainerConfig
@@ -126,7 +127,7 @@ def load_config(
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
     if toml is not None:
         settings = _read_toml(toml)
-        for key in _leaves(settings):
+        for key, _ in leaves(settings):
             if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation says what is wrong
                 _known_key(key, str(toml))
         _merge(tree, settings)
@@ -164,14 +165,6 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from known_keys(kind, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name
 
