@@ -1,4 +1,4 @@
-"""Brings back the newest checkpoint and the TensorBoard files of a run whose own are gone."""
+"""Restore of the newest checkpoint and the TensorBoard files of a run whose own are gone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def restore_if_gone(run_dir: Path, config: Config) -> str:
-    """What was brought back, for people; empty if there was no need. Before a run's trainer starts.
+    """Message on the restored files; empty if none was needed. To be called before a run's trainer starts.
 
-    Raises BadInputError if the destination can't be asked: to begin anew would lose what is there.
+    Raises BadInputError if the destination can't be read: a new start would lose the copies there.
     """
     here = (run_dir / "checkpoints").glob("step-*")
     if not config.outputs.destination or any(path.suffix in (".pt", ".json") for path in here):
@@ -43,15 +43,15 @@ def _bring(run_dir: Path, destination: Destination, manifest: Manifest) -> None:
     for name in (name for name in manifest.files if name.startswith("tensorboard/")):
         try:
             _bring_one(run_dir, destination, name, manifest.files[name])
-        except BadInputError as error:  # it grew, and whoever copied it was killed before it was told
+        except BadInputError as error:  # it grew, and its copier was killed before it updated the manifest
             logger.warning("%s did not come back: %s", name, error)
-    # The checkpoint last: with it, all is there.
+    # The checkpoint last: its presence means that all files are restored.
     _bring_one(run_dir, destination, manifest.checkpoints[0], manifest.files[manifest.checkpoints[0]])
     keep_run_id(run_dir, manifest.run_id)
 
 
 def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputFile) -> None:
-    """Raises BadInputError if what comes back is not what was copied."""
+    """Restore one file. Raises BadInputError if it differs from the file that was copied."""
     target = run_dir / name
     if target.exists():
         return
