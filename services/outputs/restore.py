@@ -31,7 +31,7 @@ def restore_if_gone(run_dir: Path, config: Config) -> str:
         _bring(run_dir, destination, manifest)
     except (IcestreamError, OSError) as error:
         raise BadInputError(
-            f"{config.outputs.destination}: there is no checkpoint in {run_dir}, and those copied there can't be had: "
+            f"{config.outputs.destination}: there is no checkpoint in {run_dir}, and the copies there can't be read: "
             f"{error}; try again later, or use --fresh to start from nothing"
         ) from None
     finally:
@@ -60,7 +60,7 @@ def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputF
     try:
         destination.get(name, file, part)
         if Digests().of(part) != file:
-            raise BadInputError(f"{name}: what came back is not what was copied")
+            raise BadInputError(f"{name}: the restored file differs from the copied one")
         part.chmod(0o600)
         part.replace(target)
     finally:

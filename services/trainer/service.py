@@ -267,7 +267,7 @@ def _train(
     telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
-        logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
+        logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
     try:
         telemetry.status("starting", state, feed.waits, force=True)

@@ -71,7 +71,7 @@ class StreamLoop(ABC):
 
     @abstractmethod
     def step_done(self, batch: Batch) -> None:
-        """Called at the end of a step, commits included."""
+        """Hook at the end of a step, after its commits."""
 
     def go_back(self, unhealthy: Unhealthy) -> None:
         """Roll the progress back to a good checkpoint."""

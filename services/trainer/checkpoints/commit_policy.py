@@ -29,9 +29,9 @@ class Write(Enum):
     NONE = auto()
     RUNNING = auto()
     ENDED = auto()
-    """On disk, or failed with an error that ends the process."""
+    """Checkpoint on disk, or a failure that ends the process."""
     REFUSED = auto()
-    """Its weights are not finite: all ranks have to learn of it between the same two steps."""
+    """Weights not finite: all ranks have to learn of it between the same two steps."""
 
 
 class Act(Enum):

@@ -275,7 +275,7 @@ def _pause(whom: str, deadline_s: float, timeout_s: float, told_s: float, stoppe
     if stopped():
         raise StopRequested
     if now_s > deadline_s:
-        raise BadInputError(f"{whom} didn't come for {timeout_s:g} s (trainer.ranks_timeout_s); start all ranks")
+        raise BadInputError(f"{whom} did not connect for {timeout_s:g} s (trainer.ranks_timeout_s); start all ranks")
     if now_s - told_s > _TELL_S:
         told_s = now_s
         logger.info("waiting for %s", whom)

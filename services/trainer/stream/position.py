@@ -213,8 +213,8 @@ class StreamPosition(BaseModel):
     def _change(self, unit: DeliveredUnit) -> str:
         trained = self.lane_of(unit).open_unit_events
         return (
-            f"unit {unit.k} came back with other events than those it was begun with: {trained} of them were trained, "
-            f"{self._fates(unit)[2]} are quarantined, and training goes on behind it"
+            f"unit {unit.k} has changed since it was begun: {trained} of its events were trained, "
+            f"{self._fates(unit)[2]} are quarantined, and training continues after it"
         )
 
     def _with_lane(self, unit: DeliveredUnit, lane: LanePosition) -> tuple[LanePosition, ...]:
