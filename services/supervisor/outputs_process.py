@@ -98,7 +98,7 @@ class OutputsProcess:
 
     def _last_line(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("Error: ") if lines else "it printed no reason"
 
 
 def outputs_command(run_dir: Path, *, take_over: bool) -> list[str]:

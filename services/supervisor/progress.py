@@ -43,7 +43,7 @@ _STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
 
 @dataclass(frozen=True)
 class HopRow:
-    """One hop over the last seconds; all in percent."""
+    """Row of one hop over the last seconds; all in percent."""
 
     name: str
     put: float

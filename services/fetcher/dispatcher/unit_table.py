@@ -62,7 +62,7 @@ class UnitTable:
         """Continue the plan. Raises ValueError unless the units follow the last one."""
         for unit in units:
             if unit.k != self.next_k or self.ended:
-                raise ValueError(f"unit {unit.k} doesn't follow the plan, which goes on with {self.next_k}")
+                raise ValueError(f"unit {unit.k} doesn't follow the plan, which continues with {self.next_k}")
             self.planned[unit.k] = unit
             self.next_k += 1
 

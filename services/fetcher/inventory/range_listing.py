@@ -51,7 +51,7 @@ class RangeListing:
         inventory = self._inventory
         if inventory.complete:
             if not inventory.num_files:
-                raise BadInputError("no range holds a file: look at --ranges and -i, and at `icestream ranges`")
+                raise BadInputError("no range holds a file: check --ranges and -i, and `icestream ranges`")
         elif (
             not self._lister.busy
             and now_s >= self._next_try_s

@@ -38,7 +38,7 @@ class StageAhead:
         self.next_to_plan = 0
         """First block that take_block() has not returned."""
         self.out_of_budget = False
-        """True if the next block was not begun because the files behind it fill the budget."""
+        """True if the next block was not begun because the files of earlier blocks fill the budget."""
         self._sizes_bytes = sizes_bytes
         self._budget_bytes = budget_bytes
         self._blocks_ahead = blocks_ahead

@@ -10,7 +10,7 @@ from workloads.base.batch import Batch
 
 @dataclass(frozen=True)
 class FedBatch:
-    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
+    """Batch on the device, and the stream's position once all ranks have trained it."""
 
     batch: Batch
     position: StreamPosition
