@@ -1,1 +1,1 @@
-"""`icestream convert`: files of any layout to the fastest one."""
+"""Command `icestream convert`: files of any layout to the fastest one."""

@@ -1,1 +1,1 @@
-"""`icestream inspect`: contents of a file, and settings to use it."""
+"""Command `icestream inspect`: content of a file, and settings to use it."""

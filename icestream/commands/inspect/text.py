@@ -1,4 +1,4 @@
-"""A description for people."""
+"""Text of a file's description, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 4000
 
 
 def lines(found: Description) -> list[str]:
-    """Some printable lines, of which the first names the file: names of columns may hold anything."""
+    """Printable lines, of which the first names the file: names of columns may contain any character."""
     return [printable(line, _LONGEST) for line in _lines(found)]
 
 

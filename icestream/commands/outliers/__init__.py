@@ -1,1 +1,1 @@
-"""`icestream outliers`: outlier files of a run, merged."""
+"""Command `icestream outliers`: merge of a run's outlier files."""

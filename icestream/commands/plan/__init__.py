@@ -1,1 +1,1 @@
-"""`icestream plan`: a run without running it."""
+"""Command `icestream plan`: preview of a run."""

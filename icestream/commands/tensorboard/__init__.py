@@ -1,1 +1,1 @@
-"""`icestream tensorboard`: event files of many runs, merged."""
+"""Command `icestream tensorboard`: merge of event files of many runs."""
