@@ -206,7 +206,7 @@ def write_status(run_dir: Path, name: str, status: Status) -> None:
             part.write_text(status.model_dump_json())
             part.replace(path)
         except OSError as error:
-            _not_written.log("%s: can't be written (%s); it shows what was", path, error.strerror)
+            _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
         with contextlib.suppress(OSError):
             _reserve.append(os.open(os.devnull, os.O_RDONLY))
 

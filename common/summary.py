@@ -72,7 +72,7 @@ def build_summary(
     restarts: Mapping[str, int] | None = None,
     error: str | None = None,
 ) -> Summary:
-    """Summary of a run whose trainer reported ``status`` last (None: it never did, so all counts are 0).
+    """Summary of a run with the last ``status`` of its trainer (None: no status, so all counts are 0).
 
     Counts that do not add up make the run a failed one, whatever the ``exit_status``.
     """

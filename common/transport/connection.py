@@ -15,7 +15,7 @@ from common.transport.tcp import set_heartbeat
 
 _RECONNECT_MS = 60_000  # -1, never, was observed to hang the context's end; an end is noticed long before
 _ENDS = {
-    zmq.EVENT_CONNECT_RETRIED: "nobody listens there",
+    zmq.EVENT_CONNECT_RETRIED: "no process listens there",
     zmq.EVENT_DISCONNECTED: "the connection ended",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: is server.key that of this fetcher?",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: what listens there is no fetcher with keys",

@@ -10,7 +10,7 @@ _HEARTBEATS = 4
 
 
 def set_heartbeat(socket: zmq.Socket[bytes], timeout_s: float) -> float:
-    """End a connection whose other side is silent for ``timeout_s``; returns the seconds between two heartbeats."""
+    """Let ZeroMQ end a connection after ``timeout_s`` of silence; returns the seconds between two heartbeats."""
     timeout_ms = max(_HEARTBEATS, int(timeout_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_IVL, timeout_ms // _HEARTBEATS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)

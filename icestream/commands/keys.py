@@ -34,7 +34,7 @@ def keys(folder: Path, clients: tuple[str, ...]) -> None:
     for name in clients:
         bundle = make_client_keys(folder, name)
         click.echo(
-            f"{bundle}: copy this folder to the trainer's machine, by a way that nobody else can read, delete it here, "
+            f"{bundle}: copy this folder to the trainer's machine, over a private channel, delete it here, "
             f"and start the trainer there with --connect tcp://HOST:PORT --keys {bundle.name}"
         )
         click.echo(f"{folder / 'clients' / name}.key: lets that trainer in; delete it to lock it out")

@@ -105,7 +105,7 @@ async def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: Tok
         else:
             suffice = suffice and not source.not_covered()
     if found:
-        click.echo("suffices    yes, as far as it tells" if suffice else "suffices    no: `icestream token` gets one")
+        click.echo("suffices    yes, as far as known" if suffice else "suffices    no: `icestream token` gets one")
     return suffice
 
 

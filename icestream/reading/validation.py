@@ -47,7 +47,7 @@ def read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
             if not missing:
                 break
     if missing == wanted:
-        raise BadInputError(f"trainer.validation.input = {list(config.trainer.validation.input)}: no event to look at")
+        raise BadInputError(f"trainer.validation.input = {list(config.trainer.validation.input)}: no usable event")
     return joined(taken, stream)
 
 

@@ -1,1 +1,1 @@
-"""Command `icestream convert`: files of any layout to the fastest one."""
+"""`icestream convert`: files of any layout to the fastest one."""

@@ -111,5 +111,5 @@ def _line(converted: Converted) -> str:
     if converted.null_events:
         parts.append(f"{converted.null_events:,} null events left out")
     if converted.dropped:
-        parts.append(f"{converted.dropped:,} that were none dropped")
+        parts.append(f"{converted.dropped:,} fillers and nulls dropped")
     return f"{', '.join(parts)}; {converted.bytes_in:,} -> {converted.bytes_out:,} bytes"

@@ -10,7 +10,7 @@ _MOST_KEPT = 1 << 18
 
 
 class Spread:
-    """Distribution of numbers: exact minimum and maximum; quantiles of up to 262,144 numbers, beyond of an even sample."""
+    """Distribution of numbers: exact minimum and maximum, quantiles of up to 262,144 numbers or else an even sample."""
 
     def __init__(self) -> None:
         self.num = 0

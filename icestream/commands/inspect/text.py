@@ -36,7 +36,7 @@ def _lines(found: Description) -> list[str]:
         text.append(f"  {found.events:,} events, {found.empty:,} of them empty ({share:.1%})")
         text.append(
             f"  {found.particles:,} particles"
-            + (f", {found.dropped:,} that are none dropped" if found.dropped else "")
+            + (f", {found.dropped:,} fillers and nulls dropped" if found.dropped else "")
             + f" (the footer says {exact}{found.particles_bound:,})"
         )
     nulls = {name: number for name, number in found.nulls.items() if number}

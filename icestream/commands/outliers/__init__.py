@@ -1,1 +1,1 @@
-"""Command `icestream outliers`: merge of a run's outlier files."""
+"""`icestream outliers`: merge of a run's outlier files."""

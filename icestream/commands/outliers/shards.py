@@ -32,7 +32,7 @@ def scan(folder: Path) -> tuple[list[UnitFile], list[Shard]]:
     shards = [_read_shard(path) for path in paths if _SHARD.fullmatch(path.name)]
     known = newest_shards(shards)
     files = []
-    with SlowProgress("files looked at", len(paths)) as progress:
+    with SlowProgress("files scanned", len(paths)) as progress:
         for path in paths:
             if match := _UNIT.fullmatch(path.name):
                 unit = UnitName(int(match[1]), match[2] or "")

@@ -1,1 +1,1 @@
-"""Command `icestream plan`: preview of a run."""
+"""`icestream plan`: preview of a run."""

@@ -1,1 +1,1 @@
-"""Command `icestream tensorboard`: merge of event files of many runs."""
+"""`icestream tensorboard`: merge of event files of many runs."""
