@@ -1,1 +1,1 @@
-"""Modules shared by all services and workloads: units, slots, plan, messages, files (numpy, no torch)."""
+"""Shared modules: units, slots, plan, messages, files (numpy, no torch)."""

@@ -33,7 +33,7 @@ class OwnFaults:
               not mounted now
     path      (a loop of links, a file among its folders, …) its own fault
     refused   its own fault if that lasts while another file can be opened: the one read last of that file system, or
-              one in its folder. Else permissions of the whole place have changed (an expired ticket, say)
+              one in its folder. Else permissions of the whole place have changed (for example an expired ticket)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -21,7 +21,8 @@ _PROSE = (
     r"(?!(?:tokens?|authentication|authori[sz]ation|None)(?=[.,;:)\"']*(?:\s|$)))"
     r"(?!(?:error|realm|scope)(?:_\w+)?=[\"'])"
 )
-"""Not `the bearer token has expired`, not `Bearer error="invalid_token"`; but `Bearer token.x` is a token."""
+"""Prose that must stay: `the bearer token has expired`, `Bearer error="invalid_token"`; but `Bearer token.x` is a
+token."""
 _BEARER = re.compile(rf"\b(Bearer{_SPACE}[\"']?){_PROSE}{_VALUE}", re.IGNORECASE)
 _AUTHORIZATION = re.compile(
     rf"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*{_QUOTE}(?:(?:Basic|Bearer|Digest|Negotiate|Token){_SPACE})?){_VALUE}",

@@ -39,7 +39,7 @@ class SourceColumn:
     """Column of a source file, and the column of the unit that it fills.
 
     It has one value per event or, with one list around them, per particle, like ``into``. Types are those of
-    ``into``: bool from bool, integers from integers of any width whose values fit, floats from floats, which are
+    ``into``: bool from bool, integers from integers of any width if the values fit, floats from floats, which are
     rounded.
     """
 

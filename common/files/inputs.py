@@ -180,5 +180,5 @@ def _size_bytes(url: str, info: dict[str, Any]) -> int:
     """Size of a remote file, checked: fsspec's clients pass on the server's value unchecked."""
     size_bytes = number(str(info.get("size")))
     if size_bytes is None:
-        raise BadInputError(f"{url}: the server doesn't tell the size of {info['name']}, which the plan needs")
+        raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
     return size_bytes

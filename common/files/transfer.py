@@ -35,7 +35,7 @@ class WrongSizeError(TransientError):
 def fetch(source: SourceFile, path: Path) -> None:
     """Write the file at ``path``, always from its beginning; nothing is left there if that fails.
 
-    Raises BadInputError if it does not exist or has another size than the inventory says, TransientError if the
+    Raises BadInputError if it does not exist or has another size than in the inventory, TransientError if the
     remote side failed each time, OSError (ENOSPC) if the disk is full.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

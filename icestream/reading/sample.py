@@ -1,4 +1,4 @@
-"""A sample of the events of files of any kind that a run reads."""
+"""Sample of events from files of any kind that a run can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from workloads.base.front import FileEvents, FileSettings
 def sampled_events(
     schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
 ) -> Iterator[FileEvents]:
-    """See Front.read_events."""
+    """Sample of the files' events: see Front.read_events."""
     with Remotes(settings.access) as remotes:
         sources = expand(settings.inputs, remotes)
         seen = trained_on(sources, trained_inputs, remotes)

@@ -151,7 +151,7 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
 
 
 def _size_bytes(file: h5py.File, path: Path) -> int:
-    with hdf5_errors("its size can't be told", path):
+    with hdf5_errors("its size can't be determined", path):
         return os.fstat(file.id.get_vfd_handle()).st_size
 
 

@@ -87,7 +87,7 @@ def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) 
         if len(source.path) > 1:
             of_column = [leaf for leaf in leaves if leaf.startswith(f"{top}.")]
             if len(of_column) != _num_leaves(schema.field(top).type):
-                raise BadInputError(f"column {top!r} has parts that can't be told apart, or of an unknown type")
+                raise BadInputError(f"column {top!r} has parts that can't be distinguished, or of an unknown type")
             names[source.name] = of_column[_leaf_index(schema.field(top).type, source.path[1:])]
     return names
 

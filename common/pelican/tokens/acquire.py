@@ -41,7 +41,7 @@ async def who_grants(url: str, issuer: str, issuer_of: IssuerLookup | None) -> T
     generation = await issuer_of(url) if issuer_of is not None else None
     if generation is None:
         raise BadInputError(
-            f"{url}: nothing tells which issuer makes tokens for it; name one with --issuer https://…, or token.issuer"
+            f"{url}: no issuer of tokens for it is known; name one with --issuer https://…, or token.issuer"
         )
     return generation
 

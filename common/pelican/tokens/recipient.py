@@ -46,7 +46,7 @@ def why_not_here(claims: TokenClaims, federation: str, consent: Consent) -> str:
     if consent.federation and consent.federation.lower() != federation.lower():
         return f"it is for the federation {consent.federation}, not for {federation}"
     if claims.scopes is None and not consent.federation:
-        return f"it doesn't tell which issuer made it; {_say_so(federation)}"
+        return f"it names no issuer; {_say_so(federation)}"
     too_much = sorted(scope for scope in claims.scopes or () if scope.permission in _WRITES)
     if too_much and not consent.may_write:
         return (
