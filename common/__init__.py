@@ -1,1 +1,1 @@
-"""Modules that every room uses: units, slots, plan, messages, files (numpy, no torch)."""
+"""Modules shared by all services and workloads: units, slots, plan, messages, files (numpy, no torch)."""

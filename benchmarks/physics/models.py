@@ -23,7 +23,7 @@ from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Events
+from workloads.muons.models.wgan.networks import WganEvents
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.models.wgan.task import WganTask
 
@@ -144,7 +144,7 @@ def _penalty_per_muon(task: WganTask) -> None:
     """The present recipe's penalty: the i-th real with the i-th generated muon, in no order; a norm for each muon."""
     networks = task.networks
 
-    def penalty(part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
+    def penalty(part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         slope_PF = networks.critic.slope(between_PF, part.conditions_EC, part.segments)
         norm_P = (slope_PF.square().sum(1) + losses.NORM_FLOOR).sqrt()

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
@@ -21,6 +22,7 @@ from common.redact import without_secrets
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
+from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
 from services.config.trainer import NO_MODEL, TrainerConfig
@@ -125,7 +127,7 @@ def load_config(
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
     if toml is not None:
         settings = _read_toml(toml)
-        for key in _leaves(settings):
+        for key, _ in leaves(settings):
             if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation reports the error
                 _known_key(key, str(toml))
         _merge(tree, settings)
@@ -149,11 +151,8 @@ def load_config(
 
 def store_config(run_dir: Path, config: Config) -> None:
     """Write the resolved tree into the run directory, so that any service can be started from it alone."""
-    path = run_dir / CONFIG_FILE
-    part = path.with_suffix(".part")
-    part.touch(mode=0o600)  # an input may be a URL with a secret in it
-    part.write_text(config.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    # For the owner only: an input may be a URL with a secret in it.
+    replace_file(run_dir / CONFIG_FILE, config.model_dump_json(indent=2) + "\n", durable=True, mode=OWNER_ONLY)
 
 
 _TABLES = ("source.fields",)
@@ -166,14 +165,6 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from known_keys(kind, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield prefix + name
 

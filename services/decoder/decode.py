@@ -22,10 +22,11 @@ from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
 from common.redact import shown
 from common.schema import EventSchema
 from common.streams import Stream, generator
+from common.unit_arrays import UnitArrays
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import replacing
 from common.files.parquet.columns import is_list
 from common.messages import Unit
 from common.schema import EventSchema
@@ -47,11 +48,8 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSche
     columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
-    try:
+    with replacing(path, durable=False, part=part):
         pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:

@@ -50,7 +50,7 @@ from services.fetcher.monitor import Monitor
 from services.fetcher.planner import Planner
 
 if TYPE_CHECKING:
-    from common.pelican.listing import Progress
+    from common.pelican.listing import ListingProgress
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +303,7 @@ class FetcherService:
         for trainer in self._requests.due(time.monotonic(), self._dispatcher.trainers, at_work=at_work):
             self._transport.send(trainer, m.CommitRequest())
 
-    def _note_listed(self, progress: Progress) -> None:
+    def _note_listed(self, progress: ListingProgress) -> None:
         """Store the progress of a listing; called in another thread."""
         self._monitor.listed = f"{progress.directories} directories, {progress.files} files"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Protocol
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file, replacing
 from common.errors import BadInputError
 from common.pelican.errors import NotFoundError
 from common.pelican.threads import PelicanThread
@@ -48,6 +48,10 @@ def open_destination(config: Config, folder: Path) -> Destination:
     return FederationDestination(config, folder) if is_pelican(where) else FolderDestination(Path(where))
 
 
+def _part_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
 class FolderDestination:
     """Directory as a destination, on another disk for example."""
 
@@ -61,20 +65,16 @@ class FolderDestination:
             return None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        part = self._folder / f"{MANIFEST}.part"
-        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_text(manifest.model_dump_json(indent=1))
-        part.replace(self._folder / MANIFEST)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / MANIFEST
+        text = manifest.model_dump_json(indent=1)
+        replace_file(path, text, durable=True, mode=AS_UMASK_SAYS, part=_part_of(path))
 
     def put(self, name: str, path: Path) -> None:
         target = self._folder / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.with_name(f"{target.name}.part")
-        with path.open("rb") as source, part.open("wb") as copy:
-            shutil.copyfileobj(source, copy, 1 << 20)
-            copy.flush()
-            os.fsync(copy.fileno())
-        part.replace(target)
+        with replacing(target, durable=True, mode=AS_UMASK_SAYS, part=_part_of(target)) as part:
+            shutil.copyfile(path, part)
 
     def get(self, name: str, file: OutputFile, path: Path) -> None:
         del file

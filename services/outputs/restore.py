@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from common.atomic_file import replacing
 from common.errors import BadInputError, IcestreamError
 from services.config.root import Config
 from services.outputs.destinations import Destination, open_destination
@@ -56,12 +57,7 @@ def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputF
     if target.exists():
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    try:
+    with replacing(target, durable=True, part=target.with_name(f"{target.name}.part")) as part:
         destination.get(name, file, part)
         if Digests().of(part) != file:
             raise BadInputError(f"{name}: the restored file differs from the copied one")
-        part.chmod(0o600)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from common.atomic_file import replace_file
 from common.errors import BadInputError
 from services.outputs.destinations import Destination
 from services.outputs.digest import Digests
@@ -38,9 +39,7 @@ def run_id(run_dir: Path) -> str:
 
 def keep_run_id(run_dir: Path, value: str) -> None:
     """Store the name of the run in this directory."""
-    part = run_dir / f"{RUN_ID_FILE}.part"
-    part.write_text(json.dumps({"run_id": value}) + "\n")
-    part.replace(run_dir / RUN_ID_FILE)
+    replace_file(run_dir / RUN_ID_FILE, json.dumps({"run_id": value}) + "\n", durable=True)
 
 
 class Sync:

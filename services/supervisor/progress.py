@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.durations import duration
 from common.measurements import values
 from common.metrics import WINDOW_S
 from common.status import HOPS, FetcherStatus, StatusType, TrainerStatus, read_status
@@ -138,18 +139,6 @@ def bottleneck(fetcher: FetcherStatus) -> str:
     if fetcher.bottleneck == "decoders" and fetcher.decoders_wanted:
         remedy = "more are added as cores and local.max_decoders allow"
     return f"{fetcher.bottleneck} ({why}) - {remedy}"
-
-
-def duration(seconds: float) -> str:
-    """Readable duration: 12 s, 3 min 20 s, 2 h 05 min, 1 d 03 h."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
 
 
 def _trainer_rows(trainer: TrainerStatus | None) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ NEW_PLAN_REMEDY = (
 )
 
 
-class Progress:
+class TrainingProgress:
     """Progress of a training run. Mutable: the loop advances it, a checkpoint stores it."""
 
     def __init__(self, plan_hash: str, *, lanes: int = 1) -> None:

@@ -11,14 +11,14 @@ from torch import Tensor
 from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.trainer.health.health import HealthWatch
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.telemetry.window import WindowedMean
 from workloads.base.task import Task
 
 AVERAGED_STEPS = 500
 
 
-class TrainState(Progress):
+class TrainState(TrainingProgress):
     """State of training. Mutable: the loop advances it, a checkpoint stores it."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from common.transport import StopRequested
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import Unhealthy
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
@@ -25,7 +25,7 @@ class StreamLoop(ABC):
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         feed: Feed,
         commits: Commits,
         telemetry: Telemetry,

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.atomic_file import replace_file
+
 
 @dataclass(frozen=True)
 class Sum:
@@ -33,6 +35,4 @@ class Sum:
 
     def note(self, path: Path, new: Path) -> None:
         """Store the sum at ``path``, whole or not at all: first as ``new``."""
-        new.write_text(json.dumps(asdict(self)))
-        new.chmod(0o600)
-        new.replace(path)
+        replace_file(path, json.dumps(asdict(self)), durable=False, part=new)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
 from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder
 from workloads.base.checkpoint import BEST, CHECKPOINT_FOLDER, FORMAT, read_checkpoint
@@ -58,13 +59,12 @@ class Checkpoints(CheckpointFolder):
         return self._best_score
 
     def _link_best(self, path: Path) -> None:
-        part = self._folder / "best.part"
-        part.unlink(missing_ok=True)
-        try:
-            part.hardlink_to(path)
-        except OSError:  # a file system without hard links
-            shutil.copy2(path, part)
-        part.replace(self._folder / BEST)
+        with replacing(self._folder / BEST, durable=True) as part:
+            try:
+                part.unlink()
+                part.hardlink_to(path)
+            except OSError:  # a file system without hard links
+                shutil.copy2(path, part)
 
 
 class FollowedCheckpoints(Checkpoints):

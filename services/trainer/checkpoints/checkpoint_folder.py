@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
@@ -73,21 +74,15 @@ class CheckpointFolder(ABC):
         checkpoints are untouched then.
         """
         path = self._path(step)
-        part = path.with_suffix(".part")
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                self._write(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:
-            free_bytes = _free_bytes(self._folder)
-            part.unlink(missing_ok=True)
-            # torch's writer turns a full disk into a RuntimeError without an errno.
-            if isinstance(error, RuntimeError) and free_bytes < 1 << 20:
-                raise OSError(28, os.strerror(28), str(path)) from None
-            raise
-        part.replace(path)
-        _sync_folder(self._folder)
+        with replacing(path, durable=True) as part:
+            try:
+                with part.open("wb") as file:
+                    self._write(content, file)
+            except RuntimeError:
+                # torch's writer turns a full disk into a RuntimeError without an errno.
+                if _free_bytes(self._folder) < 1 << 20:
+                    raise OSError(28, os.strerror(28), str(path)) from None
+                raise
         newest_first = self._all()
         num_later = newest_first.index(path)
         for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
@@ -117,9 +112,3 @@ def other_model(step: int, model: str, asked: str) -> BadInputError:
 def _free_bytes(folder: Path) -> int:
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from services.trainer.checkpoints.commit_policy import Act, Mark, Moment, Write, decide
 from services.trainer.health.unhealthy import NotFinite
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
 
@@ -55,7 +55,9 @@ class _Saved:
 class Commits:
     """Commits of one trainer process; all calls come from the loop's thread."""
 
-    def __init__(self, progress: Progress, drafts: Drafts, feed: Feed, telemetry: Telemetry, every: int) -> None:
+    def __init__(
+        self, progress: TrainingProgress, drafts: Drafts, feed: Feed, telemetry: Telemetry, every: int
+    ) -> None:
         """``every``: steps between checkpoints."""
         self._progress = progress
         self._drafts = drafts

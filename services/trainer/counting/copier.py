@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from common.arena import Arena
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.trainer.stream.microbatch_copy import slice_microbatch
 from workloads.base.batch import Microbatch
 

@@ -10,7 +10,7 @@ from typing import Any
 from services.config.trainer import TrainerConfig
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.counting.checkpoint import PositionCheckpoints
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.speed.pace import Pace
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
@@ -27,7 +27,7 @@ class CountingLoop(StreamLoop):
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         feed: Feed,
         checkpoints: PositionCheckpoints,
         telemetry: Telemetry,
@@ -58,7 +58,7 @@ class PositionDrafts:
     """Source of snapshots of the position alone: see Drafts in commits.py."""
 
     def __init__(
-        self, progress: Progress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
+        self, progress: TrainingProgress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
     ) -> None:
         self._progress = progress
         self._checkpoints = checkpoints

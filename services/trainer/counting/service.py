@@ -16,7 +16,7 @@ from services.config.trainer import TrainerConfig
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
@@ -70,11 +70,13 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
         checkpoints.close()
 
 
-def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool) -> Progress:
+def _restored(
+    config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool
+) -> TrainingProgress:
     """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
-    progress = Progress(plan_hash, lanes=config.stream.lanes)
+    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes)
     latest = checkpoints.latest()
     if latest is None:
         logger.info("new run, plan %.12s, without a model", plan_hash)
@@ -98,7 +100,7 @@ def settings_without_use(trainer: TrainerConfig) -> list[str]:
 
 
 def _count(
-    run_dir: Path, config: Config, progress: Progress, feed: Feed, checkpoints: PositionCheckpoints
+    run_dir: Path, config: Config, progress: TrainingProgress, feed: Feed, checkpoints: PositionCheckpoints
 ) -> TrainerStatus:
     trainer = config.trainer
     for name in settings_without_use(trainer):

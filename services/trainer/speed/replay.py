@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from common.atomic_file import replace_file
 from workloads.base.batch import Batch
 from workloads.base.task import Task
 
@@ -107,10 +108,7 @@ def measure(
 
 def write_ceiling(run_dir: Path, ceiling: Ceiling) -> None:
     """Replace the run directory's ceiling, atomically."""
-    path = run_dir / CEILING_FILE
-    part = path.with_suffix(".part")
-    part.write_text(ceiling.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    replace_file(run_dir / CEILING_FILE, ceiling.model_dump_json(indent=2) + "\n", durable=False)
 
 
 def _ceiling(round_s: Sequence[float], batches: Sequence[Batch], device: torch.device) -> Ceiling:

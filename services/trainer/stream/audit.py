@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.trainer.ranks.rank_group import RankGroup, SingleRank
 from services.trainer.stream.microbatch_copy import slice_microbatch
 

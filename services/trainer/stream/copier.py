@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.arena import Arena
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from services.trainer.stream.microbatch_copy import Copier, Copiers, slice_microbatch
 from workloads.base.batch import Microbatch
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,15 @@ from typing import Any
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
+from common.ragged import SlotHeader, SlotMismatch, check_header, slot_bytes_needed, unit_arrays
 from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from common.unit_arrays import UnitArrays
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
@@ -45,15 +47,6 @@ class _BeginPlan(Exception):
 
 class _Rejected(Exception):
     """A slot does not match its delivered unit; the dispatcher has been informed."""
-
-
-@dataclass(frozen=True)
-class FedBatch:
-    """Batch on the device, and the stream's position once all ranks have trained it."""
-
-    batch: Batch
-    position: StreamPosition
-    audit_lines: tuple[str, ...]
 
 
 class Feed:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 
 
 @dataclass

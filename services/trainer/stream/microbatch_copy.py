@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from common.arena import Arena
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from workloads.base.batch import Microbatch
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from common.redact import without_secrets
+from services.config.leaves import leaves
 from services.trainer.telemetry.sinks import Setting
 
 _OF_TRAINING = ("epochs", "input", "seed", "source.", "stream.", "trainer.", "workload")
@@ -15,15 +15,11 @@ _OF_TRAINING = ("epochs", "input", "seed", "source.", "stream.", "trainer.", "wo
 
 def hyperparameters(config_json: str) -> dict[str, Setting]:
     """Dotted key -> value, lists as JSON, every text without secrets."""
-    return {key: value for key, value in _leaves(json.loads(config_json)) if key.startswith(_OF_TRAINING)}
+    of_training = {key: value for key, value in leaves(json.loads(config_json)) if key.startswith(_OF_TRAINING)}
+    return {key: _shown(value) for key, value in of_training.items() if value is not None}
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{key}.")
-        elif isinstance(value, bool | int | float):
-            yield key, value
-        elif value is not None:
-            yield key, without_secrets(value if isinstance(value, str) else json.dumps(value))
+def _shown(value: Any) -> Setting:
+    if isinstance(value, bool | int | float):
+        return value
+    return without_secrets(value if isinstance(value, str) else json.dumps(value))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
 from services.trainer.state import TrainState

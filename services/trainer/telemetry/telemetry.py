@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from common.measurements import values
 from common.metrics import Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.sinks import Sink
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink
@@ -79,7 +79,7 @@ class Telemetry:
         self._checkpoint_step = 0
         self._written_s = 0.0
 
-    def scalars(self, state: Progress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
+    def scalars(self, state: TrainingProgress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
         """Log all scalars of a step, and return its metrics: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
@@ -100,7 +100,7 @@ class Telemetry:
         for sink in self._sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: Progress, batch: Batch) -> None:
+    def evaluate(self, state: TrainingProgress, batch: Batch) -> None:
         """Fill the validation block, and evaluate the model with it at intervals; called after each step."""
         if self._block is None or self._evaluator is None:
             return
@@ -144,7 +144,7 @@ class Telemetry:
     def status(
         self,
         name: Literal["starting", "training", "finished", "stopped"],
-        state: Progress,
+        state: TrainingProgress,
         waits: BatchWaits,
         *,
         force: bool = False,
@@ -186,7 +186,7 @@ class Telemetry:
         write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
-    def waiting(self, state: Progress, waits: BatchWaits) -> None:
+    def waiting(self, state: TrainingProgress, waits: BatchWaits) -> None:
         """Refresh the status file while no step is made: otherwise the waiting would not be visible."""
         self.status(self._newest.state, state, waits)
 

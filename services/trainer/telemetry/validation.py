@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
 from services.trainer.stream.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch
@@ -75,13 +75,8 @@ class ValidationBlock:
 
     def _save(self, block: Batch) -> None:
         saved = [_as_saved(part) for part in block.microbatches]
-        part = self._path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        with replacing(self._path, durable=True) as part:
+            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, part)
 
     def _load(self) -> list[Microbatch]:
         """Block in the run directory; empty if the settings have changed."""
