@@ -30,7 +30,7 @@ class FrechetDistance:
         a_BKM, b_BKM = (
             parts(weights) for parts, weights in zip(self._parts, (weights_a_BF, weights_b_BF), strict=True)
         )
-        # A sample of n events is off by about c / n. Sizes n, n/2, n/4, n/8 in as many disjoint parts each.
+        # A sample of n events has a bias of about c / n. Sizes n, n/2, n/4, n/8, in disjoint parts.
         groups = [1, 2, 4, PARTS]
         found_GB = np.stack([self._mean_of_groups(a_BKM, b_BKM, number) for number in groups])
         known_B = np.isfinite(found_GB).all(0)
@@ -40,7 +40,7 @@ class FrechetDistance:
         shape = (len(a_BKM), number, PARTS // number, -1)
         a_BGM, b_BGM = (moments.reshape(shape).sum(2) for moments in (a_BKM, b_BKM))
         known_BG = (a_BGM[..., 0] > 0) & (b_BGM[..., 0] > 0)
-        # Eigenvalues of NaN are an error, for all at once: other numbers go in, and what comes of them is left out.
+        # Eigenvalues of NaN raise an error for the whole batch: NaN are replaced, and their results discarded.
         a_BGM, b_BGM = (np.where(known_BG[..., None], moments, 1.0) for moments in (a_BGM, b_BGM))
         distance_B: Float64 = np.where(known_BG, frechet_of(*_gaussian(a_BGM), *_gaussian(b_BGM)), np.nan).mean(1)
         return distance_B

@@ -34,7 +34,7 @@ class _Moments:
         sums = [bundles.per_event(values_P) for values_P in (energy_P, radius_P)]
         products = (energy_P**2, radius_P**2, energy_P * radius_P)
         self._filled_F = bundles.filled_F
-        # Columns: number, sums, sums of products: what a correlation over all muons needs.
+        # Columns: number, sums, sums of products, for a correlation over all muons.
         self._sums_F6 = np.stack([counts_F, *sums, *(bundles.per_event(values_P) for values_P in products)], 1)
         # The same inside the event: no mean, and products of differences from the event's mean.
         (energy_F, radius_F) = sums
