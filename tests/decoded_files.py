@@ -14,8 +14,9 @@ from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.messages import Layout, Tally, Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import Array, UnitArrays, unit_arrays
+from common.ragged import unit_arrays
 from common.schema import EventSchema
+from common.unit_arrays import Array, UnitArrays
 from services.decoder.decode import Decode
 
 SEED = 3

@@ -17,7 +17,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class ListingProgress:
-    """How far an expansion is."""
+    """Progress of an expansion."""
 
     directories: int
     files: int
@@ -29,9 +29,9 @@ OnProgress = Callable[[ListingProgress], None]
 async def expand(
     federation: Federation, path: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
 ) -> list[tuple[str, int]]:
-    """(path, size) of every file, sorted: of a glob, of a file itself, or of a directory's files with ``suffixes``.
+    """Path and size of every file, sorted: of a glob, of a file itself, or of a directory's files with ``suffixes``.
 
-    Raises NotFoundError if there is none, and what a listing raises: it is all of them or an error, never a part.
+    Raises NotFoundError if there is none, and a listing's errors: the result is complete or an error, never a part.
     """
     if has_magic(path):
         walk = GlobWalk(path)
@@ -51,7 +51,7 @@ async def expand(
 async def _walk(
     federation: Federation, walk: GlobWalk, root: str, listing: Listing, on_progress: OnProgress
 ) -> list[tuple[str, int]]:
-    """Level by level, some directories of each at a time."""
+    """Path and size of every matching file, level by level, with several directories listed at a time."""
     found: list[tuple[str, int]] = []
     num_directories = 0
     limit = asyncio.Semaphore(federation.config.list_concurrency)

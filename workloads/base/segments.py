@@ -1,4 +1,4 @@
-"""Ragged arithmetic: reduce, sort and spread particles by event, without a loop over events or a host sync.
+"""Ragged arithmetic: reduce, sort and broadcast by event, without a loop over events or a host sync.
 
 Shape suffixes: E events, P particles, D width. Every operation is differentiable any number of times where its result
 is a float.
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SUM, _MAX = 0, 2  # modes of torch's embedding bags, which reduce by offsets: the fastest segment kernels that it has
+_SUM, _MAX = 0, 2  # modes of torch's embedding bags, which reduce by offsets: its fastest segment kernels
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Which event owns each particle; the particles of an event are neighbours, events in order."""
+    """Assignment of particles to events: an event's particles are contiguous, events in order."""
 
     event_P: Tensor
     """(P,) int64, not decreasing: row of the event in per-event tensors."""
@@ -30,9 +30,9 @@ class Segments:
 
     @classmethod
     def from_counts(cls, counts_E: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
-        """From (E,) int64 counts. ``num_particles`` must be their sum; ``sizes_E`` are the counts if not given.
+        """Segments from (E,) int64 counts. ``num_particles`` must be their sum; ``sizes_E``: by default the counts.
 
-        It is an argument because asking the device for the sum would make the host wait.
+        ``num_particles`` is an argument because reading the sum from the device would be a host sync.
         """
         events_E = torch.arange(counts_E.shape[0], device=counts_E.device)
         event_P = torch.repeat_interleave(events_E, counts_E, output_size=num_particles)
@@ -40,11 +40,11 @@ class Segments:
 
     @classmethod
     def from_offsets(cls, offsets_E1: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
-        """From (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
+        """Segments from (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
         return cls.from_counts(offsets_E1.diff(), num_particles, sizes_E)
 
     def repeated(self, times: int) -> Segments:
-        """The events of several equal sets, one set after the other."""
+        """Segments of ``times`` copies of the events, one set after the other."""
         shift_T1 = torch.arange(times, device=self.event_P.device).unsqueeze(1)
         return Segments(
             (self.event_P + self.num_events * shift_T1).flatten(),
@@ -81,7 +81,7 @@ def segment_sum(values_PD: Tensor, segments: Segments) -> Tensor:
 def segment_argmax(values_PD: Tensor, segments: Segments) -> Tensor:
     """Particle of each event where each column is largest, the first of equal ones. (P, D) -> (E, D) int64.
 
-    That of an empty event is 0, which is another's.
+    The index of an empty event is 0, a particle of another event.
     """
     if segments.num_particles == 0:
         return segments.counts_E.unsqueeze(1).expand(-1, values_PD.shape[1])
@@ -102,13 +102,13 @@ def pool(values_PD: Tensor, segments: Segments, pools: tuple[str, ...], argmax_E
 
 
 def unpool(slopes_ED: Tensor, segments: Segments, pools: tuple[str, ...], argmax_ED: Tensor | None) -> Tensor:
-    """The transpose of `pool`: brings gradients back to the particles. (E, D × pools) -> (P, D)."""
+    """Transpose of `pool`: gradients with respect to the particles. (E, D × pools) -> (P, D)."""
     slopes_PD: Tensor = _Unpool.apply(slopes_ED, segments, pools, argmax_ED)
     return slopes_PD
 
 
 def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
-    """The permutation that sorts each event's particles by ``key``, ascending. (P,) -> (P,) int64.
+    """Permutation that sorts each event's particles by ``key``, ascending. (P,) -> (P,) int64.
 
     Events stay in order and ties keep theirs, so that ``values_PD[permutation]`` has the same segments.
     """
@@ -157,7 +157,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 class _Pool(torch.autograd.Function):
-    """Linear, once the places of the maxima are known; so is its transpose."""
+    """Pooling: linear for given positions of the maxima, as is its transpose."""
 
     @staticmethod
     def forward(

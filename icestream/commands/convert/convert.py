@@ -1,4 +1,4 @@
-"""One file of any layout to the fastest Parquet layout, a row group at a time."""
+"""Conversion of one file of any layout to the fastest Parquet layout, a row group at a time."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from common.messages import Part
 from common.schema import EventSchema
 
 _MOST_PARTICLES = 1 << 22
-"""A row group is closed at so many particles, too: it is held in memory before it is written."""
+"""Maximum particles of a row group, which is held in memory before it is written."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a file's events: rows_in = events + null_events."""
+    """Result of a conversion, with the fate of the file's events: rows_in = events + null_events."""
 
     rows_in: int
     events: int
     empty: int
-    """Events without particles, among ``events``."""
+    """Number of events without particles, included in ``events``."""
     null_events: int
-    """Rows that held no event (`source.nulls = "empty"`): left out."""
+    """Number of rows without an event (`source.nulls = "empty"`), which are omitted."""
     particles: int
     dropped: int
-    """Particles that were none: stand-ins for "none", and null ones."""
+    """Number of fillers for "no particle", and of null particles."""
     bytes_in: int
     bytes_out: int
 
@@ -52,10 +52,10 @@ def convert_file(
     name: str = "",
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> Converted:
-    """Write ``out``, whole or not at all. All numbers that `source.fields` names are kept, in the file's order.
+    """Write ``out``, completely or not at all. All numbers named in `source.fields` are kept, in the file's order.
 
-    ``on_rows`` gets rows read and rows in all. Raises BadInputError that names the file, as ``name`` if given, or what
-    is in the way.
+    ``on_rows`` is called with the rows read and the total rows. Raises BadInputError that names the file, as ``name``
+    if given, or the obstacle.
     """
     if out.exists() and (not force or out.samefile(path)):
         raise BadInputError(f"{out} exists: choose another name" + ("" if force else ", or overwrite it with --force"))
@@ -89,7 +89,7 @@ def convert_file(
 
 
 def _pieces(parts: Sequence[Part], workload: EventSchema) -> Iterator[RaggedRows]:
-    """All rows of the file in order, a part at a time."""
+    """Rows of the file in order, a part at a time."""
     try:
         yield from rows_of(parts, workload)
     except BadRowsError as error:
@@ -99,7 +99,7 @@ def _pieces(parts: Sequence[Part], workload: EventSchema) -> Iterator[RaggedRows
 def _groups(
     pieces: Iterator[RaggedRows], rows_per_group: int, rows: int, on_rows: Callable[[int, int], None]
 ) -> Iterator[tuple[Sequence[RaggedRows], int, int]]:
-    """(pieces of one row group, rows without an event that were left out, particles dropped)."""
+    """Pieces of each row group, with its number of omitted rows without an event, and of dropped particles."""
     group: list[RaggedRows] = []
     num_rows = num_particles = num_null = dropped = done = 0
     for read in pieces:
@@ -139,7 +139,7 @@ def _slice(piece: RaggedRows, first: int, end: int) -> RaggedRows:
 
 
 def _rows(piece: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
-    """Some rows, with their particles. ``keep`` (R,) bool."""
+    """Rows in ``keep``, with their particles. ``keep`` (R,) bool."""
     kept = np.repeat(keep, piece.counts)
     return replace(
         piece,

@@ -1,7 +1,7 @@
-"""Puts the event files of many runs below one directory, as links or copies; what is there already stays.
+"""Merge of the event files of many runs below one directory, as links or copies; existing ones stay.
 
-A note in the directory says which folder each run got, so that a second merge uses the same names. Folders that it
-doesn't name belong to somebody else and are never touched.
+A note in the directory records the folder of each run, so that a second merge uses the same names. Folders that it
+doesn't list were not made by a merge and are never touched.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from icestream.commands.tensorboard.find import EVENT_FILE, EventFile, LogFolder
 
 NOTE_FILE = ".icestream-merge.json"
 _PART = ".part"
-"""Doesn't begin as an event file does: TensorBoard reads no half copy."""
+"""Prefix of incomplete copies, unlike that of event files: TensorBoard must not read them."""
 
 
 @dataclass
 class Merged:
-    """What a merge did, in files."""
+    """Result of a merge, in numbers of files."""
 
     new: int = 0
     changed: int = 0
     unchanged: int = 0
     removed: int = 0
-    """Links whose file is gone."""
+    """Number of removed links to missing files."""
 
 
 def merge(
@@ -48,7 +48,7 @@ def merge(
     for folder in folders:
         if str(folder.path) not in names:
             names[str(folder.path)] = unique(folder.run, folder.rest, folder.parent, _taken(out, names))
-    _write_note(out, names)  # first: what is killed here goes on with the same names
+    _write_note(out, names)  # first: after a kill, the next merge uses the same names
     merged = Merged()
     for name in names.values():
         merged.removed += _remove_dangling(_inside(out, name))
@@ -69,7 +69,7 @@ def merge(
 
 
 def _taken(out: Path, names: dict[str, str]) -> Callable[[str], bool]:
-    """A name is taken if another folder has it, or if somebody else's files are there."""
+    """Predicate for taken names: used by another folder, or by files not made by a merge."""
     given = set(names.values())
     own = {part for name in given for part in _above(name)}
 
@@ -83,13 +83,13 @@ def _taken(out: Path, names: dict[str, str]) -> Callable[[str], bool]:
 
 
 def _above(name: str) -> list[str]:
-    """`a/b/c` -> `a`, `a/b`; the name itself is not among them."""
+    """Parents of a name, without itself: `a/b/c` -> `a`, `a/b`."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _inside(out: Path, name: str) -> Path:
-    """The folder below ``out``. Raises BadInputError if the way there leads through a link."""
+    """Folder below ``out``. Raises BadInputError if the path to it contains a link."""
     path = out
     for part in name.split("/"):
         path = path / part
@@ -118,7 +118,7 @@ def _copy(source: Path, file: EventFile, target: Path) -> Literal["new", "change
     part = target.with_name(f"{_PART}-{file.name}")
     with replacing(target, durable=False, mode=AS_UMASK_SAYS, part=part):
         shutil.copyfile(source, part)
-        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # as it was before the copy: what is written meanwhile shows
+        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
     return "changed" if was_there else "new"
 
 

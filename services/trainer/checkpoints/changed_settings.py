@@ -1,4 +1,4 @@
-"""What a run that goes on has changed since its checkpoint. Pure."""
+"""Settings of a resumed run that differ from those of its checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from services.config.leaves import leaves
 
 
 def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -> list[str]:
-    """One line for each key of ``branch`` that both configurations have, with other values: `key: before → now`.
+    """One line for each key of ``branch`` in both configurations whose value has changed: `key: before → now`.
 
     A text that is no configuration changes nothing.
     """

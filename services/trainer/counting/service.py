@@ -1,4 +1,4 @@
-"""The trainer process of `--model none`: checkpoint, feed and audit put together around a loop without a model."""
+"""Trainer process of `--model none`: checkpoint, feed and audit around a loop without a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOCK_WAIT_S = 60.0
 
 
 def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
-    """Count to the end, or until asked to stop; the final status, None if stopped before anything began.
+    """Count to the end, or until ``stop`` is set; the final status, None if stopped before counting began.
 
     Raises BadInputError for a user's mistake.
     """
@@ -73,7 +73,7 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
 def _restored(
     config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool
 ) -> TrainingProgress:
-    """The progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
+    """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
     progress = TrainingProgress(plan_hash, lanes=config.stream.lanes)
@@ -89,7 +89,7 @@ def _restored(
 
 
 def settings_without_use(trainer: TrainerConfig) -> list[str]:
-    """Names of the settings that were changed and need a model: what they ask for won't be there."""
+    """Names of changed settings without effect, because they need a model."""
     changed = {
         "profile_steps": trainer.profile_steps > 0,
         "replay_batches": trainer.replay_batches > 0,

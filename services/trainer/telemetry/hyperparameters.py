@@ -1,4 +1,4 @@
-"""A run's configuration as flat names and values that may be shown to anybody. Pure."""
+"""Hyperparameters: a run's configuration as flat names and values without secrets. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.config.leaves import leaves
 from services.trainer.telemetry.sinks import Setting
 
 _OF_TRAINING = ("epochs", "input", "seed", "source.", "stream.", "trainer.", "workload")
-"""Beginnings of the keys that say what is trained on, and how; the others say where, and how fast."""
+"""Prefixes of the keys that define data and training; the others concern location and speed."""
 
 
 def hyperparameters(config_json: str) -> dict[str, Setting]:

@@ -21,8 +21,9 @@ from common.files.bad_file import BadFileError
 from common.files.footers import read_footer
 from common.messages import Tally
 from common.plan import SlotCapacity
-from common.ragged import OFFSETS, UnitArrays, unit_arrays
+from common.ragged import OFFSETS, unit_arrays
 from common.schema import Column, EventSchema, Per, SourceColumn, ValueRule
+from common.unit_arrays import UnitArrays
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)
 event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)

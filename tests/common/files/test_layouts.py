@@ -18,8 +18,8 @@ from common.config import SourceConfig, StreamConfig
 from common.files.bad_file import BadFileError
 from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Tally, Unit
-from common.ragged import UnitArrays
 from common.status import OUTLIER_FOLDER
+from common.unit_arrays import UnitArrays
 from workloads.muons.columns import MUONS
 from workloads.muons.geometry import slant_depth_m
 

@@ -98,7 +98,7 @@ def test_a_trainer_waits_for_a_fetcher_that_starts_later(serve: Serve, config: T
 def test_a_trainer_gives_up_when_no_fetcher_comes(serve: Serve, config: TransportConfig) -> None:
     server, where = serve(config)
     server.close()
-    with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s \(nobody listens there\)"):
+    with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s \(no process listens there\)"):
         remote_peer(where.model_copy(update={"connect_timeout_s": 0.01}))
 
 

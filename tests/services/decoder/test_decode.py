@@ -18,8 +18,9 @@ from pyarrow import parquet as pq
 from common.config import StreamConfig
 from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Part, Tally, Unit
-from common.ragged import SlotMismatch, UnitArrays, content_digest, unit_arrays
+from common.ragged import SlotMismatch, content_digest, unit_arrays
 from common.streams import Stream, generator
+from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 

@@ -20,15 +20,15 @@ REPORT_HTML = "report.html"
 
 @dataclass(frozen=True)
 class MetricReport:
-    """All metrics by name, in the order in which they are shown, and the sample that they were found with."""
+    """All metrics by name, in the order in which they are shown, and the size of their sample."""
 
     metrics: Mapping[str, Metric]
     sizes: Mapping[str, int]
     """Numbers of events and particles by their keys in `report.json`."""
     floor_kind: str
-    """How the floors were found: a key of ReportWords.floors."""
+    """Method of finding the floors: a key of ReportWords.floors."""
     notes: tuple[str, ...] = ()
-    """What a reader must know, a line each."""
+    """Remarks that a reader must know, a line each."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Picture:
     """One picture of a report."""
 
     name: str
-    """Of the file, without its suffix."""
+    """Name of the file, without its suffix."""
     title: str
     caption: str
     png: bytes
@@ -44,20 +44,20 @@ class Picture:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One evaluation."""
+    """Results of one evaluation."""
 
     report: MetricReport
     pictures: Sequence[Picture]
     provenance: Mapping[str, Any]
     """Model, data and programs of the evaluation, without secrets: at least checkpoint, model, step and date."""
     missed: Mapping[str, str]
-    """Thresholds that are not kept, by metric."""
+    """Missed thresholds, by metric."""
     warnings: Sequence[str]
     """Reasons not to believe the numbers."""
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The contents of `report.json`. A number that is not finite is null."""
+    """Contents of `report.json`. A number that is not finite is null."""
     report = outcome.report
     return {
         "format": FORMAT,
@@ -73,7 +73,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def store(folder: Path, outcome: Outcome, html: str) -> None:
-    """Write pictures, `report.html` and `report.json`, the last one last: it is there only if all is."""
+    """Write pictures, `report.html` and, last, `report.json`: if it exists, all the others do."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / REPORT_JSON).unlink(missing_ok=True)
     for picture in outcome.pictures:

@@ -68,10 +68,10 @@ from workloads.muons.simulator.config import PRESETS
 def generate(front: Front, /, **options: Any) -> None:
     """Write muon bundles of a trained model, one for each primary, in the production schema.
 
-    CHECKPOINT: a checkpoint, or a run's directory (its best checkpoint, else the newest). PRIMARIES: files,
+    CHECKPOINT: a checkpoint, or a run directory (its best checkpoint, else the newest). PRIMARIES: files,
     directories, globs or URLs: production files (muons in them are not read, unless --counts column), or Parquet tables
-    with the column `primary`, or with energy_gev, zenith_rad, mass_a, depth_m. Ids are kept, and so is the kind of
-    depth. The output is again an input of `icestream run`.
+    with the column `primary`, or with energy_gev, zenith_rad, mass_a, depth_m. Ids and the kind of depth are kept.
+    The output can be an input of `icestream run`.
     """
     from workloads.muons.generation.run import run_generate  # torch
 

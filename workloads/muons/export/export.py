@@ -1,4 +1,4 @@
-"""A trained model to a folder: functions in each format, checked, and the model card beside them."""
+"""Export of a trained model to a folder: checked functions in each format, and the model card."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ OWN_FILES = frozenset(
 
 @dataclass(frozen=True)
 class Exported:
-    """One file."""
+    """Exported file."""
 
     name: str
     difference: float
-    """Largest one to the trained modules, relative: see check.py."""
+    """Largest relative difference to the trained modules: see check.py."""
     sha256: str
     size_bytes: int
 
 
 def sampler_of(trained: Trained) -> WganSampler:
-    """Raises BadInputError for a model that can't be exported."""
+    """Sampler of an exportable model. Raises BadInputError for others."""
     if not isinstance(trained.generator, WganSampler):
         raise BadInputError(
             f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported, only 'wgan': use "
@@ -70,15 +70,15 @@ def export_functions(sampler: WganSampler, folder: Path, wanted: Sequence[Format
 
 
 def has_counts(sampler: WganSampler) -> bool:
-    """Whether the model has a distribution of counts."""
+    """True if the model has a distribution of counts."""
     return isinstance(sampler.count_head, MixtureCountHead)
 
 
 class NewFolder:
-    """A folder that is there in full, or not at all; another one in its place goes only with ``force``."""
+    """Folder that is written completely or not at all; it replaces an existing one only with ``force``."""
 
     def __init__(self, out: Path, *, force: bool) -> None:
-        """Raises BadInputError if something is in the way."""
+        """Raises BadInputError if ``out`` can't be used."""
         out = out.resolve()  # a link's target is replaced, and "." has a name
         self._out = out
         self._part = part_of_one_writer(out)

@@ -1,4 +1,4 @@
-"""From primaries and a checkpoint to files of bundles: the work of `icestream generate`."""
+"""Work of `icestream generate`: files of bundles from primaries and a checkpoint."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run_generate(front: Front, options: GenerateOptions) -> str:
 
 
 class _Files:
-    """The rows of all inputs. How many there are is known when the last was opened."""
+    """Rows of all inputs. Their number is known once the last file was opened."""
 
     def __init__(self, settings: FileSettings, remotes: Remotes, wanted: WantedCounts | None, out: Path) -> None:
         self._workload = WORKLOAD.schema.stored_as(settings.source)
@@ -98,7 +98,7 @@ class _Files:
                 raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
         local = [path for source in self._sources if (path := local_path(source.url)) is not None]
         self.num_rows = sum(num_rows(path, str(path)) for path in local)
-        """Of what is on this machine, as far as footers tell."""
+        """Number of rows in local files, as far as footers contain it."""
 
     def primaries(self) -> Iterator[Primaries]:
         for number, source in enumerate(self._sources):
@@ -108,7 +108,7 @@ class _Files:
 
 
 def parse_counts(text: str) -> tuple[Counts, int]:
-    """``constant:7`` -> ("constant", 7). Raises BadInputError."""
+    """Parsed option `--counts`: ``constant:7`` -> ("constant", 7). Raises BadInputError."""
     if text == "sampled":
         return "sampled", 0
     if text == "column":
@@ -123,7 +123,7 @@ def parse_counts(text: str) -> tuple[Counts, int]:
 
 
 def merged_source(source: SourceConfig, trained: SourceConfig, depth_kind: str | None) -> SourceConfig:
-    """Settings of these files; those that are not set are of the training's files."""
+    """Settings of these files; unset ones are taken from the training's files."""
     told = {name: getattr(source, name) for name in source.model_fields_set}
     if depth_kind is not None:
         told["depth_kind"] = depth_kind
