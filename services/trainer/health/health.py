@@ -42,10 +42,6 @@ class Verdict:
     health: Health = Health.HEALTHY
     reasons: tuple[str, ...] = ()
 
-    def worse(self, other: Verdict) -> Verdict:
-        """Worse of two; the first if they are equal."""
-        return other if other.health > self.health else self
-
 
 class HealthWatch:
     """Judge of steps, in order, and counter of rollbacks. Ranks with the same metrics come to the same verdicts."""
