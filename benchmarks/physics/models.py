@@ -63,14 +63,10 @@ def wgan_config(run: Run) -> WganConfig:
     return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
 
 
-class Wgan:
-    """WGAN of the project, with changes of its step that no setting offers."""
+class _OfTask:
+    """Part that is the same for each model whose step is that of a task."""
 
-    def __init__(self, run: Run) -> None:
-        self.config = wgan_config(run)
-        self.task = WganTask(self.config, StepContext(CPU, run.seed))
-        for name in run.changes:
-            _CHANGES[name](self.task)
+    task: WganTask | FlowTask
 
     @property
     def num_parameters(self) -> int:
@@ -80,10 +76,6 @@ class Wgan:
     def step(self, batch: Batch) -> object:
         """See Model."""
         return self.task.step(batch)
-
-    def sampler(self) -> WganSampler:
-        """See Model."""
-        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
 
     def state_dict(self) -> dict[str, Any]:
         """See Model."""
@@ -97,6 +89,20 @@ class Wgan:
     def begin_with(self, state: dict[str, Any]) -> None:
         """See Model."""
         self.load_state_dict(state)
+
+
+class Wgan(_OfTask):
+    """WGAN of the project, with changes of its step that no setting offers."""
+
+    def __init__(self, run: Run) -> None:
+        self.config = wgan_config(run)
+        self.task: WganTask = WganTask(self.config, StepContext(CPU, run.seed))
+        for name in run.changes:
+            _CHANGES[name](self.task)
+
+    def sampler(self) -> WganSampler:
+        """See Model."""
+        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
 
 
 class CountHeadAlone(Wgan):
@@ -162,38 +168,16 @@ _CHANGES: dict[str, Callable[[WganTask], None]] = {
 }
 
 
-class Flow:
+class Flow(_OfTask):
     """Flow of the project."""
 
     def __init__(self, run: Run) -> None:
         self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
         self.task = FlowTask(self.config, StepContext(CPU, run.seed))
 
-    @property
-    def num_parameters(self) -> int:
-        """See Model."""
-        return self.task.num_parameters
-
-    def step(self, batch: Batch) -> object:
-        """See Model."""
-        return self.task.step(batch)
-
     def sampler(self) -> FlowSampler:
         """See Model."""
         return FlowSampler.from_state(self.config, self.task.state_dict(), CPU)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Model."""
-        return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Model."""
-        for name, module in self.task.networks.modules().items():
-            module.load_state_dict(state[name])
-
-    def begin_with(self, state: dict[str, Any]) -> None:
-        """See Model."""
-        self.load_state_dict(state)
 
 
 MODELS: dict[str, Callable[[Run], Model]] = {

@@ -12,21 +12,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from remote_peers import (
-    MANY_POLLS,
-    ROOT,
-    SLOTS,
-    Serve,
-    attach,
-    close,
-    connect,
-    poll_for,
-    poll_until,
-    poll_until_lost,
-    receive,
-    remote_peer,
-    unit,
-)
+from polls import MANY_POLLS, poll_for, poll_until_lost, receive
+from remote_peers import ROOT, SLOTS, Serve, attach, close, connect, poll_until, remote_peer, unit
 
 from common import messages as m
 from common.arena import Arena

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from polls import poll_for, poll_until_lost, receive
 from remote_peers import (
     PLAN,
     SLOT_BYTES,
@@ -20,10 +21,7 @@ from remote_peers import (
     close,
     connect,
     payload_bytes,
-    poll_for,
     poll_until,
-    poll_until_lost,
-    receive,
     remote_peer,
     unit,
 )

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import zmq
-from local_peers import PLAN, ROOT, connect, poll_for, poll_until_lost, raw_lifeline, receive, welcome_of
+from local_peers import PLAN, ROOT, connect, raw_lifeline, welcome_of
+from polls import poll_for, poll_until_lost, receive
 
 from common import messages as m
 from common.arena import Arena
