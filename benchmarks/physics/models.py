@@ -64,7 +64,7 @@ def wgan_config(run: Run) -> WganConfig:
 
 
 class _OfTask:
-    """Model whose step is that of a task."""
+    """Part that is the same for each model whose step is that of a task."""
 
     task: WganTask | FlowTask
 
