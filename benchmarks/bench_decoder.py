@@ -1,4 +1,4 @@
-"""How far is one decoder from Arrow's own speed, and how much memory does it take?
+"""Speed of one decoder against Arrow's, and its memory.
 
 Question: Parquet in the production schema to a filled slot, 65,536 events a unit, one thread, against
 `ParquetFile.iter_batches` of the same columns and files. Asked: 0.8 × unshuffled, 0.55 × with shuffle and outlier
@@ -10,16 +10,17 @@ Command, from the repository's root:
 
 Table: median wall time an event over the repeats, all cases but the last in turn, after one round to warm up;
 `against Arrow` is the ratio of medians to `arrow`, which reads through a memory mapping as the decoder does, the
-faster of Arrow's two ways; `arrow, defaults` opens the files as `ParquetFile(path)` does. The files are those of the
+faster of Arrow's two modes; `arrow, defaults` opens the files as `ParquetFile(path)` does. The files are those of the
 simulator's `bench` preset (4.6 muons an event, Snappy, no dictionary), with row groups of 10,000 rows as the simulator
-writes them, and of 65,536. The filter sets aside what has more than 900 muons, two or three events a unit, written to
-Parquet each time.
+writes them, and of 65,536. The filter sets aside events of more than 900 muons, two or three a unit, and writes them
+to Parquet each time.
 
-Memory: the largest RssAnon of a fresh process that decodes all units, sampled every millisecond, less what it was
-before the first; divided by the bytes of the largest unit in its slot. The slot is not counted: it is the arena's.
+Memory: the largest RssAnon of a fresh process that decodes all units, sampled every millisecond, minus the value
+before the first unit; divided by the bytes of the largest unit in its slot. The slot belongs to the arena and is not
+counted.
 
-Reading: what is lost against Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
-one copy more (shuffled). With short row groups Arrow itself is slower (see docs/performance.md).
+Reading: the difference to Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
+another copy (shuffled). With short row groups Arrow itself is slower (see docs/performance.md).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Decoder:
         stream = StreamConfig(
             block_files=len(self.files),
             unit_events=UNIT_EVENTS
-            - 10_000,  # a unit is closed once it has them: with a row group more, 65,536 at most
+            - 10_000,  # a unit closes once it has as many: with one row group more, at most 65,536
             shuffle=self.shuffle,
             max_particles_per_event=SET_ASIDE_ABOVE if self.shuffle else 0,
             slot_mib=16,
@@ -96,7 +97,7 @@ class Decoder:
 
 
 def arrow(files: Sequence[Path], **options: bool) -> int:
-    """What Arrow alone takes: decode every batch and drop it."""
+    """Arrow alone: decode every batch and drop it."""
     rows = 0
     for path in files:
         with pq.ParquetFile(path, **options) as file:
@@ -105,7 +106,7 @@ def arrow(files: Sequence[Path], **options: bool) -> int:
 
 
 def row_by_row(files: Sequence[Path]) -> int:
-    """The first unit's rows as Python objects, then as arrays: what a loader without offsets does."""
+    """Rows of the first unit as Python objects, then as arrays, as a loader without offsets reads them."""
     batch = next(pq.ParquetFile(files[0]).iter_batches(UNIT_EVENTS, columns=COLUMNS, use_threads=False))
     ids, primaries, muons = [], [], []
     for row in range(batch.num_rows):
@@ -118,7 +119,7 @@ def row_by_row(files: Sequence[Path]) -> int:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's."""
+    """Anonymous memory of this process, in bytes."""
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) * 1024
 
@@ -127,8 +128,8 @@ def memory_above_start(files: Sequence[Path], shuffle: bool) -> tuple[int, int]:
     """(bytes above the start, bytes of the largest unit); run it in a fresh process."""
     with tempfile.TemporaryDirectory() as run_dir:
         decoder = Decoder(files, shuffle, Path(run_dir))
-        decoder.slot[:] = 1  # the arena's pages are there from the start
-        Decoder(make_files(Path(run_dir), 20, 10), shuffle, Path(run_dir))()  # and all code is
+        decoder.slot[:] = 1  # maps the slot's pages, as the arena does at its start
+        Decoder(make_files(Path(run_dir), 20, 10), shuffle, Path(run_dir))()  # loads all code
         start = peak = anonymous_bytes()
         done = threading.Event()
 
@@ -151,7 +152,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--memory-of", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:  # Arrow and numpy are imported already: begin as a decoder does
+    if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:  # Arrow and numpy are imported already: start again
         share_one_heap()
         limit_math_threads(1)
         os.execv(sys.executable, [sys.executable, "-m", "benchmarks.bench_decoder", *sys.argv[1:]])
@@ -176,7 +177,7 @@ def main() -> None:
                 "shuffled, filtered": Decoder(files, True, run_dir),
             }
             ns = measure(cases, arguments.repeats, run_dir)
-            # Last, and alone: millions of small objects leave a heap behind in which nothing is as fast as before.
+            # Last, and alone: millions of small objects leave a fragmented heap, in which everything is slower.
             ns |= measure({"row by row": lambda files=files: row_by_row(files)}, min(arguments.repeats, 5), run_dir)
             for name, value in ns.items():
                 print(f"{rows:>10}  {name:<22}{value:>9.1f}{1e9 / value:>12,.0f}{ns['arrow'] / value:>15.3f}")
@@ -205,7 +206,7 @@ def make_files(folder: Path, events: int, rows_per_group: int) -> list[Path]:
 
 
 def measure(cases: dict[str, Callable[[], int]], repeats: int, run_dir: Path) -> dict[str, float]:
-    """Median nanoseconds an event of each case; all of them in turn."""
+    """Median nanoseconds an event of each case; the cases take turns."""
     found: dict[str, list[float]] = {name: [] for name in cases}
     for repeat in range(repeats + 1):
         for name, case in cases.items():

@@ -1,4 +1,4 @@
-"""How much faster are two decoders than one?
+"""Scaling of the input side with the number of decoders.
 
 Question: does the input side scale with decoder processes, with a trainer that only counts? Asked: two decoders on two
 cores at least 1.6 × as fast as one.
@@ -8,14 +8,14 @@ Command, from the repository's root:
     python -m benchmarks.bench_decoders [--decoders 1 2] [--repeats 5] [--seconds 4]
 
 Real processes: `icestream fetcher` and N × `icestream decoder`; the trainer is this process, which takes units through
-the real transport, checks each header and releases the slot. Shuffled units of 65,536 events, epochs without end;
+the real transport, checks each header and releases the slot. Shuffled units of 65,536 events, endless epochs;
 counted from the tenth unit on, for `--seconds`. The cases take turns; medians.
 
-Table: events/s, and against the first number of decoders; the share of the time that the dispatcher had no free slot
-(the trainer is the bottleneck) and no credit (the decoders are).
+Table: events/s, and their ratio to the first number of decoders; share of the time in which the dispatcher had no free
+slot (the trainer is the bottleneck) or no credit (the decoders are).
 
 Reading: on two cores the fetcher, the counting trainer and the kernel share them with the decoders. A second decoder
-doubles what is decoded while nothing else is short.
+doubles the decoding rate as long as nothing else is short.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def measure(run_dir: Path, files: list[Path], decoders: int, seconds: float) -> tuple[float, dict[str, float]]:
-    """(events a second, share of the time by reason of stalls) of one run."""
+    """(events/s, share of the time by stall reason) of one run."""
     run_dir.mkdir()
     stream = {"unit_events": UNIT_EVENTS - 10_000, "slot_mib": 16, "slots": 8, "block_files": len(files)}
     config = Config.model_validate({"input": [str(path) for path in files], "epochs": 0, "stream": stream})
@@ -91,7 +91,7 @@ def measure(run_dir: Path, files: list[Path], decoders: int, seconds: float) -> 
 
 
 def count(transport: PeerTransport, seconds: float) -> float:
-    """Events a second."""
+    """Events per second, after the first ten units."""
     events, started_s, units = 0, 0.0, 0
     while units < WARM_UP_UNITS or time.perf_counter() - started_s < seconds:
         match transport.receive(1.0):
@@ -119,7 +119,7 @@ def read_stalls(run_dir: Path) -> dict[str, float]:
 
 @contextlib.contextmanager
 def services(run_dir: Path, verbs: list[str]) -> Iterator[None]:
-    """These services of a run, until the end of the block."""
+    """Services of a run, until the end of the block."""
     started = []
     try:
         for number, verb in enumerate(verbs):

@@ -1,6 +1,6 @@
-"""How many units a second can the dispatcher deal out, and how soon does it answer while the fetcher transfers files?
+"""Throughput of the dispatcher, and its latency while the fetcher transfers files.
 
-Question: are at least 5,000 empty units a second dealt, filled, delivered and released, with 10,000 of them planned?
+Question: are at least 5,000 empty units a second leased, filled, delivered and released, with 10,000 of them planned?
 Is the p99 of a grant below 5 ms while a transfer saturates another thread of the dispatcher's process?
 
 Command, from the repository's root:
@@ -10,23 +10,23 @@ Command, from the repository's root:
 Table, first part: units/s, median over the repeats, fastest and slowest beside it. 4 decoders with credit 4, 16 slots,
 and one trainer that asks for 2 units of each lane in advance.
 
-    pure      the dispatcher alone: messages are handed to it, its actions are acted on at once
+    pure      the dispatcher alone: messages are passed to it, its actions are executed at once
     sockets   the real ServerTransport and PeerTransports; decoders and trainer are a process each, which send Decoding
               and Done, Release and Want, and do nothing else
 
 Second part: time at the peer from sending to receiving, through the real sockets, p50 and p99.
 
-    Want      a trainer asks for one unit, while ready ones are there, and gets it
-    Hello     a decoder joins, with one unit to lease, and gets it
+    Want      a trainer asks for one unit while some are ready, and gets it
+    Hello     a decoder joins while one unit can be leased, and gets it
 
-Each with the dispatcher's process idle, and while a thread of it runs the fetcher's own transfer of files by HTTP over
-the loopback, one after the other, from a server in a process of its own; MB/s is what it transferred.
+Each with the dispatcher's process idle, and while one of its threads runs the fetcher's own transfer of files by HTTP
+over the loopback, one after the other, from a server in a separate process; MB/s is the rate of the transfer.
 
 Reading: a unit costs six messages: Lease, Decoding, Done, DeliveredUnit, Release, Want. Through the sockets each is
-packed, sent, received, unpacked and checked: that, not the dispatcher, is the bound. Real units take a decoder 10 to
+packed, sent, received, unpacked and checked: this, not the dispatcher, is the limit. Real units take a decoder 10 to
 100 ms, so that thousands a second mean hundreds of decoders. While the transfer runs, its thread holds the
-interpreter's lock for each chunk's bookkeeping; what a grant waits for is that, or the core. With fewer cores than busy
-processes the figures are the scheduler's. Results stand in benchmarks/results/.
+interpreter's lock for each chunk's bookkeeping; a grant waits for the lock, or for a core. With fewer cores than busy
+processes the scheduler determines the figures. Results are in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -69,24 +69,24 @@ FORK = mp.get_context("fork")
 
 
 def make_dispatcher(lanes: int) -> Dispatcher:
-    """Without a plan, as when its fetcher begins."""
+    """Dispatcher without a plan, as at the start of a fetcher."""
     return Dispatcher(slots=SLOTS, plan_hash=PLAN_HASH, max_unit_deaths=3, stall_timeout_s=PATIENCE_S, lanes=lanes)
 
 
 def plan_all(dispatcher: Dispatcher, num_units: int) -> list[Action]:
-    """Empty units of one part each, all in one block."""
+    """Plan empty units of one part each, all in one block."""
     part = m.Part(0, "/data/muons/0000000-0000999/000123.parquet", 0, 0, 0, 0, 0)
     units = [m.Unit(k, 0, 0, 0, (part,)) for k in range(num_units)]
     return [*dispatcher.add_units(units), *dispatcher.end_plan()]
 
 
 def attach(lanes: int) -> m.Attach:
-    """One trainer for all lanes, from the beginning."""
+    """Message of one trainer that attaches to all lanes, from their first unit."""
     return m.Attach(0, 1, PLAN_HASH, tuple(m.Cursor(unit=lane) for lane in range(lanes)))
 
 
 def done(lease: m.Lease) -> m.Done:
-    """The unit's decoder is through."""
+    """Message of a decoder that has finished the unit."""
     return m.Done(lease.unit.k, lease.lease, EMPTY, m.Tally())
 
 
@@ -94,7 +94,7 @@ def done(lease: m.Lease) -> m.Done:
 
 
 def pure_units_per_s(num_units: int, lanes: int) -> float:
-    """Every action is acted on at once, in order."""
+    """Units per second of the dispatcher alone: each action is executed at once, in order."""
     dispatcher = make_dispatcher(lanes)
     actions: deque[Action] = deque()
     for number in range(DECODERS):
@@ -123,7 +123,7 @@ def pure_units_per_s(num_units: int, lanes: int) -> float:
 
 
 def serve(run_dir: Path, num_units: int, lanes: int) -> float:
-    """The loop of the fetcher's service, with a plan that is known; seconds from the first Want to the run's end."""
+    """Run the loop of the fetcher's service with a fixed plan. Returns the seconds from the first Want to the end."""
     dispatcher = make_dispatcher(lanes)
     wanted_s = 0.0
     deadline_s = time.monotonic() + PATIENCE_S
@@ -161,12 +161,12 @@ def serve(run_dir: Path, num_units: int, lanes: int) -> float:
 
 
 def connect(run_dir: Path) -> PeerTransport:
-    """As a decoder or trainer does."""
+    """Connection of a decoder or trainer."""
     return PeerTransport(run_dir, TransportConfig(), writable=False, stopped=lambda: False)
 
 
 def decode(run_dir: Path) -> None:
-    """A decoder whose units are empty."""
+    """Decoder of empty units."""
     transport = connect(run_dir)
     transport.send(m.Hello(CREDIT))
     while isinstance(lease := transport.receive(PATIENCE_S), m.Lease):
@@ -178,7 +178,7 @@ def decode(run_dir: Path) -> None:
 
 
 def train(run_dir: Path, num_units: int, lanes: int) -> None:
-    """A trainer that releases what it gets."""
+    """Trainer that releases each unit at once."""
     transport = connect(run_dir)
     transport.send(attach(lanes))
     for lane in range(lanes):
@@ -193,13 +193,13 @@ def train(run_dir: Path, num_units: int, lanes: int) -> None:
 
 def _receive_unit(transport: PeerTransport) -> m.DeliveredUnit:
     while isinstance(message := transport.receive(PATIENCE_S), m.End):
-        pass  # of a lane whose last unit is here already
+        pass  # the lane's last unit has already arrived
     assert isinstance(message, m.DeliveredUnit)
     return message
 
 
 def socket_units_per_s(num_units: int, lanes: int) -> float:
-    """The dispatcher runs in this process."""
+    """Units per second through sockets, with the dispatcher in this process."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         peers = [FORK.Process(target=decode, args=(run_dir,)) for _ in range(DECODERS)]
@@ -217,11 +217,11 @@ def _serve_to(peers: Sequence[mp.process.BaseProcess], serve_them: Callable[[], 
     return seconds
 
 
-# ------------------------------------------------------------------ how soon a grant comes
+# ------------------------------------------------------------------ latency of a grant
 
 
 def probe_want(run_dir: Path, num_units: int, answer: Connection) -> None:
-    """A trainer that asks for one unit at a time, and leaves the decoders time to fill the next ones."""
+    """Trainer that asks for one unit at a time, and leaves the decoders time to fill the next ones."""
     transport = connect(run_dir)
     transport.send(attach(1))
     seconds = []
@@ -238,7 +238,7 @@ def probe_want(run_dir: Path, num_units: int, answer: Connection) -> None:
 
 
 def probe_hello(run_dir: Path, num_units: int, answer: Connection) -> None:
-    """A decoder that joins anew for each unit; the units are wanted, and slots are free."""
+    """Decoder that joins again for each unit; the units are wanted, and slots are free."""
     transport = connect(run_dir)
     seconds = []
     for _ in range(num_units):
@@ -249,7 +249,7 @@ def probe_hello(run_dir: Path, num_units: int, answer: Connection) -> None:
         seconds.append(time.perf_counter() - joined_s)
         assert isinstance(lease, m.Lease)
         transport.send(done(lease))
-        if lease.unit.k < num_units - 1:  # it is given the next one at once, and gives it back
+        if lease.unit.k < num_units - 1:  # it gets the next one at once, and returns it
             assert isinstance(transport.receive(PATIENCE_S), m.Lease)
         transport.send(m.Bye())
     answer.send(seconds[1:])
@@ -278,7 +278,7 @@ class Transfer:
             self._path.unlink()
 
     def stop(self) -> float:
-        """MB/s over the time that it ran."""
+        """Stop the transfer. Returns its mean MB/s."""
         self._stopped = True
         self._thread.join()
         assert self.num_bytes, "no file was transferred"
@@ -288,16 +288,16 @@ class Transfer:
 
 
 class _Ranges(http.server.BaseHTTPRequestHandler):
-    """A file of zeros that can be read piece by piece, as the federation's caches let one do."""
+    """Server of one file of zeros, with ranges as the federation's caches support them."""
 
     protocol_version = "HTTP/1.1"
 
     def do_HEAD(self) -> None:
-        """Its size."""
+        """Send the size."""
         self._head(200, FILE_BYTES)
 
     def do_GET(self) -> None:
-        """The range that is asked for."""
+        """Send the requested range."""
         first, last = (int(number) for number in self.headers["Range"].removeprefix("bytes=").split("-"))
         last = min(last, FILE_BYTES - 1)
         self._head(206, last - first + 1, ("Content-Range", f"bytes {first}-{last}/{FILE_BYTES}"))
@@ -320,7 +320,7 @@ def _serve_files(port: Connection) -> None:
 
 
 def grant_ms(kind: str, num_grants: int, *, busy: bool) -> tuple[list[float], float]:
-    """Every grant's time, and MB/s of the transfer that ran meanwhile."""
+    """Times of all grants in ms, and MB/s of the concurrent transfer."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         answers, answer = FORK.Pipe(duplex=False)
@@ -330,7 +330,7 @@ def grant_ms(kind: str, num_grants: int, *, busy: bool) -> tuple[list[float], fl
         else:
             others = FORK.Process(target=train, args=(run_dir, num_grants, 1))
             probe = FORK.Process(target=probe_hello, args=(run_dir, num_grants, answer))
-        for process in (others, probe):  # before there are threads: they are forked
+        for process in (others, probe):  # before any thread starts: they are forked
             process.start()
         transfer = Transfer(run_dir) if busy else None
         serve(run_dir, num_grants, 1)

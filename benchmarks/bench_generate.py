@@ -1,24 +1,24 @@
-"""How fast are events generated on one core, and how far is that from the matrix products alone?
+"""Speed of generating events on one core, against the matrix products alone.
 
 Question: primaries of the `bench` preset (4.6 muons an event) through a WGAN of the default size, numbers of muons from
 its count head, one thread: events/s with and without writing Parquet. Asked: 50,000. And the time of generating
 against that of its matrix products alone: of the count head, of the event network of each event with muons, and of the
 three layers of each muon, in the same pieces, without biases, activations, normalisation, noise and gathers. Asked: at
-most 1.5. Memory: what a process grows by for one event of 100,000 muons, and for a million events without any.
+most 1.5. Memory: growth of a process for one event of 100,000 muons, and for a million events without muons.
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_generate [--events 100000] [--repeats 15] [--checkpoint RUN]
 
 Table: medians over the repeats, all cases in turn after one round to warm up; `ratio` is the median of the ratios of
-each repeat's pair, in CPU time of the thread, since other work on the machine takes wall time away. The networks are
-untrained but for the count head (400 steps), which changes no speed; --checkpoint takes a trained model.
+each repeat's pair, in CPU time of the thread, since other work on the machine distorts wall time. The networks are
+untrained except the count head (400 steps), which does not change the speed; --checkpoint takes a trained model.
 
-Memory: growth of the largest resident set in a process of its own, from before the first to after the last chunk.
+Memory: growth of the largest resident set of a separate process, from before the first to after the last chunk.
 
-Reading: the rest beside the products is memory traffic: each muon's hidden rows are written or read six times more
-(gather, bias, two activations), and noise. On a core whose sibling or cache is busy these passes slow down more than
-the products do, and the ratio rises.
+Reading: besides the products there is memory traffic: each muon's hidden rows are written or read six times more
+(gather, bias, two activations), and noise. On a core with a busy sibling or cache these passes slow down more than
+the products, and the ratio rises.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MEMORY_CASES = {"one event of 100,000 muons": (1, 100_000), "1,000,000 empty eve
 
 
 def made_sampler() -> WganSampler:
-    """Of the default size, standardised with the preset, with a count head that knows it."""
+    """Sampler of the default size, standardised and with a count head trained on the preset."""
     torch.manual_seed(0)
     simulator = preset("bench")
     rng = np.random.default_rng(1)
@@ -80,7 +80,7 @@ def made_sampler() -> WganSampler:
 
 
 def products_of(sampler: WganSampler, chunk_counts: Sequence[np.ndarray]) -> Callable[[], None]:
-    """All matrix products that these chunks of events take, in the same pieces, into the same few buffers."""
+    """All matrix products for these chunks of events, in the same pieces, into the same few buffers."""
     network, head = sampler.generator, sampler.count_head
     assert isinstance(head, MixtureCountHead)
     linear = network.muon_input.linear
@@ -133,13 +133,13 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def grown_mib(num_events: int, count: int) -> float:
-    """In this process: call it once."""
+    """Growth of this process's largest resident set, in MiB; call it once a process."""
     sampler = made_sampler()
     rule = CountRule("constant", constant=count, max_count=100_000)
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
         for _ in generate(simulated_primaries("bench", 10, "vertical", 0), sampler, SAMPLED, "vertical", 0):
             pass
-        Path("/proc/self/clear_refs").write_text("5")  # the largest resident set begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # resets the largest resident set
         before = largest_resident_kib()
         primaries = simulated_primaries("bench", num_events, "vertical", 0)
         with BundleWriter(Path(folder) / "out.parquet", provenance={}) as writer:
@@ -149,13 +149,13 @@ def grown_mib(num_events: int, count: int) -> float:
 
 
 def largest_resident_kib() -> int:
-    """Of this process, since its start or since it was cleared."""
+    """Largest resident set of this process in KiB, since its start or its last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def measure(sampler: WganSampler, num_events: int, repeats: int, folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """(wall, CPU) of each case and repeat."""
+    """(wall, CPU) seconds of each case and repeat."""
     primaries: list[Primaries] = list(simulated_primaries("bench", num_events, "vertical", 0))
 
     def events() -> Iterator[GeneratedEvents]:

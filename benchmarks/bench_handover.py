@@ -1,4 +1,4 @@
-"""How fast do ready-made units get from a decoder to the trainer, and at which cost in CPU time?
+"""Speed and CPU time of the hand-over of finished units from a decoder to the trainer.
 
 Question: is the hand-over through the arena at least 2 times as fast as ZeroMQ with copy=False and no shared memory,
 and at least 12 times as fast as multiprocessing.Queue, for units of 8 MiB?
@@ -8,23 +8,23 @@ Command, from the repository's root:
     python -m benchmarks.bench_handover [--gib 2] [--repeats 5]
 
 Table: one producer process, one consumer process that sums every byte of every unit; eight distinct units without a
-zero byte in a row, the same for all. The sums are compared with the producer's. Each repeat runs all ways one after
-the other; medians over the repeats, fastest and slowest beside them. Time runs from the unit after the warm-up
-(16 units) to the last. CPU seconds, read from the processes' own clocks for the same interval, are those of
-producer + consumer, and for the arena the dispatcher's, which the others don't have.
+zero byte in a row, the same for all. The sums are compared with the producer's. Each repeat runs all methods one after
+the other; medians over the repeats, fastest and slowest beside them. Time is measured from the first unit after the
+warm-up (16 units) to the last. CPU seconds, from the processes' own clocks for the same interval, are those of
+producer + consumer, and for the arena also of the dispatcher, which the others don't have.
 
-    arena, in place   the real Arena, ServerTransport, Dispatcher and PeerTransports: the producer takes leases and says
-                      Done; its unit lies in the slot already, since a decoder decodes into its slot. The consumer
+    arena, in place   the real Arena, ServerTransport, Dispatcher and PeerTransports: the producer takes leases and
+                      sends Done; its unit is in the slot already, since a decoder decodes into its slot. The consumer
                       checks the header, sums the arrays, and releases
     arena, one copy   the same, but the producer copies each unit into the slot first
     ZeroMQ            PUSH and PULL over a unix socket, copy=False on both sides, at most 8 units under way
     Queue             multiprocessing.Queue of 8: numpy arrays, pickled
 
-Reading: the ways differ in how often a byte is moved. In place: not at all, so that the consumer's reading and six
-small messages a unit are all there is. One copy: once. ZeroMQ: into the kernel and out of it. Queue: the same, and
-pickling and joining of chunks on both sides. The arena's three processes have six threads at work (ZeroMQ has one in
-each): with two cores, or other load, they take the consumer's core from it, and the ratio to ZeroMQ falls. Absolute
-figures are the machine's; compare ratios. Results stand in benchmarks/results/.
+Reading: the methods differ in the number of copies of each byte. In place: none, so that only the consumer's reading
+and six small messages a unit remain. One copy: one. ZeroMQ: into the kernel and out of it. Queue: the same, and
+pickling and joining of chunks on both sides. The arena's three processes have six active threads (ZeroMQ has one in
+each): with two cores, or other load, they compete with the consumer for its core, and the ratio to ZeroMQ falls.
+Absolute figures depend on the machine; compare ratios. Results are in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WARM_UP = 2 * SLOTS
 CREDIT = 2
 PLAN_HASH = "ab" * 16
 PATIENCE_S = 120.0
-LAYOUT = m.Layout(events=16_384, particles=627_800, microbatches=64)  # fills a slot but for a few kB
+LAYOUT = m.Layout(events=16_384, particles=627_800, microbatches=64)  # fills a slot except a few kB
 AIMS = {"ZeroMQ": 2.0, "Queue": 12.0}
 
 Bytes = npt.NDArray[np.uint8]
@@ -70,15 +70,15 @@ FORK = mp.get_context("fork")
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of one way."""
+    """One run of one method."""
 
     seconds: float
     cpu_s: tuple[float, ...]
-    """Of producer, consumer and, for the arena, dispatcher."""
+    """CPU seconds of producer, consumer and, for the arena, dispatcher."""
 
 
 class Meter:
-    """The consumer's: times what comes after the warm-up, and checks the sums. ``pids``: whose CPU time counts."""
+    """Time after the warm-up and sums of the bytes, in the consumer. ``pids``: processes with counted CPU time."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
@@ -86,7 +86,7 @@ class Meter:
         self._sum = 0
 
     def read(self, payload: Bytes) -> None:
-        """Read every byte of a unit."""
+        """Sum every byte of a unit."""
         self._sum += int(payload.view(np.uint64).sum())
         self._units += 1
         if self._units == WARM_UP:
@@ -94,7 +94,7 @@ class Meter:
             self._started_s = time.perf_counter()
 
     def result(self, expected_sum: int) -> Measured:
-        """After the last unit. Raises AssertionError if the bytes were not those that were sent."""
+        """Result after the last unit. Raises AssertionError if other bytes arrived than were sent."""
         seconds = time.perf_counter() - self._started_s
         cpu_s = tuple(_cpu_s(pid) - before for pid, before in zip(self._pids, self._cpu_s, strict=True))
         assert self._sum == expected_sum, "other bytes arrived than were sent"
@@ -102,18 +102,18 @@ class Meter:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU time of all threads of a process: its clock, as clock_getcpuclockid(3) makes it."""
+    """CPU time of all threads of a process, by its clock as in clock_getcpuclockid(3)."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def payload_of(slot: Bytes) -> Bytes:
-    """The unit's arrays in a slot, as bytes: all but the header."""
+    """Bytes of the unit's arrays in a slot, without the header."""
     first = unit_arrays(slot, MUONS, LAYOUT).offsets.ctypes.data - slot.ctypes.data
     return slot[first : slot_bytes_needed(MUONS, LAYOUT)]
 
 
 def make_payloads() -> list[Bytes]:
-    """Distinct units, none of whose numbers is zero."""
+    """Distinct units without zeros."""
     rng = np.random.default_rng(0)
     size = len(payload_of(np.zeros(SLOT_BYTES, np.uint8)))
     return [rng.integers(1, 2**63, size // 8, np.uint64).view(np.uint8) for _ in range(SLOTS)]
@@ -123,7 +123,7 @@ def make_payloads() -> list[Bytes]:
 
 
 def arena_producer(run_dir: Path, payloads: list[Bytes], *, in_place: bool) -> None:
-    """A decoder's part, without the decoding."""
+    """Decoder without the decoding."""
     transport = PeerTransport(run_dir, TransportConfig(), writable=True, stopped=lambda: False)
     filled: set[int] = set()
     transport.send(m.Hello(CREDIT))
@@ -134,7 +134,7 @@ def arena_producer(run_dir: Path, payloads: list[Bytes], *, in_place: bool) -> N
         slot = transport.arena.slot(message.slot)
         if not in_place:
             payload_of(slot)[:] = payloads[k % SLOTS]
-        elif message.slot not in filled:  # in the warm-up: from then on its unit lies there
+        elif message.slot not in filled:  # in the warm-up: afterwards the slot holds its unit
             payload_of(slot)[:] = payloads[message.slot]
             filled.add(message.slot)
         write_header(slot, SlotHeader(PLAN_HASH, k, message.lease, LAYOUT))
@@ -147,7 +147,7 @@ def arena_producer(run_dir: Path, payloads: list[Bytes], *, in_place: bool) -> N
 def arena_consumer(
     run_dir: Path, sums: list[int], num_units: int, pids: Sequence[int], answer: Connection, *, in_place: bool
 ) -> None:
-    """A trainer's part, without the training."""
+    """Trainer without the training."""
     transport = PeerTransport(run_dir, TransportConfig(), writable=False, stopped=lambda: False)
     transport.send(m.Attach(0, 1, PLAN_HASH, (m.Cursor(),)))
     transport.send(m.Want(0, CREDIT))
@@ -169,7 +169,7 @@ def arena_consumer(
 
 
 def dispatch(run_dir: Path, num_units: int) -> None:
-    """The fetcher's part: the loop of its service, with a plan that is known."""
+    """Loop of the fetcher's service, with a fixed plan."""
     part = m.Part(0, "/data/muons/0000000-0000999/000123.parquet", 0, 0, LAYOUT.events, LAYOUT.particles, 0)
     dispatcher = Dispatcher(slots=SLOTS, plan_hash=PLAN_HASH, max_unit_deaths=3, stall_timeout_s=PATIENCE_S)
     dispatcher.add_units([m.Unit(k, 0, 0, 0, (part,)) for k in range(num_units)])
@@ -194,7 +194,7 @@ def dispatch(run_dir: Path, num_units: int) -> None:
 
 
 def _act(transport: ServerTransport, dispatcher: Dispatcher, actions: Sequence[Action]) -> bool:
-    """True once the trainer is through: the decoders are told."""
+    """Execute the dispatcher's actions. True once the trainer has finished and the decoders are notified."""
     for action in actions:
         match action:
             case Send(peer, message):
@@ -207,7 +207,7 @@ def _act(transport: ServerTransport, dispatcher: Dispatcher, actions: Sequence[A
 
 
 def through_arena(payloads: list[Bytes], sums: list[int], num_units: int, *, in_place: bool) -> Measured:
-    """The dispatcher runs in this process."""
+    """Measurement of the arena, with the dispatcher in this process."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         producer = FORK.Process(target=arena_producer, args=(run_dir, payloads), kwargs={"in_place": in_place})
@@ -226,7 +226,7 @@ def through_arena(payloads: list[Bytes], sums: list[int], num_units: int, *, in_
 
 
 def zmq_producer(address: str, payloads: list[Bytes], num_units: int) -> None:
-    """Pushes units out of its own memory."""
+    """Push units from the producer's own memory."""
     context = zmq.Context()
     socket = context.socket(zmq.PUSH)
     socket.setsockopt(zmq.SNDHWM, SLOTS // 2)
@@ -238,7 +238,7 @@ def zmq_producer(address: str, payloads: list[Bytes], num_units: int) -> None:
 
 
 def zmq_units(address: str, num_units: int) -> Iterator[Bytes]:
-    """Pulls units, as views of ZeroMQ's frames."""
+    """Units pulled from the socket, as views of ZeroMQ's frames."""
     context = zmq.Context()
     socket = context.socket(zmq.PULL)
     socket.setsockopt(zmq.RCVHWM, SLOTS // 2)
@@ -250,19 +250,19 @@ def zmq_units(address: str, num_units: int) -> Iterator[Bytes]:
 
 
 def queue_producer(queue: Queue[tuple[int, Bytes]], payloads: list[Bytes], num_units: int) -> None:
-    """Puts units."""
+    """Put units into the queue."""
     for k in range(num_units):
         queue.put((k, payloads[k % SLOTS]))
 
 
 def queue_units(queue: Queue[tuple[int, Bytes]], num_units: int) -> Iterator[Bytes]:
-    """Gets them."""
+    """Units from the queue."""
     for _ in range(num_units):
         yield queue.get(timeout=PATIENCE_S)[1]
 
 
 def consume(units: Iterator[Bytes], sums: list[int], num_units: int, producer: int, answer: Connection) -> None:
-    """Reads what comes."""
+    """Read all units and send the measurement."""
     meter = Meter((producer, 0))
     for unit in units:
         meter.read(unit)
@@ -270,14 +270,14 @@ def consume(units: Iterator[Bytes], sums: list[int], num_units: int, producer: i
 
 
 def through_zmq(payloads: list[Bytes], sums: list[int], num_units: int) -> Measured:
-    """No shared memory: the kernel moves the bytes."""
+    """Measurement of ZeroMQ, without shared memory: the kernel moves the bytes."""
     address = f"ipc://@icestream-bench-{os.getpid()}"
     producer = FORK.Process(target=zmq_producer, args=(address, payloads, num_units))
     return _pair(producer, lambda: zmq_units(address, num_units), sums, num_units)
 
 
 def through_queue(payloads: list[Bytes], sums: list[int], num_units: int) -> Measured:
-    """What a first version would use."""
+    """Measurement of multiprocessing.Queue, the obvious first version."""
     queue: Queue[tuple[int, Bytes]] = FORK.Queue(SLOTS)
     producer = FORK.Process(target=queue_producer, args=(queue, payloads, num_units))
     return _pair(producer, lambda: queue_units(queue, num_units), sums, num_units)
@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=2.0, help="data in each run, after the warm-up")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # that a peer left is no news here
+    logging.disable(logging.WARNING)  # a leaving peer is expected here
     payloads = make_payloads()
     sums = [int(payload.view(np.uint64).sum()) for payload in payloads]
     num_timed = max(1, round(arguments.gib * 2**30 / SLOT_BYTES))

@@ -1,4 +1,4 @@
-"""How far is the HDF5 reader from h5py reading the same datasets?
+"""Speed of the HDF5 reader against h5py on the same datasets.
 
 Question: files in the converter's layout (primaries, muons, counts), read into checked ragged rows by the decoder's
 reader, against `h5py` reading the same three datasets in large slices. Asked: 0.7 ×.
@@ -10,9 +10,9 @@ Command, from the repository's root:
 Table: median wall time an event of each, in turn, one thread, files in the page cache; for datasets stored in chunks
 with gzip and with lzf, in chunks without compression, and as one contiguous piece. float32, `bench` preset.
 
-Reading: what h5py alone does not do: cut the id columns off (a strided copy of each muon), compare the ids of every
-muon with those of its event, check lengths and values, drop fillers. Where HDF5 has nothing to decompress, reading is
-a memcpy, and that work is most of the time.
+Reading: work beyond h5py: cut off the id columns (a strided copy of each muon), compare the ids of every muon with
+those of its event, check lengths and values, drop fillers. If HDF5 has nothing to decompress, reading is a memcpy, and
+this work takes most of the time.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ import h5py
 import numpy as np
 
 from common.config import StreamConfig
-from common.files.footers import read_footer
 from common.files.hdf5.reader import Hdf5Reader
+from common.files.whole_file import plan_file
 from common.messages import Part
-from common.plan import SlotCapacity, StagedFile, plan_block
 from workloads.muons.columns import MUONS
 from workloads.muons.simulator.config import PRESETS
 from workloads.muons.simulator.write import DatasetPlan, _tables
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def flat_tables(num_events: int) -> dict[str, np.ndarray]:
-    """The bench preset as the converter writes it: an event without muons has one of zeros."""
+    """Tables of the bench preset as the converter writes them: an event without muons has one of zeros."""
     primaries, muons, counts = [], [], []
     for table in _tables(PRESETS["bench"], DatasetPlan(num_events, 1, seed=1), 0):
         ids = np.stack([table["primary_major_id"].to_numpy(), table["primary_minor_id"].to_numpy()], 1)
@@ -97,11 +96,7 @@ def flat_tables(num_events: int) -> dict[str, np.ndarray]:
 
 
 def parts_of(path: Path) -> list[Part]:
-    stream = StreamConfig(shuffle=False, slot_mib=16)
-    capacity = SlotCapacity(MUONS, stream)
-    staged = StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=1)
-    return [part for unit in units for part in unit.parts]
+    return plan_file(path, MUONS, StreamConfig(shuffle=False, slot_mib=16))[1]
 
 
 def by_h5py(path: Path) -> int:

@@ -1,12 +1,12 @@
-"""How much memory does a small hostile file take, in the fetcher and in a decoder?
+"""Memory that a small hostile file takes in the fetcher and in a decoder.
 
     python benchmarks/bench_hostile_files.py [--size 24000000]        # prints a table and a last JSON line
 
 For each trick of tests/hostile_files.py, a fresh process inspects the file as a fetcher does (with its child);
-another decodes its first 20 units as a decoder does: of a refused file the first row group, as if it had passed. The
+another decodes its first 20 units as a decoder does (the first row group of a refused file, as if it had passed). The
 memory is the peak resident set above that of the same process with a good file. Files are written once into --folder.
---tree measures another checkout, from before. Reading: no number is above the limit that follows from the settings
-(common/bounds.py), and each file is named as bad or costs little.
+--tree measures another checkout, for comparison. Reading: no number is above the limit that follows from the settings
+(common/bounds.py), and each file is refused or costs little.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNITS = 20
 
 
 def inspect(path: Path) -> str:
-    """What a fetcher finds; its child, if it has one, has ended when this returns."""
+    """Result of a fetcher's inspection; its child process, if any, has ended on return."""
     from common.config import SourceConfig, StreamConfig
     from common.files.bad_file import BadFileError
     from common.plan import SlotCapacity
@@ -58,7 +58,7 @@ def inspect(path: Path) -> str:
 
 
 def _watch(inspection: Any, done: threading.Event) -> None:
-    """Peaks of the inspecting processes: one that dies takes its own with it."""
+    """Sample the peaks of the inspecting processes: a process that ends loses its own."""
     last = False
     while not last:
         last = done.wait(0.005)
@@ -81,7 +81,7 @@ def _shown(footer: object) -> str:
 
 
 def decode(path: Path) -> str:
-    """What a decoder makes of the file's first row group."""
+    """Result of decoding the file's first row group."""
     import numpy as np
 
     from common.config import StreamConfig
@@ -105,7 +105,7 @@ def decode(path: Path) -> str:
         capacity = SlotCapacity(MUONS, stream)
         staged = [StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))]
         units = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=0)[:_UNITS]
-    except BadFileError:  # as if the fetcher had let it pass
+    except BadFileError:  # as if the fetcher had accepted it
         units = [Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, _rows(path), 600_000, 0),))]
     with tempfile.TemporaryDirectory() as folder:
         slot = np.zeros(stream.slot_bytes, np.uint8)
@@ -125,17 +125,17 @@ def _rows(path: Path) -> int:
 
 
 def one(service: str, path: Path) -> None:
-    """In a process of its own: peak memory in MiB, and what was said."""
+    """Print peak memory in MiB and the result; run in a separate process."""
     try:
         said = inspect(path) if service == "fetcher" else decode(path)
-    except Exception as error:  # noqa: BLE001  what it is, the table says
+    except Exception as error:  # noqa: BLE001  the table shows it
         said = f"{type(error).__name__}: {error}"
     peak_mib = max([_peak_mib("self"), *_CHILDREN.values()])
     print(json.dumps({"peak_mib": peak_mib, "said": said.replace(str(path.parent), "")[:110]}))
 
 
 def measured(tree: Path, service: str, path: Path) -> dict[str, Any]:
-    """The same, from outside."""
+    """Result of ``one`` in a separate process."""
     command = [sys.executable, __file__, "--one", service, str(path)]
     environment = {**os.environ, "PYTHONPATH": str(tree), "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, timeout=900, check=False)
@@ -146,7 +146,7 @@ def measured(tree: Path, service: str, path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Make the files, measure, print."""
+    """Write the files, measure, print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--one", nargs=2)
     parser.add_argument("--size", type=int, default=24_000_000)

@@ -1,9 +1,9 @@
-"""What does it cost to inspect a file in another process, with the checks of its pages?
+"""Cost of inspecting a file in another process, with the checks of its pages.
 
-    python benchmarks/bench_inspection.py          # prints a line a kind of file and a last JSON line
+    python benchmarks/bench_inspection.py          # prints a line for each kind of file and a last JSON line
 
-Small files of 1,000 events, here and in the process of services/fetcher/staging/inspection.py in turns (the machine's
-load is the same for both); then one row group of --rows events, which must be counted. Results: results/inspection.md.
+Small files of 1,000 events, alternately here and in the process of services/fetcher/staging/inspection.py (under the
+same load of the machine); then one row group of --rows events, which must be counted. Results: results/inspection.md.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from muon_files import make_events, write_events  # noqa: E402
 from common.config import SourceConfig, StreamConfig  # noqa: E402
 from common.files.footers import read_footer  # noqa: E402
 from common.plan import SlotCapacity  # noqa: E402
-from common.schema import MUONS  # noqa: E402
 from services.fetcher.staging.inspection import Inspection  # noqa: E402
+from workloads.muons.columns import MUONS  # noqa: E402
 
 _TURNS = 30
 _FILES = 20

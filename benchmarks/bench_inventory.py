@@ -1,8 +1,8 @@
-"""What do globs and inventories of millions of files cost?
+"""Cost of globs and of inventories of millions of files.
 
-Question: (1) how many requests is a glob of 100 directories with 1,000 files each? Asked: one listing a directory, none
-a file. (2) An inventory of 2,000,000 files in 2,000 ranges: built from listings as they come from the wire, frozen in
-the ledger, the order of an epoch walked, the footer of every file kept (10 row groups each); then a fresh process
+Question: (1) how many requests does a glob of 100 directories with 1,000 files each take? Asked: one listing a
+directory, none a file. (2) An inventory of 2,000,000 files in 2,000 ranges: built from listings as received, frozen in
+the ledger, the order of an epoch walked, the footer of every file stored (10 row groups each); then a fresh process
 resumes and plans the block in the middle. Asked: less than 60 s of CPU in all, 1 GB of memory, 1 GB of ledger.
 
 Command, from the repository's root:
@@ -10,10 +10,10 @@ Command, from the repository's root:
     python -m benchmarks.bench_inventory [--ranges 2000] [--light]
 
 Table: requests of the glob by server; then CPU seconds of each step, peak memory of each process, size of the ledger.
-The bodies of the listings are XRootD's, with OSDF-like names; filling them in is not counted.
+The bodies of the listings are XRootD's, with OSDF-like names; the time of composing them is not counted.
 
-Reading: memory is one number a file (its size); names stay in the ledger. Expat is 4 of the 8 to 14 µs that a file of a
-listing costs. Footers come one by one as files are staged, over weeks: a commit each, which is 8 of their 11 to 14 µs.
+Reading: memory is one number a file (its size); names stay in the ledger. Expat takes 4 of the 8 to 14 µs for a file of
+a listing. Footers arrive one by one as files are staged, over weeks: a commit each, which takes 8 of their 11 to 14 µs.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ def glob_requests(*, light: bool) -> dict[str, int]:
 
 
 class Canned:
-    """Answers listings as an XRootD origin would; in place of common.pelican.client.Federation."""
+    """Substitute for common.pelican.client.Federation, with listings as of an XRootD origin."""
 
     host = PelicanUrl.parse(TEMPLATE).federation
     config = PelicanConfig()
 
     def __init__(self) -> None:
         self.filling_s = 0.0
-        """CPU that making up the bodies took."""
+        """CPU seconds of composing the bodies."""
         with tempfile.TemporaryDirectory() as folder:
             for i in range(FILES):
                 with (Path(folder) / NAME.format(FILLER, i)).open("wb") as file:
@@ -165,7 +165,7 @@ def build(folder: Path, num_ranges: int) -> dict[str, float]:
 
 
 def resume(folder: Path, num_ranges: int) -> dict[str, float]:
-    """Likewise, of a process that finds the ledger."""
+    """CPU seconds of each step in a process that resumes from the ledger."""
     started_s = time.process_time()
     ledger = Ledger(folder / LEDGER_FILE, "settings")
     blocks = Blocks.of_ranges(num_ranges, STREAM, SEED, 0)
@@ -184,7 +184,7 @@ def resume(folder: Path, num_ranges: int) -> dict[str, float]:
 
 
 def peak_gb() -> float:
-    """Of this process."""
+    """Peak memory of this process, in GB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3)
 
 

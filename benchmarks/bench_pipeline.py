@@ -1,23 +1,23 @@
-"""What part of the replay ceiling does the whole pipeline reach?
+"""Rate of the whole pipeline as a fraction of the replay ceiling.
 
-Question: training from local files with a fetcher and two decoders, against the same steps on batches that are on the
-device already: pipeline rate ÷ replay ceiling, on the CPU. Asked: at least 0.9.
+Question: training from local files with a fetcher and two decoders, against the same steps on batches already on the
+device: pipeline rate ÷ replay ceiling, on the CPU. Asked: at least 0.9.
 
     python -m benchmarks.bench_pipeline [--events 30000] [--repeats 3] [--set KEY=VALUE …]
     python -m benchmarks.bench_pipeline --apart [--device cuda] …
 
-By default both sides are measured in turn, step by step, in one trainer: each batch comes through fetcher, decoders,
-slots and feed, is trained and logged (and a checkpoint is written every 200 steps); then the same step is made again on
-the same batch, and nothing else. Pipeline time is all that is not this second step. Two times a few tenths of a second
-apart see the same machine, however busy. But the decoders have twice the time for each batch; so each repeat is
+By default both sides are measured in turn, step by step, in one trainer: each batch passes fetcher, decoders, slots
+and feed, is trained and logged (and a checkpoint is written every 200 steps); then only the step is repeated on the
+same batch. Pipeline time is all time except this second step. The two measurements are a few tenths of a second apart,
+so that both see the same load of the machine. But the decoders have twice the time for each batch; so each repeat is
 followed by a plain `icestream run`, for the part of its time that the trainer waits for data.
 
 With --apart the ratio is the one of a run's summary (`trainer.replay_batches`), with the ceiling measured at the end:
-for a machine on which nothing else runs, and for CUDA, where a step has ended for the host when it is queued.
+for an otherwise idle machine, and for CUDA, where the host only queues a step.
 
 Table: events/s of both, their ratio, the time waited for data, by repeat; medians below. The last line is JSON.
-Reading: what is missing to 1 is feed, logging, checkpoints, and on the CPU what decoders and fetcher take from the
-trainer's core.
+Reading: the difference to 1 is feed, logging, checkpoints, and on the CPU the time that decoders and fetcher take from
+the trainer's core.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ICESTREAM = (sys.executable, "-m", "icestream")
 
 
 class StepsTwice:
-    """In place of a task's step: makes it a second time, as a replay, and notes what both took."""
+    """Replacement of a task's step that does it twice, the second time as a replay, and records both times."""
 
     def __init__(self, step: Callable[[Batch], dict[str, torch.Tensor]]) -> None:
         self._step = step
@@ -73,7 +73,7 @@ class StepsTwice:
 
 
 def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """One run with the trainer in this process, and fetcher and decoders beside it."""
+    """Rates of one run with the trainer in this process; fetcher and decoders are separate processes."""
     run_dir.mkdir()
     config = load_config(
         run_dir, assignments=arguments.settings, flags={"input": (str(data),), "trainer.device": "cpu"}
@@ -113,7 +113,7 @@ def in_turn(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[st
 
 
 def plain(data: Path, run_dir: Path, arguments: argparse.Namespace, *settings: str) -> dict[str, float]:
-    """The summary of one `icestream run`, with the share of its time that the trainer waited for data."""
+    """Summary of one `icestream run`, with the share of its time that the trainer waited for data."""
     command = [*ICESTREAM, "run", "-i", str(data), "--run-dir", str(run_dir)]
     command += ["--decoders", str(DECODERS), "--device", arguments.device]
     for setting in (*settings, *arguments.settings):
@@ -128,7 +128,7 @@ def plain(data: Path, run_dir: Path, arguments: argparse.Namespace, *settings: s
 
 
 def apart(data: Path, run_dir: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """One run that measures its ceiling at its end."""
+    """Rates of one run that measures its ceiling at its end."""
     settings = f"trainer.replay_batches={arguments.replay_batches}", f"trainer.replay_s={arguments.replay_s}"
     return plain(data, run_dir, arguments, *settings)
 

@@ -1,19 +1,19 @@
-"""How fast does a trainer get units over tcp, compared with the arena that it shares on the fetcher's own machine?
+"""Throughput of a lane over tcp, compared with the shared arena on the fetcher's machine.
 
-Question: does a lane over tcp (loopback, so that no network limits it) keep up with what decoders make and a GPU takes?
+Question: does a lane over tcp (loopback, so that no network limits it) keep up with the decoders and a GPU?
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_remote_lane [--seconds 5] [--slot-mib 8]
 
-Table: for each lane, the rate at which a trainer receives full slots and copies each once more into memory of its own
-(as the CPU copier does; on CUDA the GPU copies instead), and the CPU time that both processes spend on a GiB. `local`:
-the shared arena. `tcp`: encrypted, as a lane over tcp always is. A process in the fetcher's place deals out full slots
+Table: for each lane, the rate at which a trainer receives full slots and copies each once more into its own memory
+(as the CPU copier does; on CUDA the GPU copies instead), and the CPU time of both processes for a GiB. `local`:
+the shared arena. `tcp`: encrypted, as a lane over tcp always is. A process in the fetcher's place sends full slots
 as fast as they are wanted; nothing is decoded.
 
 Reading: `local` is the speed of one copy. `tcp` adds the kernel's two copies, one into the ring, and CURVE, one thread
-on each side: that is the limit of a lane, whatever the network. Divide by the bytes of an event to get events/s.
-Results stand in benchmarks/results/.
+on each side: this limits a lane on any network. Divide by the bytes of an event to get events/s.
+Results are in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[float, float]:
-    """Units a second, and CPU seconds of both processes for each GiB."""
+    """Units per second, and CPU seconds of both processes for each GiB."""
     config = TransportConfig(connect_timeout_s=30)
     if lane == "tcp":
         make_server_keys(folder / "keys")
@@ -84,7 +84,7 @@ def measure(lane: str, folder: Path, slot_bytes: int, seconds: float) -> tuple[f
 def connect(
     lane: str, folder: Path, config: TransportConfig, address: str, slot_bytes: int
 ) -> PeerTransport | RemotePeerTransport:
-    """The trainer's end of a lane."""
+    """Trainer's end of a lane."""
     if lane == "local":
         return PeerTransport(folder, config, writable=False, stopped=lambda: False)
     keys = None if config.keys is None else config.keys / "for-trainer"
@@ -98,7 +98,7 @@ def connect(
 
 
 def take(peer: PeerTransport | RemotePeerTransport, slot_bytes: int, seconds: float) -> tuple[int, float]:
-    """Take units for some seconds after a first round; how many, and in what time."""
+    """Take units for ``seconds`` after a first round. Returns their number and the time in seconds."""
     copy = np.empty(slot_bytes, np.uint8)
     peer.send(m.Want(0, PREFETCH))
     units, started_s = -SLOTS, time.perf_counter()
@@ -115,7 +115,7 @@ def take(peer: PeerTransport | RemotePeerTransport, slot_bytes: int, seconds: fl
 
 
 def serve(run_dir: Path, config: TransportConfig, slot_bytes: int) -> None:
-    """In the fetcher's place: full slots for whoever wants them, until it is gone; then tell the CPU time."""
+    """Grant full slots in the fetcher's place until the trainer has left; then print the CPU time."""
     with Arena.create(SLOTS, slot_bytes) as arena:
         arena.whole()[:] = np.random.default_rng(1).integers(0, 256, arena.size_bytes, np.uint8)
         server = ServerTransport(run_dir, config, arena, PLAN)

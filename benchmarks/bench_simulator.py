@@ -1,18 +1,18 @@
-"""How many events a second does one core simulate and write?
+"""Events per second that one core simulates and writes.
 
-Question: is demo data made faster than anything in the pipeline reads it, writing included? The aim is 250,000
-events/s for the `bench` preset.
+Question: is demo data written faster than any part of the pipeline reads it? The aim is 250,000 events/s for the
+`bench` preset.
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_simulator [--events 200000] [--repeats 5]
 
 Table: median over the repeats, after one run to warm up, of wall time for `write_dataset` into a temporary
-directory; one thread, pyarrow's pools set to one. `written` is the share of that time spent on writing: the rest
-is what making the same tables takes alone.
+directory; one thread, pyarrow's pools set to one. `written` is the share of that time spent on writing; the rest
+is the time of drawing the same tables alone.
 
 Reading: an event costs 0.4 to 0.5 µs and each of its muons a little under 0.1 µs, about half of it for writing.
-Compare events/s for presets of few muons (`corsika`, `h3a`), muons/s for the others. Results stand in
+Compare events/s for presets of few muons (`corsika`, `h3a`), muons/s for the others. Results are in
 benchmarks/results/.
 """
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def time_drawing(preset: str, plan: DatasetPlan) -> float:
-    """Seconds to make the tables of a data set without writing them."""
+    """Seconds to draw the tables of a data set without writing them."""
     started_s = time.perf_counter()
     for file_index in range(plan.num_files):
         for _ in _tables(PRESETS[preset], plan, file_index):

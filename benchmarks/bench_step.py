@@ -1,21 +1,22 @@
-"""How fast is the model's step, against the plain one?
+"""Speed of the model's step, against the plain one of `reference_step.py`.
 
 Question: one step (5 critic updates with gradient penalty, generator, count head) on 8,192 events of 4 muons on a CPU,
-or on 128,000 events on a GPU: the step as it ships, and the plain one of `reference_step.py`, with the same weights,
-batch and noise. Asked: 2 times as fast on 2 CPU cores, 8 times on one GPU.
+or on 128,000 events on a GPU: the shipped step and the plain one, with the same weights, batch and noise.
+Asked: 2 times as fast on 2 CPU cores, 8 times on one GPU.
 
 Command, from the repository's root:
 
     python -m benchmarks.bench_step [--events 8192] [--repeats 7] [--threads 2] [--device cpu] [--compile]
 
 Table: seconds a step, median, and the ratio of each pair; the two take turns. The plain step has `--threads` threads
-inside of each operation, the shipped one works off as many parts of the batch at once. Then the part of the machine's
-own rate of such matrix products that the step's products reach (measured here, in float32); on a GPU also its memory.
+inside of each operation, the shipped one computes as many parts of the batch at the same time. Then the rate of the
+step's matrix products as a fraction of the machine's own rate for them (measured here, in float32); on a GPU also its
+memory.
 
-Reading: beside other work the plain step's threads wait for each other at every operation, and the ratio is far too
+Reading: under other load the plain step's threads wait for each other at every operation, and the ratio is far too
 large (8 instead of 2): quote it from a quiet machine only.
 
-Before anything is timed, one SGD step of each is compared: losses to 1e-5.
+Before the measurement, one SGD step of each is compared: losses to 1e-5.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
         plain_s = timed(lambda: plain.step(batch), device)
         torch.set_num_threads(1)
         shipped_s = timed(lambda: shipped.step(batch), device)
-        if repeat >= 2:  # the first ones warm up
+        if repeat >= 2:  # the first two warm up
             pairs.append((plain_s, shipped_s))
             print(f"plain {plain_s:.3f} s, shipped {shipped_s:.3f} s, ratio {plain_s / shipped_s:.2f}", flush=True)
     plain_s, shipped_s = (statistics.median(times) for times in zip(*pairs, strict=True))
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def make_batch(num_events: int, device: torch.device) -> Batch:
-    """Events of 4 muons each, features of the right size."""
+    """Batch of events of 4 muons each, with features of realistic size."""
     random = torch.Generator().manual_seed(3)
     primary = torch.stack(
         [
@@ -106,14 +107,14 @@ def make_batch(num_events: int, device: torch.device) -> Batch:
 
 
 def compare(batch: Batch, device: torch.device, *, compiled: bool) -> None:
-    """Exit if the two don't compute the same."""
+    """Exit if the losses of the two steps differ."""
     config = WganConfig(
         optimiser="sgd",
         generator_lr=1e-3,
         critic_lr=1e-3,
         critic_steps=1,
         compile=compiled,
-        chunk_particles=batch.num_particles,  # parts draw their noise one after the other
+        chunk_particles=batch.num_particles,  # one part: parts draw their noise one after the other
     )
     found = WganTask(config, StepContext(device, seed=1)).step(batch)
     for name, value in ReferenceStep(config, device, seed=1).step(batch).items():
@@ -136,7 +137,7 @@ def matrix_flops(task: WganTask, batch: Batch) -> float:
     """Floating-point operations of the step's matrix products."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    alone = WganTask(task.config, StepContext(task.device, seed=1))  # one thread: the counter sees its own only
+    alone = WganTask(task.config, StepContext(task.device, seed=1))  # one thread: the counter counts its own only
     alone.step(batch)
     with FlopCounterMode(display=False) as counter:
         alone.step(batch)
@@ -144,7 +145,7 @@ def matrix_flops(task: WganTask, batch: Batch) -> float:
 
 
 def matrix_rate(device: torch.device, threads: int) -> float:
-    """FLOP/s of a product like the step's, best of 20."""
+    """FLOP/s of a matrix product like the step's, best of 20."""
     torch.set_num_threads(threads)
     rows = torch.randn(8192 if device.type == "cpu" else 1 << 19, 128, device=device)
     weights = torch.randn(128, 128, device=device)

@@ -1,15 +1,15 @@
-"""What do Python and logging cost in a step, with the work of the device taken out?
+"""Overhead of Python and logging in a step, without the work of the device.
 
 Question: the real loop, with the real telemetry (TensorBoard every `trainer.log_every` steps, the status file twice a
-second, a fetcher's status beside it), a feed whose batches are ready, and a task that does nothing: how many
+second, a fetcher's status beside it), a feed with ready batches, and a task that does nothing: how many
 milliseconds a step? Asked: less than 1.
 
     python -m benchmarks.bench_step_overhead [--steps 3000] [--repeats 5]
 
-Table: ms a step, of each repeat: in the mean over all steps, of the median step without logging, and in the mean of the
-steps with it (every 10th, by default). The last line is JSON.
-Reading: the mean is what a step costs beside the model. Not in it: the validation block and its panel, what the feed
-does for a batch (benchmarks of the queue), checkpoints, and the calls into torch that queue the model's own work, which
+Table: ms a step, for each repeat: mean over all steps, median of the steps without logging, mean of the steps with
+logging (every 10th, by default). The last line is JSON.
+Reading: the mean is the cost of a step besides the model. Not included: the validation block and its panel, the feed's
+work for a batch (benchmarks of the queue), checkpoints, and the calls into torch that queue the model's own work, which
 grow with the model.
 """
 
@@ -36,7 +36,7 @@ from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.loop import train
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.feed import FedBatch
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.open_telemetry import open_telemetry
@@ -51,7 +51,7 @@ ASKED_MS = 1.0
 
 
 class NothingToDo:
-    """A task whose step is free."""
+    """Task with an empty step."""
 
     def __init__(self) -> None:
         self._metrics = {name: torch.tensor(0.0 if name == "skipped_updates" else 0.5) for name in METRICS}
@@ -73,7 +73,7 @@ class NothingToDo:
 
 
 class NothingToSee:
-    """An evaluator with three learning rates to tell."""
+    """Evaluator with three learning rates only."""
 
     def settings(self) -> dict[str, float]:
         return {f"train/lr_{name}": 1e-4 for name in ("count", "generator", "critic")}
@@ -83,7 +83,7 @@ class NothingToSee:
 
 
 class ReadyFeed:
-    """A feed that always has the next batch; notes when it is asked."""
+    """Feed that always has the next batch; records the time of each request."""
 
     def __init__(self, steps: int) -> None:
         self.waits = BatchWaits()
@@ -117,7 +117,7 @@ class ReadyFeed:
 
 
 def one_run(steps: int) -> tuple[float, float, float]:
-    """(mean of all, median without logging, mean of those with it), in ms a step."""
+    """(mean of all, median without logging, mean with logging), in ms a step."""
     trainer = TrainerConfig(checkpoint_every=10**9, device="cpu", validation=ValidationConfig(events=0))
     config = Config(trainer=trainer)
     feed = ReadyFeed(steps)
@@ -133,7 +133,7 @@ def one_run(steps: int) -> tuple[float, float, float]:
         finally:
             telemetry.close()
             checkpoints.close()
-    # The first step opens the TensorBoard file, and belongs to the start.
+    # The first step opens the TensorBoard file, which belongs to the start.
     ms = [1e3 * (after - before) for before, after in zip(feed.asked_s[1:], feed.asked_s[2:], strict=False)]
     logged = [one for step, one in enumerate(ms, 2) if step % trainer.log_every == 0]
     plain = [one for step, one in enumerate(ms, 2) if step % trainer.log_every]
@@ -141,7 +141,7 @@ def one_run(steps: int) -> tuple[float, float, float]:
 
 
 def a_fetcher() -> FetcherStatus:
-    """With all its numbers: each goes to TensorBoard."""
+    """Fetcher status with all its numbers: each is written to TensorBoard."""
     return FetcherStatus(
         state="streaming",
         stalled_s=dict.fromkeys(STALL_REASONS, 1.0),

@@ -1,4 +1,4 @@
-"""How near are transfers from a federation to bare aiohttp?
+"""Speed of transfers from a federation, against bare aiohttp.
 
 Question: files fetched by `PelicanThread.download` from 8 threads, as the fetcher does it (discovery, director,
 sources, parts on disk, sizes checked), against aiohttp fetching the same URLs from the same data server, 8 at once,
@@ -8,12 +8,13 @@ Command, from the repository's root:
 
     python -m benchmarks.bench_transfer [--light] [--repeats 5]
 
-Table: median wall time of each, the median of the ratios of the pairs (one after the other, the order turned round each
-time), and this process's CPU. The servers (XRootD if it is installed, without its proxy; else the light ones) run in a
-process of their own. A first pair warms the cache and is not counted.
+Table: median wall time of each, the median of the ratios of the pairs (one after the other, in alternating order), and
+this process's CPU. The servers (XRootD if it is installed, without its proxy; else the light ones) run in a separate
+process. A first pair warms the cache and is not counted.
 
-Reading: with two cores the servers take one of them; both sides share them alike. What we do besides: ask the director
-once a directory, hand each file from a worker thread to the loop and back, count bytes, follow the concurrency.
+Reading: with two cores the servers take one of them, for both sides alike. Our additional work: one request to the
+director for each directory, handing each file from a worker thread to the loop and back, counting bytes, adapting the
+concurrency.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def pair(cases: tuple[Callable[[Path], None], ...], *, turned: bool) -> list[tup
 
 
 async def bare(server: str, paths: list[str], folder: Path) -> None:
-    """What one writes with aiohttp alone."""
+    """Download with aiohttp alone, as one would write it."""
     waiting = iter(paths)
 
     async def work() -> None:

@@ -1,13 +1,13 @@
-"""Do decoders wait for files when the network is twice as fast as the training?
+"""Share of the time that decoders wait for files from a network twice as fast as the training.
 
-Question: a run from a local federation with `pelican.bandwidth_mib_s` at twice what the same run trained without a
-limit: what part of the time could nothing be leased because no file was staged? Asked: less than 1 %.
+Question: a run from a local federation with `pelican.bandwidth_mib_s` at twice the rate that the same run trained
+without a limit: in which share of the time could nothing be leased because no file was staged? Asked: less than 1 %.
 
     python -m benchmarks.bench_waiting [--events 200000] [--light]
 
-Table: seconds and bytes of both runs; the share of `not_staged` before the first step (the first block has to come, at
+Table: seconds and bytes of both runs; the share of `not_staged` before the first step (the first block has to arrive at
 that speed) and from then to the end.
-Reading: the share after the first step is the answer. What comes before is the time of one block, once a run.
+Reading: the share after the first step is the answer. The time before is that of one block, once a run.
 """
 
 from __future__ import annotations

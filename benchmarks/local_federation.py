@@ -1,6 +1,6 @@
-"""A local federation in a process of its own, as the benchmarks need it: its servers must not share our interpreter.
+"""Local federation in a separate process: its servers must not share the interpreter of a benchmark.
 
-The child ends when its standard input is closed, however we end.
+The child ends when its standard input is closed, however the parent ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.federation.xrootd import available
 
 
 class LocalFederation:
-    """``sets``: directory, number of files, bytes of each. One cache, so that there is one data server to compare with.
+    """Local federation with one cache: a single data server to compare with.
 
-    ``counted``: XRootD behind its proxy, which counts requests, and is slower. The environment of this process trusts
-    the federation afterwards.
+    ``sets``: directory, number of files, bytes of each. ``counted``: XRootD behind its proxy, which counts requests and
+    is slower. The environment of this process trusts the federation afterwards.
     """
 
     def __init__(self, sets: Sequence[tuple[str, int, int]], *, light: bool, counted: bool = False) -> None:
@@ -38,7 +38,7 @@ class LocalFederation:
         self.data_server: str = told["data_server"]
 
     def requests(self) -> dict[str, int]:
-        """By server and method, since the last call; XRootD's only if they are counted."""
+        """Numbers of requests by server and method, since the last call; XRootD's only if ``counted``."""
         assert self._process.stdin is not None
         self._process.stdin.write("requests\n")
         self._process.stdin.flush()

@@ -1,9 +1,9 @@
-"""The step of the muon WGAN, written plainly, as the script that icestream replaces computes it.
+"""Reference step of the muon WGAN, written plainly, as in the script that icestream replaces.
 
-The context of an event is repeated for each of its muons before the first layer, real and generated events go through
-the critic in passes of their own, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second
-derivative, every metric goes to the host at once, and nothing is fused. Same networks, same losses and same noise as
-`workloads/muons/models/wgan/`: what the shipped step must agree with, and is timed against.
+The context of an event is repeated for each of its muons before the first layer, real and generated events pass the
+critic separately, pooling is `scatter_reduce` on an index, the gradient penalty is autograd's second derivative, every
+metric is copied to the host at once, and nothing is fused. Same networks, losses and noise as in
+`workloads/muons/models/wgan/`: the shipped step must agree with it, and is timed against it.
 
 Shape suffixes: E events, P particles, F features, D width.
 """
@@ -23,15 +23,15 @@ from workloads.base.noise import Noise
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.layers import LEAK, Dense
-from workloads.muons.models.wgan.networks import Networks
+from workloads.muons.models.wgan.networks import WganNetworks
 from workloads.muons.models.wgan.task import MUONS_SCORE_FACTOR
 
 
 class ReferenceStep:
-    """For one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
+    """Plain step for one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
 
     def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
-        self.networks = Networks(config, StepContext(device, seed))
+        self.networks = WganNetworks(config, StepContext(device, seed))
         self._config = config
         self._device = device
         self._noise = Noise(seed, device)
@@ -41,7 +41,7 @@ class ReferenceStep:
         self._steps = 0
 
     def step(self, batch: Batch) -> dict[str, float]:
-        """One step; its metrics on the host."""
+        """Do one step. Returns its metrics on the host."""
         (microbatch,) = batch.microbatches
         primary, muons = microbatch.event_columns["primary"], microbatch.particle_columns["muons"]
         standardise = self.networks.standardise
@@ -69,7 +69,7 @@ class ReferenceStep:
     def _update_critic(
         self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
     ) -> dict[str, float]:
-        """One step of the critic."""
+        """Do one update of the critic. Returns its metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
         mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
@@ -98,10 +98,10 @@ class ReferenceStep:
     def _update_generator(
         self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
     ) -> dict[str, float]:
-        """One step of the generator and of its averaged weights."""
+        """Do one update of the generator and of its averaged weights. Returns the metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
-        torch.rand(len(counts), device=self._device, generator=random)  # the shipped step draws it here too
+        torch.rand(len(counts), device=self._device, generator=random)  # as in the shipped step
         fake = self._fake(conditions, counts, event_P, random)
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
@@ -159,7 +159,7 @@ class ReferenceStep:
 
 
 def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
-    """workloads.muons.models.wgan.energy_score with index arithmetic alone. The mean over muons and events."""
+    """Mean energy score of muons and events: workloads.muons.models.wgan.energy_score with index arithmetic."""
     size = counts.clamp_min(1).float()
 
     def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Does a run stay the same for hours? Memory, descriptors and threads of every process of a run, over time.
+"""Soak test: memory, descriptors and threads of every process of a run, for hours.
 
 Question: does anything grow? Asked: less than 1 MB a minute of resident memory in every process after the warm-up, no
 growth of descriptors or threads.
@@ -8,8 +8,8 @@ Command, from the repository's root:
     python -m benchmarks.soak [--minutes 30] [--warm-up-minutes 8] [--decoders 2] [--run-dir DIR]
 
 A run of `icestream run` on simulated files, without end (`epochs=0`), with outliers in the stream, panel, checkpoints
-and TensorBoard as usual; looked at every 5 s in /proc, ended by Ctrl-C. Exit code 1 if something grew. The kill and
-resume half of the question is a test in `tests/pipeline/test_kill.py`.
+and TensorBoard as usual; sampled every 5 s in /proc, ended by Ctrl-C. Exit code 1 if something grew. Kill and resume
+are tested in `tests/pipeline/test_kill.py`.
 
 Table: a line a process: memory at the end of the warm-up and at the end, slope (least squares over the time after the
 warm-up, and over its last half, where the allocator's pools are full), descriptors and threads at both ends.
@@ -39,7 +39,7 @@ _LOOK_S = 5.0
 
 @dataclass(frozen=True)
 class Look:
-    """One process at one time."""
+    """Sample of one process at one time."""
 
     minutes: float
     rss_mb: float
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def soak(data: Path, run_dir: Path, decoders: int, minutes: float) -> dict[str, list[Look]]:
-    """Run, look, and interrupt."""
+    """Run, sample, and interrupt. Returns the samples by process."""
     command = [
         *(sys.executable, "-m", "icestream", "run", "-i", str(data), "--run-dir", str(run_dir)),
         *("--decoders", str(decoders), "--device", "cpu"),
@@ -107,7 +107,7 @@ def processes(supervisor: int) -> list[tuple[str, int]]:
 
 
 def look_at(pid: int, minutes: float) -> Look | None:
-    """None if the process is gone."""
+    """Sample of a process; None if it has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -141,7 +141,7 @@ def report(looks: dict[str, list[Look]], warm_up_minutes: float) -> bool:
 
 
 def slope_of(looks: list[Look]) -> float:
-    """MB a minute, by least squares."""
+    """Slope in MB a minute, by least squares."""
     return float(np.polyfit([look.minutes for look in looks], [look.rss_mb for look in looks], 1)[0])
 
 

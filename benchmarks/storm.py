@@ -1,7 +1,7 @@
-"""Does a run stay the same under a storm of signals? SIGKILL, SIGSTOP and SIGCONT at random instants, to every process.
+"""Storm of signals on whole runs: SIGKILL, SIGSTOP and SIGCONT at random times, to every process.
 
-Question: after 1,000 and more signals at any of its processes, is what a run trained the same to the bit as in a run
-that nobody disturbed, and is nothing left, lost or blamed?
+Question: after 1,000 and more signals to any of its processes, is the result of a run bit-identical to that of an
+undisturbed run, and is nothing left behind, lost or wrongly blamed?
 
 Command, from the repository's root:
 
@@ -9,16 +9,16 @@ Command, from the repository's root:
 
 Runs of `icestream run` with a tiny network on simulated files, one after the other until the signals are sent: with the
 files in place, with the files behind a web server (cache, eviction, sockets in a folder), with two trainers. All copy
-their outputs. `icestream run` is one of the victims: once killed, the same command is given again, until the run has
+their outputs. `icestream run` is one of the victims: after a kill the same command is given again, until the run has
 finished. Each run is struck for at most a minute, and then has to end by itself.
 
 A strike is a kill, or a suspension (of one, some or all processes, shorter or longer than fetcher.stall_timeout_s) that
-ends with SIGCONT or SIGKILL. The seed decides all choices: which process, which strike, how long, which pause before
-the next one. At which instant of a process's own work it comes is up to the machine. Processes are forked from one that
-has imported everything (`tests/pipeline/zygote.py`): more of them are at work when they are struck.
+ends with SIGCONT or SIGKILL. The seed determines all choices: process, strike, duration, pause before the next one.
+The moment within a process's own work is not reproducible. Processes are forked from one that has imported everything
+(`tests/pipeline/zygote.py`): more of them are working when they are struck.
 
 Table: a line for each run, then signals by process and kind. The last line is JSON. Exit code 1 at the first run that
-isn't the undisturbed one; its folder is kept, and named.
+differs from the undisturbed one; its folder is kept, and its path printed.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from runs import SMALL_STREAM, Process, Processes, settings
 
 COMMON = (
     *SMALL_STREAM,
-    "stream.unit_events=100",  # a unit a step: decoders always have some in work
+    "stream.unit_events=100",  # a unit a step: decoders are always working on some
     "stream.slots=6",
     "trainer.deterministic=true",
     "stream.max_particles_per_event=60",  # some outliers
     "local.restart_max_s=0",
     "outputs.every_s=0.5",
     f"fetcher.stall_timeout_s={STALL_TIMEOUT_S:g}",
-    "fetcher.max_unit_deaths=1000000",  # whoever is hit again and again may have the same unit in work each time
+    "fetcher.max_unit_deaths=1000000",  # repeated strikes may hit decoders of the same unit each time
 )
 IDLE = "steps that take no time"
-"""So that decoders have work in hand at any moment."""
+"""Condition in which decoders have work at any moment."""
 CONDITIONS = {
     "files in place": (),
     "files behind a web server": ("stream.block_files=1", "transport.sockets=folder"),
@@ -73,20 +73,20 @@ CONDITIONS = {
 
 @dataclass(frozen=True)
 class Command:
-    """`icestream run`, to be given again and again."""
+    """Command `icestream run`, given repeatedly."""
 
     arguments: Sequence[str]
     is_idle: bool
-    """Steps take no time."""
+    """True if steps take no time."""
 
     def start(self, processes: Processes) -> Process:
-        """Give it."""
+        """Start the command."""
         return processes.start("run", *self.arguments, environment={"PACE": "0"} if self.is_idle else None)
 
 
 @contextmanager
 def web_server(folder: Path) -> Iterator[str]:
-    """The address of a server of this folder's files."""
+    """Address of a server of this folder's files, until the end of the block."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def copyfile(self, source: Any, outputfile: Any) -> None:
@@ -104,7 +104,7 @@ def web_server(folder: Path) -> Iterator[str]:
 
 
 def command_of(condition: str, data: Path, url: str, here: Path, epochs: int) -> Command:
-    """`icestream run` in one of the conditions."""
+    """Command `icestream run` in one of the conditions."""
     files = sorted(data.rglob("*.parquet"))
     served = [argument for path in files for argument in ("-i", f"{url}/{path.relative_to(data)}")]
     inputs = served if "web server" in condition else ["-i", str(data)]
@@ -114,7 +114,7 @@ def command_of(condition: str, data: Path, url: str, here: Path, epochs: int) ->
 
 
 def run_storm(folder: Path, seed: int, signals: int, conditions: Sequence[str], *, epochs: int = 8) -> dict[str, Any]:
-    """Strike runs, in these conditions by turns, until ``signals`` are sent; the figures of the last line.
+    """Strike runs, in these conditions by turns, until ``signals`` are sent. Returns the content of the last line.
 
     Raises AssertionError at the first problem.
     """
@@ -148,7 +148,7 @@ def run_storm(folder: Path, seed: int, signals: int, conditions: Sequence[str], 
 
 
 def _run(here: Path, command: Command, strikes: Iterator[Strike] | None, signals: int) -> tuple[Record, Outcome]:
-    """One run, struck or not. Raises AssertionError unless it ends well."""
+    """Record and outcome of one run, struck or not. Raises AssertionError unless it ends well."""
     here.mkdir()
     shared_memory = set(Path("/dev/shm").iterdir())
     processes, record = Processes(here / "run", here), Record()
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--signals", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no run stays behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # leaves no run behind
     folder = Path(tempfile.mkdtemp(prefix="storm-"))
     print(f"seed {arguments.seed}")
     try:

@@ -23,16 +23,16 @@ from runs import ICESTREAM, Process, Processes
 STALL_TIMEOUT_S = 3.0
 STRIKES_PER_S = 4.0
 STORM_S = 60.0
-"""A run is struck for so long at most."""
+"""Longest time for which a run is struck."""
 SPREAD_S = 0.3
-"""Within which several processes are suspended: whoever pauses a machine's containers does so one after the other, and
-lets them go on in another order."""
+"""Time within which several processes are suspended: a machine's containers are paused one after the other, and
+resumed in another order."""
 END_S = 180.0
-"""The run has to finish within so long after its last strike."""
+"""Time in which the run has to finish after its last strike."""
 _POLL_S = 0.01
 
 VERBS = {"run": 2, "outputs": 4, "trainer": 6, "fetcher": 15, "decoder": 40}
-"""Kills of each, in parts."""
+"""Relative frequency of strikes for each process."""
 STRIKES = {
     "kill": 22,
     "suspend for a moment": 40,
@@ -45,7 +45,7 @@ STRIKES = {
 }
 
 STILL_ACTIVE = ("the run is in use by", "is already running in this", "uses this cache directory")
-"""A refusal beside processes of the former session that have not ended yet."""
+"""Errors of a start while processes of the former session have not ended yet."""
 
 
 # ------------------------------------------------------------------ choices
@@ -53,23 +53,23 @@ STILL_ACTIVE = ("the run is in use by", "is already running in this", "uses this
 
 @dataclass(frozen=True)
 class Strike:
-    """One choice of the storm. Whom it meets is seen when it is due."""
+    """Strike of the storm. Its processes are chosen when it is due."""
 
     pause_s: float
-    """After the strike before."""
+    """Time after the preceding strike."""
     kind: str
     verb: str
     coins: tuple[float, ...]
-    """Numbers in [0, 1): the first chooses among processes of one verb, all of them choose "some"."""
+    """Random numbers in [0, 1): the first selects one process of a verb, all of them select "some"."""
     hold_s: float
-    """Time from a SIGSTOP to what ends it."""
+    """Time from a SIGSTOP to the signal that ends it."""
 
 
 NOTHING = Strike(math.inf, "kill", "run", (0.0,), 0.0)
 
 
 def forecast(seed: int) -> Iterator[Strike]:
-    """The strikes of a storm, without end. Each takes the same number of random numbers."""
+    """Endless strikes of a storm. Each uses the same number of random numbers."""
     rng = random.Random(seed)
     while True:
         pause_s = rng.expovariate(STRIKES_PER_S)
@@ -87,7 +87,7 @@ def forecast(seed: int) -> Iterator[Strike]:
 
 @dataclass(frozen=True)
 class Victim:
-    """A process of the run, by a descriptor that can't come to mean another."""
+    """Process of the run, by a descriptor that never refers to another process."""
 
     pid: int
     verb: str
@@ -96,28 +96,28 @@ class Victim:
 
 @dataclass
 class Record:
-    """What the storm did to a run's processes."""
+    """Record of the storm's signals to a run's processes."""
 
     signals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By verb and signal."""
+    """Numbers of signals by verb and signal."""
     strikes: Counter[str] = field(default_factory=Counter)
     missed: int = 0
-    """Strikes at a process that wasn't there."""
+    """Strikes at a process that did not exist."""
     sessions: int = 0
-    """Times that `icestream run` was started."""
+    """Number of starts of `icestream run`."""
     killed: set[int] = field(default_factory=set)
-    """Processes that were killed, or whose parent was."""
+    """Processes that were killed, or with a killed parent."""
     stops: dict[int, list[list[float]]] = field(default_factory=dict)
-    """From and to, of each SIGSTOP; by process."""
+    """Begin and end of each suspension, by process."""
     fetchers: set[int] = field(default_factory=set)
 
     @property
     def sent(self) -> int:
-        """All signals."""
+        """Number of all signals."""
         return self.signals.total()
 
     def note(self, victim: Victim, number: signal.Signals, now_s: float) -> None:
-        """A signal was sent."""
+        """Record a sent signal."""
         self.signals[victim.verb, number.name] += 1
         stops = self.stops.setdefault(victim.pid, [])
         if victim.verb == "fetcher":
@@ -130,7 +130,7 @@ class Record:
 
 
 class Storm:
-    """Starts a run, and strikes it in blow()."""
+    """Storm on one run: starts it, and strikes it in blow()."""
 
     def __init__(
         self, processes: Processes, give: Callable[[], Process], strikes: Iterator[Strike], record: Record
@@ -138,7 +138,7 @@ class Storm:
         self.record = record
         self._processes = processes
         self._give = give
-        """Gives the command `icestream run`."""
+        """Function that starts `icestream run`."""
         self._strikes = strikes
         self._due: list[tuple[float, int, Victim, signal.Signals]] = []
         """Heap of the beginnings and ends of suspensions."""
@@ -150,7 +150,7 @@ class Storm:
     def blow(self, signals: int) -> None:
         """Strike until ``signals`` are sent, the time is over or the run has ended; then wait for its end.
 
-        Raises AssertionError if it doesn't end, or not well.
+        Raises AssertionError if the run doesn't end, or fails.
         """
         began_s = now_s = time.monotonic()
         coming = next(self._strikes, NOTHING)
@@ -212,7 +212,7 @@ class Storm:
         heapq.heappush(self._due, (due_s, next(self._order), victim, number))
 
     def _look(self) -> list[Victim]:
-        """The living processes, the oldest first."""
+        """Living processes, the oldest first."""
         pids = self._processes.pids()
         for pid in pids:
             if pid not in self._victims:
@@ -232,6 +232,6 @@ class Storm:
 
 
 def _verb(pid: int) -> str:
-    """Of a process of icestream. Raises ValueError or IndexError if it has none any more."""
+    """Verb of a process of icestream. Raises ValueError or IndexError if it has none any more."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return words[words.index(ICESTREAM[-1]) + 1]

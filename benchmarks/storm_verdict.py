@@ -1,4 +1,4 @@
-"""What became of a run in a storm (benchmarks/storm.py): its outcome, and what the storm doesn't explain."""
+"""Verdict on a run in a storm (benchmarks/storm.py): its outcome, and errors that the storm doesn't explain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runs import Processes, same
 
 @dataclass(frozen=True)
 class Outcome:
-    """What may not depend on the weather."""
+    """Results of a run that must not depend on the storm."""
 
     audits: dict[str, bytes]
     outliers: dict[str, str]
@@ -30,7 +30,7 @@ class Outcome:
 
     @classmethod
     def of(cls, processes: Processes) -> Outcome:
-        """Read it from the run directory."""
+        """Outcome read from the run directory."""
         run_dir, summary = processes.run_dir, processes.summary()
         outliers = {
             str(path.relative_to(run_dir)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -40,13 +40,13 @@ class Outcome:
         return cls(audits, outliers, summary.events, summary["steps"], processes.checkpoint()["task"])
 
     def differences(self, other: Outcome) -> list[str]:
-        """Names of the parts that aren't the same to the bit."""
+        """Names of the parts that are not bit-identical."""
         names = ("audits", "outliers", "events", "steps", "weights")
         return [f"other {name}" for name in names if not same(getattr(self, name), getattr(other, name))]
 
 
 def problems(processes: Processes, record: Record, destination: Path, shared_memory: set[Path]) -> list[str]:
-    """What is wrong with a run that has ended well, apart from what it trained."""
+    """Problems of a run that has ended well, apart from its outcome."""
     run_dir, summary, found = processes.run_dir, processes.summary(), []
     processes.assert_nothing_is_left()  # no process, no abstract socket
     if not summary["adds_up"] or summary["events_read"] != sum(summary.events.values()):
@@ -64,7 +64,7 @@ def problems(processes: Processes, record: Record, destination: Path, shared_mem
 
 
 def told(processes: Processes, record: Record) -> list[str]:
-    """What the processes said of each other that the storm doesn't explain."""
+    """Log messages of the processes about each other that the storm doesn't explain."""
     fetcher, found = processes.log("fetcher"), []
     fenced = set()
     for pid in map(int, re.findall(r"decoder (\d+)-\S* hangs", fetcher)):
@@ -89,12 +89,12 @@ def told(processes: Processes, record: Record) -> list[str]:
 
 
 def tracebacks(text: str) -> list[str]:
-    """The last line of each traceback."""
+    """Last line of each traceback."""
     return [part.lstrip("\n").splitlines()[-1] for part in re.findall(r"^Traceback .*\n(?:[ \t].*\n)*.*", text, re.M)]
 
 
 def silence_s(record: Record, pid: int) -> float:
-    """The longest time that a process was suspended while the fetcher was not; a short breath between is none."""
+    """Longest time that a process was suspended while the fetcher was not; short interruptions are ignored."""
     spans: list[list[float]] = []
     for start_s, end_s in record.stops.get(pid, []):
         if spans and start_s - spans[-1][1] < 0.5:
@@ -106,7 +106,7 @@ def silence_s(record: Record, pid: int) -> float:
 
 
 def _covered_s(start_s: float, end_s: float, spans: Sequence[Sequence[float]]) -> float:
-    """The part of a time that lies in some span."""
+    """Part of an interval that lies in some span."""
     covered_s, reached_s = 0.0, start_s
     for one_s, other_s in sorted(spans):
         covered_s += max(0.0, min(other_s, end_s) - max(one_s, reached_s))
@@ -115,7 +115,7 @@ def _covered_s(start_s: float, end_s: float, spans: Sequence[Sequence[float]]) -
 
 
 def _locked_under(folder: Path) -> list[str]:
-    """Locks that somebody holds on files and folders of the run."""
+    """Locks that some process holds on files and folders of the run."""
     held = {int(line.split()[5 if "->" not in line else 6].split(":")[2]) for line in _lines("/proc/locks")}
     return [f"lock of {path}" for path in [folder, *folder.rglob("*")] if path.stat().st_ino in held]
 

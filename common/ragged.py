@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from common.messages import Layout
 from common.schema import SOURCE_COLUMNS, Column, EventSchema
+from common.unit_arrays import Array, UnitArrays
 
 _ALIGNMENT_BYTES = 64
 _HEADER = struct.Struct("<4sHH16sQQQQQ")  # magic, version, reserved, plan hash, k, lease, E, P, M
@@ -28,8 +29,6 @@ _OFFSET_DTYPE = np.dtype("<i8")
 
 OFFSETS = "offsets"
 BOUNDS = "microbatch_bounds"
-
-Array = npt.NDArray[np.generic]
 
 
 class SlotMismatch(Exception):
@@ -45,20 +44,6 @@ class SlotHeader:
     k: int
     lease: int
     layout: Layout
-
-
-@dataclass(frozen=True)
-class UnitArrays:
-    """Views of one unit's arrays, in a slot or in other memory."""
-
-    offsets: npt.NDArray[np.int64]
-    """Particle offsets: event e owns particles offsets[e] to offsets[e + 1]. (E + 1,)."""
-    microbatch_bounds: npt.NDArray[np.int64]
-    """Event bounds: microbatch m holds events bounds[m] to bounds[m + 1]. (M + 1,)."""
-    particle_columns: dict[str, Array]
-    """Array by column name: (P, fields)."""
-    event_columns: dict[str, Array]
-    """Array by column name: (E, fields); source columns included."""
 
 
 def event_columns(workload: EventSchema) -> tuple[Column, ...]:

@@ -11,7 +11,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 SCHEMA_VERSION = 2
 """Version of the schema, part of the plan hash: raise it when the meaning or the order of a column changes."""

@@ -14,6 +14,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from common.atomic_file import replace_file
 from common.rarely import Rarely
 
 STATUS_FOLDER = "status"
@@ -202,9 +203,7 @@ def write_status(run_dir: Path, name: str, status: Status) -> None:
         while _reserve:
             os.close(_reserve.pop())
         try:
-            part = path.with_suffix(".part")
-            part.write_text(status.model_dump_json())
-            part.replace(path)
+            replace_file(path, status.model_dump_json(), durable=False)
         except OSError as error:
             _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
         with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from common.atomic_file import replace_file
 from common.errors import USER_ERROR_EXIT_CODE
 from common.status import TrainerStatus
 
@@ -119,10 +120,7 @@ def build_summary(
 
 def write_summary(run_dir: Path, summary: Summary) -> None:
     """Replace the run directory's summary, atomically."""
-    path = run_dir / SUMMARY_FILE
-    part = path.with_suffix(".part")
-    part.write_text(summary.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    replace_file(run_dir / SUMMARY_FILE, summary.model_dump_json(indent=2) + "\n", durable=True)
 
 
 def summary_lines(summary: Summary) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is learned from the stream: one folder for each workload."""
+"""Workloads: what the stream carries and the models that learn from it, a folder each."""
 
 from pkgutil import extend_path
 

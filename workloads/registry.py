@@ -1,4 +1,4 @@
-"""The workloads that there are: each folder of `workloads/` with a module `workload`. Imports no torch.
+"""Registry of workloads: each folder of `workloads/` with a module `workload`. Imports no torch.
 
 A workload outside of this repository is a folder `workloads/NAME/` in a directory of PYTHONPATH, beside an empty
 `workloads/__init__.py`.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from workloads.base.interface import Workload  # pydantic: the list of commands needs none
 
 DEFAULT = "muons"
-"""The workload of a run whose files do not show another one."""
+"""Workload of a run if its files do not show another one."""
 
 
 @cache
@@ -31,20 +31,20 @@ def names() -> tuple[str, ...]:
 
 @cache
 def workload(name: str) -> Workload:
-    """The workload of that name, which must be one of names()."""
+    """Workload named ``name``, which must be one of names()."""
     found: Workload = import_module(f"workloads.{name}.workload").WORKLOAD
     assert found.name == name, f"workloads/{name} calls itself {found.name}"
     return found
 
 
 def every_workload() -> Iterator[Workload]:
-    """All of them, the default first."""
+    """All workloads, the default first."""
     return map(workload, names())
 
 
 @cache
 def verbs(name: str) -> Mapping[str, Verb]:
-    """Commands of the workload of that name."""
+    """Commands of the workload ``name``."""
     folders = [Path(folder) / name for folder in workloads.__path__]
     if not any((folder / "verbs.py").exists() for folder in folders):
         return {}
@@ -53,12 +53,12 @@ def verbs(name: str) -> Mapping[str, Verb]:
 
 
 def sample(name: str) -> Callable[[Path, int, int], None] | None:
-    """Writer of simulated events of the workload of that name, if it has one."""
+    """Writer of simulated events of the workload ``name``; None if it has none."""
     target = workload(name).sample
     return imported(target) if target is not None else None
 
 
 def imported(target: str) -> Any:
-    """The attribute that a `module:attribute` names."""
+    """Object named by `module:attribute`."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,1 +1,1 @@
-"""`make bench-physics`: what the models generate, measured against the simulator they were trained on."""
+"""`make bench-physics`: generated events of the models, compared with the simulator of their training data."""

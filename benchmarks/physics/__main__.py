@@ -1,9 +1,9 @@
-"""What do the models generate, and what matters in the recipe? Trains and judges all that docs/physics.md shows.
+"""Quality of the models, and ablations of the recipe: trains and evaluates all runs of docs/physics.md.
 
     python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--force] [--plan]
 
-Each run is a process of its own with one thread. Results are kept under runs/physics: started again, only what is
-missing is made, and what new code or other settings have made obsolete. Writes the tables and figures of
+Each run is a separate process with one thread. Results are kept under runs/physics; a repeated command makes only
+results that are missing, or obsolete after changes of code or settings. Writes the tables and figures of
 docs/physics.md, and all metrics of all runs to benchmarks/results/.
 """
 
@@ -30,10 +30,10 @@ FIGURES = ROOT / "docs" / "figures"
 def main() -> int:
     parser = argparse.ArgumentParser(description="The tables and figures of docs/physics.md.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (default: cores)")
-    parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="this table alone")
+    parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="only this table")
     parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")
     parser.add_argument("--force", action="store_true", help="make results again that are there")
-    parser.add_argument("--plan", action="store_true", help="only tell what would be done, and how long it takes")
+    parser.add_argument("--plan", action="store_true", help="only print the runs and their expected times")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default: runs/physics)")
     arguments = parser.parse_args()
     tables = tuple(table for table in TABLES if not arguments.only or table.key in arguments.only)

@@ -1,6 +1,6 @@
-"""Simulated events in memory: batches to train on, and a sample to be judged by.
+"""Simulated events in memory: batches for training, and a sample for the evaluation.
 
-Primaries of training and of validation come from different seeds: no shower is in both.
+Primaries of training and validation have different seeds: no shower is in both.
 Shapes: E events (rows), S showers, P muons.
 """
 
@@ -33,12 +33,12 @@ _TRAINING, _VALIDATION, _SECOND = 1, 2, 3
 """First number of the seed of each use."""
 _ATTEMPTS_AT_A_TIME = 65_536
 _SPARE = 8
-"""Rows drawn for each that is kept, where those without muons are left out."""
+"""Rows drawn for each kept one, if rows without muons are left out."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as the trainer gets them."""
+    """Rows of events, as in the trainer's batches."""
 
     primary_E4: npt.NDArray[np.float32]
     counts_E: Int64
@@ -49,19 +49,19 @@ class Rows:
         return len(self.counts_E)
 
     def taken(self, index_E: Int64) -> Rows:
-        """These rows, in this order."""
+        """Rows with these indices, in this order."""
         counts_E = self.counts_E[index_E]
         first_E = (np.cumsum(self.counts_E) - self.counts_E)[index_E]
         from_P = np.repeat(first_E - (np.cumsum(counts_E) - counts_E), counts_E) + np.arange(counts_E.sum())
         return Rows(self.primary_E4[index_E], counts_E, self.muons_P3[from_P], self.shower_E[index_E])
 
     def bundles(self) -> BundleArrays:
-        """For the metrics."""
+        """Bundles of the rows, for the metrics."""
         return BundleArrays.of(self.counts_E, self.muons_P3)
 
 
 def batches(source: Source, seed: int, batch_events: int) -> Iterator[Batch]:
-    """Endless batches of so many events, never the same event again. The CORSIKA showers come again and again."""
+    """Endless batches of ``batch_events`` events without repetition; only the CORSIKA showers are repeated."""
     if source.preset == CORSIKA_FILE:
         rows = corsika_rows()
         while True:
@@ -80,10 +80,10 @@ def batches(source: Source, seed: int, batch_events: int) -> Iterator[Batch]:
 
 
 def validation(source: Source, num_events: int) -> tuple[Sample, BundleArrays | None]:
-    """Events, and a second draw for the same primaries, independent of the first: what is a perfect generator's.
+    """Events, and an independent second draw for the same primaries, equivalent to a perfect generator's events.
 
-    Whatever a run's seed, the events are the same. In showers, all rows of a shower are drawn again together.
-    None for the CORSIKA showers: nobody can draw them again.
+    The events don't depend on a run's seed. In shower mode, all rows of a shower are drawn again together.
+    The second is None for the CORSIKA showers, which can't be drawn again.
     """
     if source.preset == CORSIKA_FILE:
         rows = corsika_rows()
@@ -115,7 +115,7 @@ def redrawn(rows: Rows, config: SimulatorConfig, rng: np.random.Generator, *, em
     missing_E = np.arange(len(rows))
     found: list[tuple[Int64, Int64, npt.NDArray[np.float32]]] = []
     while len(missing_E):
-        # A primary with one chance in 1e5 is rare but does occur: the fewer are missing, the more tries for each.
+        # Primaries with a probability of 1e-5 for muons do occur: the fewer are missing, the more tries for each.
         tries = max(1, _ATTEMPTS_AT_A_TIME // len(missing_E))
         of_try = np.repeat(missing_E, tries)
         drawn = muons.simulate(
@@ -133,7 +133,7 @@ def redrawn(rows: Rows, config: SimulatorConfig, rng: np.random.Generator, *, em
 
 
 def corsika_rows() -> Rows:
-    """The CORSIKA showers of tests/data."""
+    """Rows of the CORSIKA showers in tests/data."""
     table = pq.read_table(CORSIKA)
     primary_E4 = np.array(table["primary"].to_pylist(), np.float32)
     each = [np.array(one, np.float32).reshape(-1, 3) for one in table["muons"].to_pylist()]
@@ -143,7 +143,7 @@ def corsika_rows() -> Rows:
 
 
 def _block(source: Source, seed: int, block: int) -> Rows:
-    """About 51,200 rows; fewer without empty ones."""
+    """Block of about 51,200 rows; fewer without empty ones."""
     rng = np.random.default_rng([_TRAINING, seed, block])
     if source.rows == "independent":
         rows = _independent(source.config, _BLOCK_EVENTS, rng)

@@ -1,4 +1,4 @@
-"""What a trained model generates, in numbers: the project's own metrics, and those that only a simulator allows.
+"""Evaluation of a trained model: the project's own metrics, and those that need a simulator.
 
 Shapes: E events, P muons.
 """
@@ -26,20 +26,20 @@ from workloads.muons.models.count_head import MixtureCountHead, count_nll
 
 EVENTS_AT_A_TIME = 4096
 MAX_COUNT = 20_000
-"""Larger generated events are cut down to it: far from what it was trained on, a model may say anything."""
+"""Most muons of a generated event; larger ones are truncated. Far from its training data a model may diverge."""
 CORSIKA_COPIES = 5
-"""Each of the few CORSIKA showers is generated so many times: what is left is their own fluctuation."""
+"""Copies generated of each of the few CORSIKA showers: only the fluctuations of the real ones remain."""
 
 
 def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], None]) -> dict[str, Any]:
-    """Metrics of a run, with what it cost; JSON."""
+    """Metrics of a run and its cost, as JSON."""
     source = run.judged_by or run.source
     progress("simulating", 0.0)
     real, second = validation(source, run.events)
     if source.preset == CORSIKA_FILE:
         real = _copies(real, CORSIKA_COPIES)
-        # Without a second draw, halves of the showers would be compared: most muons are in one. So each is compared
-        # with itself, and there is no floor.
+        # Without a second draw, halves of the showers would be compared, and most muons are in one shower. So each is
+        # compared with itself, and there is no floor.
         second = real.bundles
     model = make_model(run)
     model.load_state_dict(trained["state"])
@@ -71,7 +71,7 @@ def judge(run: Run, trained: dict[str, Any], progress: Callable[[str, float], No
 
 
 def generate(sampler: MuonGenerator, real: Sample, seed: int) -> tuple[BundleArrays, Float64 | None, float]:
-    """An event for each primary; the PIT of the real counts, if the model has a distribution; CPU seconds it took."""
+    """Events, one for each primary; PIT of the real counts, if the model has a distribution; CPU seconds."""
     random = torch.Generator().manual_seed(seed)
     uniform = np.random.default_rng(seed)
     counts, muons, pits = [], [], []
@@ -96,7 +96,7 @@ def generate(sampler: MuonGenerator, real: Sample, seed: int) -> tuple[BundleArr
 
 
 def _nll(sampler: MuonGenerator, real: Sample, source: Source) -> dict[str, float]:
-    """Mean -ln p(N | primary) of model and simulator, in nats; nothing if one of them has no distribution."""
+    """Mean -ln p(N | primary) of model and simulator, in nats; empty if one of them has no distribution."""
     head = getattr(sampler, "count_head", None)
     if not isinstance(head, MixtureCountHead) or source.preset == CORSIKA_FILE or source.rows != "independent":
         return {}
@@ -110,14 +110,14 @@ def _nll(sampler: MuonGenerator, real: Sample, source: Source) -> dict[str, floa
 
 
 def _copies(sample: Sample, times: int) -> Sample:
-    """The same events several times. A shower stays one shower."""
+    """Sample with each event ``times`` times. Copies of a shower count as one shower."""
     columns = [getattr(sample.bundles, field.name) for field in fields(BundleArrays)]
     copied = BundleArrays(*(np.tile(column, times) for column in columns))
     return Sample(np.tile(sample.primary_E4, (times, 1)), np.tile(sample.shower_E, times), copied)
 
 
 def _histograms(bundles: BundleArrays) -> dict[str, list[float]]:
-    """Parts of all in fixed bins, beyond the ends in the last ones; and the mean lg r in bins of lg E."""
+    """Fractions in fixed bins, with values beyond the range in the outermost bins; mean lg r in bins of lg E."""
     finite, _ = bundles.finite()
     features = finite.features
     found = {}

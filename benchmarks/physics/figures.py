@@ -1,4 +1,4 @@
-"""The pictures of docs/physics.md, from the histograms that the results hold."""
+"""Figures of docs/physics.md, from the histograms of the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MARKERS = {
 
 
 def distributions(results: Results, path: Path) -> bool:
-    """What the models generate beside the simulator, first seeds; False if a result is missing."""
+    """Draw distributions of the models and of the simulator, first seeds; False if a result is missing."""
     shown = [(label, results[runs[0].name], colour) for label, runs, colour in _MODELS if runs[0].name in results]
     if not any(label == "WGAN" for label, _, _ in shown):
         return False
@@ -57,7 +57,7 @@ def distributions(results: Results, path: Path) -> bool:
 
 
 def _profile(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, Any], str]]) -> None:
-    """How the radius falls with the energy: a correlation that no marginal shows."""
+    """Draw the mean radius against the energy: a correlation that no marginal distribution shows."""
     low, high = HISTOGRAMS["log10_energy"]
     centres = low + (np.arange(BINS) + 0.5) * (high - low) / BINS
     for label, of, colour in [
@@ -72,7 +72,7 @@ def _profile(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, 
 
 
 def _ratios(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, Any], str]]) -> None:
-    """Generated over simulated lg E, where one muon in ten thousand is."""
+    """Draw generated over simulated lg E, in bins with at least one muon in ten thousand."""
     edges = np.linspace(*HISTOGRAMS["log10_energy"], BINS + 1)
     there = np.array(real["log10_energy"])
     for _, result, colour in shown:
@@ -85,7 +85,7 @@ def _ratios(axes: Axes, real: dict[str, Any], shown: list[tuple[str, dict[str, A
 
 
 def ablations(results: Results, path: Path) -> bool:
-    """Each ablation's distances in units of the floor; False if results are missing."""
+    """Draw the distances of each ablation in units of the floor; False if results are missing."""
     rows = [row for row in ABLATIONS.rows if all(run.name in results for run in row.runs)]
     if len(rows) < len(ABLATIONS.rows):
         return False

@@ -1,6 +1,6 @@
-"""The name under which a result is kept: a digest of all that it depends on.
+"""Keys of stored results: digests of all that they depend on.
 
-A result of the same settings and the same code is not made again. Comments and docstrings do not count as code.
+A result of the same settings and the same code is reused. Comments and docstrings do not count as code.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EVALUATION = (
 
 
 def training_key(run: Run) -> str:
-    """Of the weights that the run ends with."""
+    """Key of the final weights of a run."""
     before = training_key(find(run.start_from)) if run.start_from else ""
     fields = ("model", "seed", "steps", "batch_events", "source", "changes")
     settings = {name: asdict(run)[name] for name in fields}
@@ -50,7 +50,7 @@ def training_key(run: Run) -> str:
 
 
 def result_key(run: Run) -> str:
-    """Of the metrics of these weights."""
+    """Key of the metrics of these weights."""
     judged = asdict(run.judged_by or run.source)
     samplers = f"workloads/muons/models/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
     code = code_digest((*_EVALUATION, samplers))
@@ -58,17 +58,17 @@ def result_key(run: Run) -> str:
 
 
 def result_path(run: Run, folder: Path) -> Path:
-    """Where a run's metrics are, or will be."""
+    """Path of a run's metrics."""
     return folder / "results" / f"{run.name}-{result_key(run)}.json"
 
 
 def weights_path(run: Run, folder: Path) -> Path:
-    """Where its weights are, or will be: in one file for all runs that train the same."""
+    """Path of a run's weights: one file for all runs with the same training."""
     return folder / "weights" / f"{training_key(run)}.pt"
 
 
 def _resolved(run: Run) -> dict[str, Any]:
-    """All settings, defaults included: a changed default is a changed run."""
+    """All settings, including defaults: a changed default is a changed run."""
     if run.model == "present":
         return {}
     if run.model == "flow":
@@ -78,7 +78,7 @@ def _resolved(run: Run) -> dict[str, Any]:
 
 @cache
 def code_digest(paths: tuple[str, ...]) -> str:
-    """Of Python files and of folders of them, but for comments, docstrings and layout. Paths are the repository's."""
+    """Digest of Python files and folders, without comments, docstrings and layout. Paths are relative to the root."""
     found: list[Path] = []
     for path in paths:
         found += sorted((ROOT / path).glob("*.py")) if path.endswith("/") else [ROOT / path]

@@ -1,4 +1,4 @@
-"""What can be trained here, behind one face: step on batches, then draw events.
+"""Models of the benchmark, with one interface: step on batches, then draw events.
 
 Shapes: E events, P muons.
 """
@@ -23,7 +23,7 @@ from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Events
+from workloads.muons.models.wgan.networks import WganEvents
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.models.wgan.task import WganTask
 
@@ -31,40 +31,40 @@ CPU = torch.device("cpu")
 
 
 class Model(Protocol):
-    """A model in training."""
+    """Model in training."""
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers of all networks."""
+        """Number of trained parameters of all networks."""
 
     def step(self, batch: Batch) -> object:
         """One optimiser step."""
 
     def sampler(self) -> MuonGenerator:
-        """The generator as it is now."""
+        """Generator with the present weights."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What torch can save and read with weights_only."""
+        """State that torch can save, and load with weights_only."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The weights of ``state_dict()`` of the same model."""
+        """Load the weights from ``state_dict()`` of the same model."""
 
     def begin_with(self, state: dict[str, Any]) -> None:
-        """The weights of another run's model; optimisers and steps begin anew."""
+        """Load the weights of another run's model; optimisers and steps start new."""
 
 
 def make_model(run: Run) -> Model:
-    """Untrained. Raises pydantic's ValidationError for settings that do not exist."""
+    """Untrained model. Raises pydantic's ValidationError for settings that do not exist."""
     return MODELS[run.model](run)
 
 
 def wgan_config(run: Run) -> WganConfig:
-    """The defaults, a cosine over the run's steps, and the run's own settings."""
+    """Configuration: the defaults, a cosine over the run's steps, and the run's own settings."""
     return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
 
 
 class Wgan:
-    """The project's WGAN, and changes of its step that no setting can make."""
+    """WGAN of the project, with changes of its step that no setting offers."""
 
     def __init__(self, run: Run) -> None:
         self.config = wgan_config(run)
@@ -100,9 +100,9 @@ class Wgan:
 
 
 class CountHeadAlone(Wgan):
-    """The WGAN of which only the count head learns, from its start: thirty times as fast.
+    """WGAN with training of the count head only: thirty times as fast.
 
-    Its muons mean nothing, or are those of the run that it begins with.
+    Its muons have no meaning, or are those of the run from which it starts.
     """
 
     def __init__(self, run: Run) -> None:
@@ -111,7 +111,7 @@ class CountHeadAlone(Wgan):
         self._steps = 0
 
     def step(self, batch: Batch) -> object:
-        """Loss, optimiser and learning rates are those of WganTask.step."""
+        """Update the count head, with loss, optimiser and learning rates of WganTask.step."""
         self.task.observe(batch)
         networks = self.task.networks
         for group in self._optimiser.param_groups:
@@ -128,12 +128,12 @@ class CountHeadAlone(Wgan):
         return loss.detach()
 
     def begin_with(self, state: dict[str, Any]) -> None:
-        """See Model; the count head may be another one, and stays as it is."""
+        """See Model; the count head may be of another kind, and is not loaded."""
         self.load_state_dict({**state, "count_head": self.task.networks.count_head.state_dict()})
 
 
 def _raw_numbers(task: WganTask) -> None:
-    """Conditions and features as they are: lg E, lg(E/A), cos zenith, lg A, lg depth; lg E, lg(r + r0)."""
+    """Use conditions and features as they are: lg E, lg(E/A), cos zenith, lg A, lg depth; lg E, lg(r + r0)."""
     standardise = task.networks.standardise
     state = standardise.state_dict()
     state |= {name: torch.tensor(True) for name in ("conditions_fitted", "features_fitted")}
@@ -141,14 +141,14 @@ def _raw_numbers(task: WganTask) -> None:
 
 
 def _penalty_per_muon(task: WganTask) -> None:
-    """The present recipe's penalty: the i-th real with the i-th generated muon, in no order; a norm for each muon."""
+    """Use the present recipe's penalty: i-th real with i-th generated muon, in no order; a norm for each muon."""
     networks = task.networks
 
-    def penalty(part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
+    def penalty(part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         slope_PF = networks.critic.slope(between_PF, part.conditions_EC, part.segments)
         norm_P = (slope_PF.square().sum(1) + losses.NORM_FLOOR).sqrt()
-        # A sum over events is asked for, and the mean over muons is meant.
+        # The interface expects a sum over events; here it is the mean over muons.
         events_a_muon = part.source.num_present / part.source.num_particles
         norm = segment_sum(norm_P.detach(), part.segments).sum() * events_a_muon
         return losses.GradientPenalty((norm_P - 1).square().sum() * events_a_muon, norm)
@@ -163,7 +163,7 @@ _CHANGES: dict[str, Callable[[WganTask], None]] = {
 
 
 class Flow:
-    """The project's flow."""
+    """Flow of the project."""
 
     def __init__(self, run: Run) -> None:
         self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})

@@ -1,15 +1,14 @@
-"""One run in a process of its own: trained if there are no weights of it yet, then judged.
+"""Single run in a separate process: trained if there are no weights of it yet, then evaluated.
 
     python -m benchmarks.physics.one NAME FOLDER
 
-Tells how far it is on its standard output, a JSON object a line: {"stage": "training", "done": 0.4}.
+Prints its progress on standard output, a JSON object a line: {"stage": "training", "done": 0.4}.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -26,13 +25,14 @@ from benchmarks.physics.keys import result_path, weights_path
 from benchmarks.physics.models import make_model
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 
 Progress = Callable[[str, float], None]
 _TOLD_EVERY_S = 1.0
 
 
 def complete(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
-    """The result of a run, from ``folder`` or made and put there. New metrics need no new training."""
+    """Result of a run, from ``folder`` or made and stored there. New metrics need no new training."""
     path = result_path(run, folder)
     if not path.exists():
         trained = _train(run, folder, progress)
@@ -69,14 +69,10 @@ def _train(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """In full or not at all."""
+    """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(path)) as part:
         write(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -84,7 +80,7 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half-written files go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes incomplete files
     torch.set_num_threads(1)
     complete(
         find(arguments.name),

@@ -1,8 +1,8 @@
-"""The training recipe that users had before: rebuilt from the list of its defects, as a baseline.
+"""Former training recipe of the users, rebuilt from the list of its defects, as a baseline.
 
-Nothing of it is copied. Each comment names what the recipe does and, in brackets, the row of the list that
-docs/physics.md gives. Where the list says nothing (widths, noise, activations, how conditions are scaled beyond "not
-standardised"), we chose what favours it: noise for the event as well as for each muon, and conditions of order 1.
+No code of it is copied. Each comment describes a property of the recipe and, in brackets, its row of the list in
+docs/physics.md. For properties not in the list (widths, noise, activations, the scale of conditions beyond "not
+standardised"), we chose favourable ones: noise for the event as well as for each muon, and conditions of order 1.
 
 Shapes: E events, P muons, F = 3 features, C = 4 conditions, D width, Z noise.
 """
@@ -23,16 +23,16 @@ NUM_CONDITIONS, NUM_FEATURES = 4, 3
 GEV_PER_PEV = 1e6
 POSITION_M = 500.0
 EMPTY = -1e9
-"""What an event without muons is pooled to [7]: the critic's score does not depend on its conditions any more."""
+"""Pooled value of an event without muons [7]: the critic's score then does not depend on its conditions."""
 
 
 class PresentRecipe:
-    """Three networks and two optimisers; ``step`` trains on a batch, the rest is what MuonGenerator asks for."""
+    """Former recipe: three networks and two optimisers. ``step`` trains on a batch; also a MuonGenerator."""
 
     LEARNING_RATE = 1e-4  # constant: no schedule, no average of the generator's weights [26]
     CRITIC_STEPS = 5  # all on the same real batch [17]
     PENALTY_WEIGHT = 10.0
-    GP_EVERY = 2  # by the number inside of the step, and without making up for those left out [15]
+    GP_EVERY = 2  # by the number within the step, and without a factor for the skipped ones [15]
     MAX_COUNT = 100_000
 
     def __init__(self, device: torch.device, seed: int) -> None:
@@ -50,12 +50,12 @@ class PresentRecipe:
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers of the three networks."""
+        """Number of trained parameters of the three networks."""
         networks = (self.multiplicity, self.generator, self.critic)
         return sum(parameter.numel() for network in networks for parameter in network.parameters())
 
     def step(self, batch: Batch) -> None:
-        """CRITIC_STEPS critic updates, one of generator and multiplicity."""
+        """Do CRITIC_STEPS critic updates, and one of generator and multiplicity."""
         primary_E4 = torch.cat([part.event_columns["primary"] for part in batch.microbatches])
         muons_P3 = torch.cat([part.particle_columns["muons"] for part in batch.microbatches])
         counts_E = torch.cat([part.offsets_E1.diff() for part in batch.microbatches])
@@ -73,7 +73,7 @@ class PresentRecipe:
             self._critic_optimiser.step()
         fake, fake_PF = self._fake(conditions_EC)
         adversarial = -self.critic(fake_PF, fake, conditions_EC).mean()
-        # The mean square error of lg(N + 1) teaches the mean of lg(N + 1): a geometric mean, below the mean of N [2].
+        # The mean square error of lg(N + 1) gives the mean of lg(N + 1): a geometric mean, below the mean of N [2].
         counted = F.mse_loss(self.multiplicity(conditions_EC), torch.log10(counts_E + 1.0))
         self._generator_optimiser.zero_grad()
         (adversarial + counted).backward()
@@ -89,8 +89,7 @@ class PresentRecipe:
     ) -> Tensor:
         """Mean over muons of (norm of the score's gradient with respect to that muon - 1)² [13].
 
-        The i-th real muon of an event with its i-th generated one, whichever these are; those that are left over are
-        dropped [11].
+        The i-th real muon of an event is paired with its i-th generated one, in any order; the excess is dropped [11].
         """
         shared_E = torch.minimum(real.counts_E, fake.counts_E)
         between = segments_of(shared_E)
@@ -107,32 +106,32 @@ class PresentRecipe:
         return (norm_P - 1).square().mean()
 
     def sampler(self) -> PresentRecipe:
-        """Itself: generated with the latest weights [26]."""
+        """Generator itself: the latest weights are used [26]."""
         return self
 
     @torch.no_grad()
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
-        """The same count each time for a primary: no fluctuations at all [1]."""
+        """Counts, always the same for a primary: no fluctuations at all [1]."""
         return rounded(self.multiplicity(conditions(primary_E4)))
 
     @torch.no_grad()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """(E, 4), (E,) -> (P, 3) = [energy_gev, x_m, y_m]."""
+        """Muons. (E, 4), (E,) -> (P, 3) = [energy_gev, x_m, y_m]."""
         conditions_EC = conditions(primary_E4)
         made_PF = self.generator(conditions_EC, self.multiplicity(conditions_EC), segments_of(counts_E), random)
         energy_gev_P = (torch.pow(10.0, made_PF[:, 0].clamp(-10.0, 6.0)) - 1e-10).clamp_min(0) * GEV_PER_PEV
         return torch.cat([energy_gev_P.unsqueeze(1), made_PF[:, 1:] * POSITION_M], 1)
 
     def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> None:
-        """None: it has no distribution [1]."""
+        """None: there is no distribution [1]."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What is generated from."""
+        """State of the networks needed for generation."""
         networks = {"multiplicity": self.multiplicity, "generator": self.generator, "critic": self.critic}
         return {name: network.state_dict() for name, network in networks.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """Load the result of ``state_dict()``."""
         for name, weights in state.items():
             getattr(self, name).load_state_dict(weights)
 
@@ -140,20 +139,20 @@ class PresentRecipe:
 
 
 class Multiplicity(nn.Module):
-    """lg(N + 1) of each event: one number for each primary."""
+    """Network for lg(N + 1) of each event: one number for each primary."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
         self.layers = _layers(NUM_CONDITIONS, width, width, 1)
 
     def forward(self, conditions_EC: Tensor) -> Tensor:
-        """(E, C) -> (E,)."""
+        """Predicted lg(N + 1). (E, C) -> (E,)."""
         log_count_E: Tensor = self.layers(conditions_EC).squeeze(1)
         return log_count_E
 
 
 class Generator(nn.Module):
-    """Muon by muon from noise, conditions and the predicted lg(N + 1)."""
+    """Generator of single muons from noise, conditions and the predicted lg(N + 1)."""
 
     def __init__(self, width: int = 256, z_event: int = 16, z_muon: int = 32) -> None:
         super().__init__()
@@ -163,7 +162,7 @@ class Generator(nn.Module):
     def forward(
         self, conditions_EC: Tensor, log_count_E: Tensor, segments: Segments, random: torch.Generator
     ) -> Tensor:
-        """-> (P, F)."""
+        """Generated features. -> (P, F)."""
         z_EZ = torch.randn(segments.num_events, self.z_event, generator=random)
         z_PZ = torch.randn(segments.num_particles, self.z_muon, generator=random)
         # The predicted lg(N + 1), with its gradient [3]: the real count is unknown to the generator.
@@ -173,12 +172,12 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """The maximum over an event's muons, and no count: two copies of each muon look like one [8]."""
+    """Critic with the maximum over an event's muons, without a count: two copies of each muon score like one [8]."""
 
     def __init__(self, width: int = 128, decay: float = 0.99) -> None:
         super().__init__()
         self.muon = _layers(NUM_FEATURES + NUM_CONDITIONS, width, width)
-        # Layer normalisation is why -1e9 gives a constant score and not a huge one.
+        # Because of layer normalisation -1e9 gives a constant score and not a huge one.
         self.event = nn.Sequential(
             nn.Linear(width + NUM_CONDITIONS, width), nn.LayerNorm(width), nn.LeakyReLU(0.2), nn.Linear(width, 1)
         )
@@ -186,7 +185,7 @@ class Critic(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def raw(self, features_PF: Tensor, segments: Segments, conditions_EC: Tensor) -> Tensor:
-        """(P, F), (E, C) -> (E,)."""
+        """Scores before scaling. (P, F), (E, C) -> (E,)."""
         muons_PD = self.muon(torch.cat([features_PF, spread(conditions_EC, segments)], 1))
         index_PD = segments.event_P.unsqueeze(1).expand(-1, muons_PD.shape[1])
         empty_ED = muons_PD.new_full((segments.num_events, muons_PD.shape[1]), EMPTY)
@@ -195,7 +194,7 @@ class Critic(nn.Module):
         return scores_E
 
     def forward(self, features_PF: Tensor, segments: Segments, conditions_EC: Tensor) -> Tensor:
-        """Divided by a running mean of |score| that each call moves [9], cut at ±5, at most 10 tanh 1 = 7.6 [10]."""
+        """Scores over a running mean of |score| that each call updates [9], cut at ±5, at most 10 tanh 1 = 7.6 [10]."""
         scores_E = self.raw(features_PF, segments, conditions_EC)
         with torch.no_grad():
             self.scale.lerp_(scores_E.abs().mean(), 1 - self.decay)
@@ -203,30 +202,30 @@ class Critic(nn.Module):
 
 
 def conditions(primary_E4: Tensor) -> Tensor:
-    """lg(E / PeV), zenith, mass, depth: not standardised, and no energy of a nucleon [6]. (E, 4) -> (E, C)."""
+    """Conditions lg(E / PeV), zenith, mass, depth: not standardised, no energy per nucleon [6]. (E, 4) -> (E, C)."""
     energy_E, zenith_E, mass_E, depth_E = primary_E4.unbind(1)
     return torch.stack([(energy_E / GEV_PER_PEV + 1e-10).log10(), zenith_E, mass_E / 56, depth_E / 1e3], 1)
 
 
 def features(muons_P3: Tensor) -> Tensor:
-    """lg(E / PeV + 1e-10) as it is, x and y over 500 m: -3.9 ± 0.6 and 0 ± 0.02, far apart [5]. -> (P, F)."""
+    """Features lg(E / PeV + 1e-10), x and y over 500 m: -3.9 ± 0.6 and 0 ± 0.02, very different [5]. -> (P, F)."""
     energy_P1, position_P2 = muons_P3.split([1, 2], 1)
     return torch.cat([(energy_P1 / GEV_PER_PEV + 1e-10).log10(), position_P2 / POSITION_M], 1)
 
 
 def rounded(log_count_E: Tensor) -> Tensor:
-    """The nearest count; one that is no number any more becomes 0 [4]. (E,) -> (E,) int64."""
+    """Nearest count; NaN becomes 0 [4]. (E,) -> (E,) int64."""
     count_E = torch.nan_to_num(torch.pow(10.0, log_count_E.detach()) - 1, nan=0.0, posinf=0.0)
     return count_E.round().clamp_min(0).long()
 
 
 def segments_of(counts_E: Tensor) -> Segments:
-    """The muons of each event as neighbours."""
+    """Segments of contiguous muons for each event."""
     return Segments.from_counts(counts_E, int(counts_E.sum()))
 
 
 def _layers(*widths: int) -> nn.Sequential:
-    """Linear layers with a LeakyReLU between them, and behind the last one if it is not an output."""
+    """Linear layers with a LeakyReLU between them, and after the last one if it is not an output."""
     made: list[nn.Module] = []
     for before, after in pairwise(widths):
         made += [nn.Linear(before, after), nn.LeakyReLU(0.2)]

@@ -1,4 +1,4 @@
-"""Results from disk, and the files that are kept of them in the repository."""
+"""Report: results from disk, and the files in the repository made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = ("torch", "numpy", "scipy")
 
 
 def read_results(runs: Sequence[Run], folder: Path) -> dict[str, dict[str, Any]]:
-    """By name; of runs that have one for this code and these settings."""
+    """Results by name, of runs that have one for this code and these settings."""
     found = {}
     for run in runs:
         path = result_path(run, folder)
@@ -33,7 +33,7 @@ def read_results(runs: Sequence[Run], folder: Path) -> dict[str, dict[str, Any]]
 
 
 def write_results(results: Results) -> Path:
-    """All metrics of all runs, without the histograms, as benchmarks/results/DATE-physics.json."""
+    """Write all metrics of all runs, without the histograms, to benchmarks/results/DATE-physics.json."""
     path = ROOT / "benchmarks" / "results" / f"{datetime.now(UTC):%Y-%m-%d}-physics.json"
     kept = {name: {key: result[key] for key in result if key != "histograms"} for name, result in results.items()}
     told = {
@@ -47,7 +47,7 @@ def write_results(results: Results) -> Path:
 
 
 def draw_figures(results: Results, folder: Path) -> list[str]:
-    """Lines of Markdown that show what could be drawn."""
+    """Draw the figures for which there are results. Returns their lines of Markdown."""
     lines = []
     for draw, name, text in (
         (figures.distributions, "physics.png", "Distributions of the simulator and of three models"),
@@ -59,7 +59,7 @@ def draw_figures(results: Results, folder: Path) -> list[str]:
 
 
 def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
-    """Pictures and tables between the two markers of the page. ValueError if these are not there."""
+    """Write pictures and tables between the two markers of the page. Raises ValueError if these are missing."""
     before, begin, rest = page.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
@@ -75,7 +75,7 @@ def write_page(page: Path, results: Results, written: Path, pictures: Sequence[s
 
 
 def _rounded(value: Any) -> Any:
-    """Six significant digits: more say nothing and make every diff longer. JSON has no NaN: null."""
+    """Value with six significant digits, which keeps diffs short. NaN becomes null, as JSON has none."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Which runs there are, what each is for, and which table it stands in. All of it is data.
+"""List of runs and tables, with their questions. All of it is data.
 
-A run is named once and may stand in several tables. Steps and numbers of events are chosen so that all runs take less
-than an hour of one core, thirty minutes on two; `--plan` adds it up.
+A run is defined once and may be in several tables. Steps and numbers of events are chosen so that all runs take less
+than an hour of one core, thirty minutes on two; `--plan` shows the sum.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LIMITS = {
     "conditional_log10_energy_w1": 0.026,
     "c2st_auc": 0.52,
 }
-"""What is asked of the median of three seeds of the WGAN."""
+"""Limits for the median of three seeds of the WGAN."""
 
 _SHORT_STEPS, _SHORT_EVENTS = 400, 20_000
 _MANY_EVENTS = 100_000
-"""Of the tables that are compared with limits: with 40,000, the floor alone is two thirds of some of these."""
+"""Events of the tables that are compared with limits: with 40,000, the floor is two thirds of some limits."""
 _HEAVY_STEPS = 200
 _ALL = (*list(LIMITS)[:3], "radius_m_w1", *list(LIMITS)[3:])
 _COUNTS = ("count_tv", "log10_count_w1", "count_mean_ratio", "count_empty_difference", "count_pit_ks", "nll_excess")
@@ -34,7 +34,7 @@ def _seeds(run: Run, num: int) -> tuple[Run, ...]:
     return tuple(replace(run, name=f"{run.name}-s{seed}", seed=seed) for seed in range(num))
 
 
-# ---- The default recipe, and what it is compared with.
+# ---- The default recipe, and its comparisons.
 
 WGAN = _seeds(Run("wgan", "wgan", events=_MANY_EVENTS), 3)
 PRESENT = _seeds(Run("present", "present", events=_MANY_EVENTS), 1)
@@ -171,7 +171,7 @@ def _ablation(name: str, settings: dict[str, Any], *changes: str) -> tuple[Run, 
     return (replace(REFERENCE, name=f"ablation-{name}", settings=settings, changes=changes),)
 
 
-# These two change nothing of how the generator learns: it is the reference's.
+# These two do not change the training of the generator: it is the reference's.
 _MEAN_COUNTS = replace(REFERENCE, name="ablation-mse", model="count head", settings=_MSE, start_from=REFERENCE.name)
 _LATEST_WEIGHTS = replace(
     REFERENCE,
@@ -207,7 +207,7 @@ _QUICK_STEPS, _QUICK_EVENTS = 50, 4000
 
 
 def quick(tables: tuple[Table, ...]) -> tuple[Table, ...]:
-    """The same tables of runs that take seconds: to see that all works, not how well."""
+    """Tables with runs of some seconds: a test that everything works, not of quality."""
     return tuple(
         replace(table, rows=tuple(replace(row, runs=tuple(_quick(run) for run in row.runs)) for row in table.rows))
         for table in tables
@@ -215,7 +215,7 @@ def quick(tables: tuple[Table, ...]) -> tuple[Table, ...]:
 
 
 def in_order(tables: tuple[Table, ...]) -> list[Run]:
-    """Each run once, after the one whose weights it begins with."""
+    """Runs, each once and after the run from whose weights it starts."""
     found: dict[str, Run] = {}
     for run in (run for table in tables for run in table.runs):
         if run.start_from:
@@ -225,7 +225,7 @@ def in_order(tables: tuple[Table, ...]) -> list[Run]:
 
 
 def find(name: str) -> Run:
-    """The run of that name. KeyError if there is none."""
+    """Run named ``name``. Raises KeyError if there is none."""
     by_name = {run.name: run for table in TABLES for run in table.runs}
     return _quick(by_name[name.removeprefix(QUICK)]) if name.startswith(QUICK) else by_name[name]
 

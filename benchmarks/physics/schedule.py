@@ -1,4 +1,4 @@
-"""Runs in processes of their own, some at a time, until each has a result. What is done stays done."""
+"""Schedule of the runs in separate processes, ``jobs`` at a time, until each has a result. Results are kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPE
 
 
 class RunFailed(Exception):
-    """A run ended without a result; its last lines are the text."""
+    """Run that ended without a result; the text is its last lines of output."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Child:
         self._reader.start()
 
     def _read(self) -> None:
-        """Follow what it tells, until it ends."""
+        """Read its progress until it ends."""
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
@@ -49,7 +49,7 @@ class _Child:
                 self.stage, self.done = told["stage"], told["done"]
 
     def end(self) -> None:
-        """At once if it still runs."""
+        """End the process if it is still running."""
         self.process.terminate()
         try:
             self.process.wait(_END_WITHIN_S)
@@ -60,7 +60,7 @@ class _Child:
 
 
 def command_of(run: Run, folder: Path) -> list[str]:
-    """What makes the result of a run."""
+    """Command that makes the result of a run."""
     return [sys.executable, "-m", "benchmarks.physics.one", run.name, str(folder)]
 
 
@@ -71,9 +71,9 @@ def make_results(
     say: Callable[[str], None],
     command: Callable[[Run, Path], list[str]] = command_of,
 ) -> None:
-    """Makes what is missing in ``folder``, ``jobs`` at a time; a run waits for the weights that it begins with.
+    """Make the missing results in ``folder``, ``jobs`` at a time; a run waits for the weights from which it starts.
 
-    Ends its processes if it is interrupted; what they were at begins anew the next time. Raises RunFailed at the first
+    Ends its processes if it is interrupted; their runs start again the next time. Raises RunFailed at the first run
     that fails, after the others have ended.
     """
     waiting = [run for run in runs if not result_path(run, folder).exists()]
@@ -108,7 +108,7 @@ def make_results(
 
 
 def _next(waiting: Sequence[Run], running: Sequence[_Child], folder: Path) -> Run | None:
-    """The first whose weights to begin with are there; none while they are in the making."""
+    """First run with existing initial weights; None while the missing ones are being made."""
     for run in waiting:
         if not run.start_from or weights_path(find(run.start_from), folder).exists():
             return run
@@ -130,15 +130,15 @@ def _start(run: Run, folder: Path, command: list[str]) -> _Child:
             text=True,
             env=environment,
             cwd=ROOT,
-            start_new_session=True,  # Ctrl-C comes to this process alone, which ends the others
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the others
         )
     return _Child(run, process, log, time.monotonic())
 
 
 def _state(running: Sequence[_Child], waiting: Sequence[Run], took_s: float, done_s: float, jobs: int) -> str:
-    """One line: what runs, how many wait, and how long it takes yet, from how fast it went so far."""
+    """Status line: running and waiting runs, and the remaining time from the speed so far."""
     doing = ", ".join(f"{child.run.name} {child.stage} {child.done:.0%}" for child in running)
-    # Training is nearly all of a run; a run that evaluates is taken for done.
+    # Training is nearly all of a run; a run in its evaluation counts as done.
     half_done_s = sum(
         expected_s(child.run) * (child.done if child.stage == "training" else float(child.stage != "starting"))
         for child in running

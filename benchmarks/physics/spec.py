@@ -1,4 +1,4 @@
-"""What a run, a row and a table are. Imports no torch: the parent of the runs stays light."""
+"""Types of runs, rows and tables. Imports no torch: the parent of the runs stays light."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ HISTOGRAMS = {
     "log10_radius": (-1.0, 2.5),
     "log10_bundle_energy": (0.0, 6.0),
 }
-"""What a result holds histograms of, and from where to where, in BINS bins."""
+"""Quantities with histograms in a result, and their ranges, in BINS bins."""
 BINS = 50
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where events come from."""
+    """Source of events."""
 
     preset: str = "bench"
-    """Of the simulator; ``corsika-file``: the showers in tests/data/corsika."""
+    """Preset of the simulator; ``corsika-file``: the showers in tests/data/corsika."""
 
     changes: tuple[tuple[str, Any], ...] = ()
     """Fields of SimulatorConfig that differ from the preset."""
 
     rows: Literal["independent", "showers in order", "showers shuffled"] = "independent"
-    """A shower for each row, or the rows of a shower at ten depths: neighbours, or shuffled among 51,200."""
+    """A shower for each row, or the rows of a shower at ten depths: consecutive, or shuffled among 51,200."""
 
     empties: bool = True
-    """With rows that have no muons. Muonitron leaves them out."""
+    """True to include rows without muons. Muonitron leaves them out."""
 
     @property
     def config(self) -> SimulatorConfig:
-        """Raises BadInputError."""
+        """Configuration of the simulator. Raises BadInputError."""
         return preset(self.preset, **dict(self.changes))
 
 
@@ -46,10 +46,10 @@ class Run:
     """One training and its evaluation."""
 
     name: str
-    """Unique, and a file name."""
+    """Unique name, valid as a file name."""
 
     model: Literal["wgan", "flow", "present", "count head"]
-    """``present`` is present_recipe.py; ``count head`` is the WGAN's, trained alone."""
+    """Kind of model. ``present`` is present_recipe.py; ``count head`` is the WGAN's, trained alone."""
 
     seed: int = 0
     steps: int = 2000
@@ -57,27 +57,27 @@ class Run:
     source: Source = Source()
 
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the model's branch of the configuration, where they differ from the defaults."""
+    """Settings in the model's branch of the configuration that differ from the defaults."""
 
     changes: tuple[str, ...] = ()
-    """Of the step, by name in models.py: what no setting of the product can do."""
+    """Changes of the step that no setting offers, by name in models.py."""
 
     start_from: str = ""
-    """The run whose weights this one begins with."""
+    """Run from whose weights this one starts."""
 
     judged_by: Source | None = None
-    """Where the events of the evaluation come from; None: from ``source``."""
+    """Source of the events of the evaluation; None: ``source``."""
 
     events: int = 40_000
-    """Of the evaluation."""
+    """Number of events of the evaluation."""
 
     c2st: bool = True
-    """With the two-sample tests, which take most of the time of an evaluation."""
+    """True to run the two-sample tests, which take most of the time of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: the median of its runs."""
+    """Line of a table: the median of its runs."""
 
     label: str
     runs: tuple[Run, ...]
@@ -85,7 +85,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A question and the rows that answer it."""
+    """Question, and the rows that answer it."""
 
     key: str
     title: str
@@ -95,5 +95,5 @@ class Table:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Of all rows; some may stand in other tables too."""
+        """Runs of all rows; some may be in other tables too."""
         return tuple(run for row in self.rows for run in row.runs)

@@ -1,4 +1,4 @@
-"""Results as Markdown tables: the median over seeds, with the floor and the limits beside it."""
+"""Markdown tables of results: the median over seeds, with floor and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.physics.runs import ACCEPTANCE, LIMITS
 from benchmarks.physics.spec import Row, Table
 
 Results = Mapping[str, dict[str, Any]]
-"""By the name of the run; those that are not made yet are missing."""
+"""Results by the name of the run; those not made yet are missing."""
 
 _NAMES = {
     "count_tv": "count TV",
@@ -37,7 +37,7 @@ _BEST_IS_NEAR = {"c2st_auc": 0.5, "count_mean_ratio": 1.0}
 
 
 def markdown(table: Table, results: Results) -> str:
-    """A table with its question above it; a dash for what is not there."""
+    """Table with its question above it; a dash for missing values."""
     columns = table.columns
     lines = [
         f"### {table.title}",
@@ -48,7 +48,7 @@ def markdown(table: Table, results: Results) -> str:
         f"| {' | '.join('---' for _ in range(len(columns) + 1))} |",
     ]
     values = {row.label: {name: _value(row, name, results) for name in columns} for row in table.rows}
-    # Seeds of a row that has its own line are not candidates; nor is a table of one row.
+    # Lines of single seeds get no verdict; nor does a table of one row.
     compared = [row.label for row in table.rows if ", seed " not in row.label]
     for row in table.rows:
         cells = []
@@ -72,19 +72,19 @@ def markdown(table: Table, results: Results) -> str:
 
 
 def _value(row: Row, name: str, results: Results) -> float:
-    """Median over the runs of a row; NaN unless all are there."""
+    """Median over the runs of a row; NaN unless all exist."""
     found = [of_run(results[run.name], name, "value") for run in row.runs if run.name in results]
     return statistics.median(found) if len(found) == len(row.runs) else math.nan
 
 
 def _floor(table: Table, name: str, results: Results) -> float:
-    """Of the events that the table's runs are judged by. Rows judged by others would each need their own."""
+    """Floor of the evaluation events of the table's runs. Rows with other events would each need their own."""
     found = [of_run(results[run.name], name, "floor") for run in table.runs if run.name in results]
     return statistics.median(found) if found else math.nan
 
 
 def of_run(result: Mapping[str, Any], name: str, what: str) -> float:
-    """``value`` or ``floor`` of a metric; NaN if a run has none, as one without any muons."""
+    """Entry ``value`` or ``floor`` of a metric; NaN if a run has none, such as one without any muons."""
     if name in result["metrics"]:
         value = result["metrics"][name][what]
     else:
@@ -101,7 +101,7 @@ def _is_best(label: str, name: str, values: Mapping[str, Mapping[str, float]], a
 
 
 def _verdict(label: str, values: Mapping[str, float]) -> str:
-    """Which limits a row misses; nothing as long as figures are missing."""
+    """Verdict on a row: its missed limits; empty as long as values are missing."""
     missed = [_NAMES[name] for name, limit in LIMITS.items() if not values[name] <= limit]
     if any(math.isnan(values[name]) for name in LIMITS):
         return ""

@@ -1,4 +1,4 @@
-"""What the simulator itself says of counts: the likelihood that no model can beat. Pure.
+"""Likelihood of counts in the simulator itself, the limit for every model. Pure.
 
 Shapes: E events.
 """
@@ -27,7 +27,7 @@ def mean_nll(primary_E4: Float64, counts_E: Int64, source: Source) -> float:
 
 
 def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Float64:
-    """ln p(N | primary) of independent rows. (E, 4), (E,) -> (E,)."""
+    """Log probability ln p(N | primary) of independent rows. (E, 4), (E,) -> (E,)."""
     config = source.config
     primaries = SimulatedPrimaries.from_columns(primary_E4, config)
     truth = expect(primaries, config)
@@ -37,7 +37,7 @@ def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Flo
     if config.fluctuation == "nb":
         shape_E = truth.shape_E
         return np.asarray(nbinom.logpmf(counts_E, shape_E, shape_E / (shape_E + mean_E)), np.float64)
-    # Poisson over a lognormal mean: an integral over one normal number, by Gauss and Hermite.
+    # Poisson with a lognormal mean: an integral over one normal variable, by Gauss-Hermite quadrature.
     nodes_Q, weights_Q = np.polynomial.hermite_e.hermegauss(_NODES)
     sigma_E = config.lognormal_sigma / np.sqrt(primaries.mass_E)
     log_mean_QE = np.log(mean_E) + nodes_Q[:, None] * sigma_E - 0.5 * sigma_E**2

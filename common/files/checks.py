@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from common.files.rows import BadRowsError, RaggedRows
-from common.ragged import Array
 from common.schema import Column, EventSchema, ValueRule
+from common.unit_arrays import Array
 
 
 def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 _ROWS_AT_A_TIME = 16_384
 """Rows copied at a time: Arrow's `take` can't write into the slot, so its temporary copies are kept small."""

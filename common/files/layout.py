@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from common.files.gather import offsets_of
 from common.files.rows import RaggedRows
-from common.ragged import Array
 from common.schema import EventSchema, SourceColumn
+from common.unit_arrays import Array
 
 Compression = Literal["zstd", "snappy", "none"]
 _LEVELS = {"zstd": 1}

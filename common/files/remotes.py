@@ -22,7 +22,7 @@ from common.redact import shown
 
 if TYPE_CHECKING:
     from common.pelican.client import TokenSource
-    from common.pelican.listing import Progress
+    from common.pelican.listing import ListingProgress
     from common.pelican.threads import PelicanThread
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ class Remotes:
     ``on_progress`` is called with the progress of a listing, from another thread.
     """
 
-    def __init__(self, access: RemoteAccess, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
+    def __init__(
+        self, access: RemoteAccess, on_progress: Callable[[ListingProgress], None] = lambda progress: None
+    ) -> None:
         self._access = access
         self._on_progress = on_progress
         self._lock = threading.Lock()

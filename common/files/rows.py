@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 
 class BadRowsError(Exception):

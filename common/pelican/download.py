@@ -37,7 +37,6 @@ class DownloadReport:
 
     attempts: tuple[Attempt, ...]
     seconds: float
-    bytes_resumed: int
     checksum: str
     """Checksum used for the verification; empty: size only."""
 
@@ -110,7 +109,7 @@ class _Transfer:
         os.close(self._fd)
 
     async def run(self) -> DownloadReport:
-        started_s, resumed = time.monotonic(), self._have
+        started_s = time.monotonic()
         fruitless = 0
         while fruitless < ROUNDS:
             sources = await self._sources(fresh=bool(self._attempts))
@@ -119,7 +118,7 @@ class _Transfer:
             for server in self._federation.in_order(sources):
                 if await self._try(server, sources):
                     seconds = time.monotonic() - started_s
-                    return DownloadReport(tuple(self._attempts), seconds, resumed, self._checksum)
+                    return DownloadReport(tuple(self._attempts), seconds, self._checksum)
             # Servers that break off each time still complete the download, a piece at a time.
             fruitless = 0 if self._have >= self._most + _PROGRESS_BYTES else fruitless + 1
             self._most = max(self._most, self._have)

@@ -16,14 +16,14 @@ _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Progress:
+class ListingProgress:
     """Progress of an expansion."""
 
     directories: int
     files: int
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ListingProgress], None]
 
 
 async def expand(
@@ -74,7 +74,7 @@ async def _walk(
                         found.append((f"{path}/{entry.name}", entry.size_bytes))
                 elif following := walk.into(places, entry.name):
                     below.append((f"{path}/{entry.name}", following))
-        on_progress(Progress(num_directories, len(found)))
+        on_progress(ListingProgress(num_directories, len(found)))
         if not below:
             return found
         tasks = [asyncio.ensure_future(list_one(path)) for path, _ in below]

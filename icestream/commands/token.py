@@ -142,7 +142,7 @@ async def get_tokens(
 
 
 def _show_code(code: DeviceCode) -> None:
-    from common.pelican.tokens.claims import duration
+    from common.durations import duration
 
     click.echo(f"\nOpen this page in a browser, on any machine:\n\n    {code.url_with_code or code.url}\n")
     click.echo(f"and approve the code:\n\n    {code.user_code}\n")

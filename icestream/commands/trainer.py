@@ -20,7 +20,7 @@ from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 RANK_LOST_EXIT_CODE = 1
 

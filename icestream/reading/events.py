@@ -18,8 +18,9 @@ from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.messages import Tally
 from common.plan import SlotCapacity, SourceFile, StagedFile, plan_block
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
 from common.schema import EventSchema
+from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
 from services.decoder.microbatch import microbatch_bounds
 

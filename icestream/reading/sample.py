@@ -12,10 +12,10 @@ from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.messages import Tally
 from common.plan import SourceFile
-from common.ragged import UnitArrays
 from common.redact import without_secrets
 from common.schema import EventSchema
 from common.slow_progress import SlowProgress
+from common.unit_arrays import UnitArrays
 from icestream.reading.events import (
     READ_FACTOR,
     StageFile,

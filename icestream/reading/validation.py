@@ -10,7 +10,7 @@ from common.errors import BadInputError
 from common.files.inputs import NothingFound, expand, local_path, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SourceFile
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from icestream.reading.events import (
     READ_FACTOR,
     first_events,

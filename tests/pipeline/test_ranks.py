@@ -269,6 +269,6 @@ def test_a_rank_that_never_comes_is_named(processes: Processes, together: list[s
     processes.wait_in(fetcher, lambda: processes.fetcher.state != "listing", "the listing")
     alone = start_torchrun_rank(processes, 0, free_port(), ICESTREAM_TRAINER__RANKS_TIMEOUT_S="0.5")
     assert processes.finish(alone) == 2
-    assert "Error: rank 1 of 2 didn't come for 0.5 s" in alone.output()
+    assert "Error: rank 1 of 2 did not connect for 0.5 s" in alone.output()
     fetcher.send(signal.SIGTERM)
     processes.finish(fetcher)

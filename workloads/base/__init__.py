@@ -1,1 +1,1 @@
-"""What workloads share: interface, batch, step, report."""
+"""Parts shared by all workloads: interface, batch, step, report."""

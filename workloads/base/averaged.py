@@ -27,7 +27,7 @@ class AveragedWeights(Generic[Network]):
         return self.average if self._decay > 0 else self.latest
 
     def update(self, num_updates: int) -> None:
-        """Move the mean on, after that many updates in all; short at first, to forget the random start."""
+        """Update the mean after ``num_updates`` updates in all; its window is short at first, to forget the start."""
         decay = min(self._decay, num_updates / (num_updates + 10))
         with torch.no_grad():
             torch._foreach_lerp_(*self._pairs, 1 - decay)

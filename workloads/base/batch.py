@@ -1,4 +1,4 @@
-"""What a model's step gets: microbatches on the device, and the batch that they make.
+"""Input of a training step: microbatches on the device, and the batch that they form.
 
 Shape suffixes: E events, P particles.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +28,7 @@ class Microbatch:
     offsets_E1: Tensor
     """(E + 1,) int64, starts at 0: event e owns particles offsets[e] to offsets[e + 1]."""
     host_offsets_E1: Array
-    """The same on the host, so that nobody has to ask the device how many particles some events have."""
+    """The same on the host: counting particles needs no host sync."""
     event_columns: dict[str, Tensor]
     """Name of the column in ``common.schema`` -> (E, fields)."""
     particle_columns: dict[str, Tensor]
@@ -58,7 +58,7 @@ class Microbatch:
         )
 
     def halves(self) -> tuple[Microbatch, ...]:
-        """Two parts with about half of the particles each; itself alone if it is one event."""
+        """Two parts with about half of the particles each; the microbatch itself if it has one event."""
         if self.num_events < 2:
             return (self,)
         middle = int(np.searchsorted(self.host_offsets_E1, self.num_particles / 2))
@@ -66,7 +66,7 @@ class Microbatch:
         return self.part(0, middle), self.part(middle, self.num_events)
 
     def chunks(self, max_particles: int) -> Iterator[Microbatch]:
-        """Consecutive parts with at most so many particles each, or a single larger event."""
+        """Consecutive parts with at most ``max_particles`` particles each, or a single larger event."""
         if self.num_particles <= max_particles:
             yield self
             return
@@ -84,13 +84,13 @@ class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
     microbatches: tuple[Microbatch, ...]
-    """This rank's; none if its lanes are used up and those of others are not."""
+    """Microbatches of this rank; none if its lanes are used up and those of others are not."""
     events_elsewhere: int = 0
-    """Events of the same step that other ranks have."""
+    """Events of the same step on other ranks."""
     particles_elsewhere: int = 0
 
     def among(self, events: int, particles: int) -> Batch:
-        """This rank's share of a batch that has so many events and particles in all."""
+        """This rank's share of a batch of ``events`` and ``particles`` over all ranks."""
         return replace(
             self, events_elsewhere=events - self.num_events, particles_elsewhere=particles - self.num_particles
         )

@@ -1,4 +1,4 @@
-"""Reading of checkpoint files: found, loaded without running anything in them, and checked. Imports no torch."""
+"""Checkpoint files: find, load without running code in them, check. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = 2
 
 
 def find_checkpoint(place: Path) -> Path:
-    """A checkpoint file, or of a run directory the best one, else the newest. Raises BadInputError."""
+    """The checkpoint file itself, or the best one of a run directory, else its newest. Raises BadInputError."""
     if place.is_file():
         return place
     if not place.is_dir():
@@ -29,18 +29,18 @@ def find_checkpoint(place: Path) -> Path:
 
 
 class UnreadableError(BadInputError):
-    """A file that is damaged, or no checkpoint at all."""
+    """Damaged checkpoint, or a file that is none."""
 
 
 def why_unreadable(error: Exception) -> str:
-    """What torch.load failed with. Of a pickle that it refuses it advises to run it: that is not passed on."""
+    """Reason for a failure of torch.load, without its advice to run the pickle that it refuses."""
     if isinstance(error, pickle.UnpicklingError):
         return "damaged, or not written by icestream"
     return " ".join(str(error).split())[:200]
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """What was saved, on the CPU. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    """Contents of a checkpoint, on the CPU. Raises BadInputError that names the file, UnreadableError if damaged."""
     import torch  # seconds: a trainer that only counts needs none
 
     if path.suffix == ".json":
@@ -55,6 +55,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def run_dir_of(checkpoint: Path) -> Path | None:
-    """The run directory that a checkpoint file lies in; None if it lies elsewhere."""
+    """Run directory of a checkpoint file; None if the file lies elsewhere."""
     folder = checkpoint.absolute().parent
     return folder.parent if folder.name == CHECKPOINT_FOLDER else None

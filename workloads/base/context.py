@@ -16,26 +16,26 @@ SumOverRanks = Callable[[Sequence[Tensor]], None]
 
 
 def one_rank(tensors: Sequence[Tensor]) -> None:
-    """The sum over a single rank."""
+    """Sum over a single rank: no change."""
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a task is given besides its own section of the configuration."""
+    """Arguments of a task besides its own section of the configuration."""
 
     device: torch.device
     seed: int
-    """Of the initial weights and of the noise."""
+    """Seed of the initial weights and of the noise."""
     limits: UpdateLimits = NO_LIMITS
     sum_over_ranks: SumOverRanks = one_rank
     bf16: bool = False
     """Networks compute in bfloat16; weights and optimisers stay in float32."""
     threads: int = 1
-    """Parts of a batch that are computed at once, on a CPU."""
+    """Parts of a batch that are computed at the same time, on a CPU."""
 
     @contextmanager
     def initial_weights(self) -> Iterator[None]:
-        """Block in which networks are made: torch's generator starts at ``seed``, and afterwards is as it was.
+        """Context for building networks: torch's generator starts at ``seed`` and is restored afterwards.
 
         Weights are drawn on the host, so that a seed means the same start on every device.
         """
@@ -44,11 +44,11 @@ class StepContext:
             yield
 
     def precision(self) -> AbstractContextManager[object]:
-        """Block in which a network computes: in bfloat16 if wanted."""
+        """Context for computing with a network: bfloat16 if configured."""
         if not self.bf16:
             return nullcontext()
-        # autocast keeps rounded weights for all threads, and forgets them when any thread leaves its block. A kept one
-        # sums the gradients of its uses in bfloat16: the result would depend on which thread is done first.
+        # autocast caches rounded weights for all threads and drops them when any thread leaves its block. A cached
+        # weight sums the gradients of its uses in bfloat16: the result would depend on which thread ends first.
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=self.device.type != "cpu")
 
     def total(self, value: float) -> Tensor:

@@ -8,7 +8,7 @@ from common.errors import BadInputError
 
 
 def device_named(name: str, setting: str | None = None) -> torch.device:
-    """``cpu``, ``cuda``, ``cuda:N``; ``auto``: CUDA if there is any, else the CPU.
+    """Device named ``cpu``, ``cuda`` or ``cuda:N``; ``auto``: CUDA if there is any, else the CPU.
 
     Raises BadInputError that begins with ``setting``, by default `--device NAME`.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How often values fell between neighbouring edges."""
+    """Counts of values between neighbouring edges."""
 
     edges: npt.NDArray[np.float64]
     """(B + 1,), ascending."""
@@ -37,10 +37,10 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """Looks at a model from outside: neither call changes it, nor any random numbers that training draws."""
+    """Evaluation of a model in training. Neither call changes the model or any random numbers that training draws."""
 
     def settings(self) -> dict[str, float]:
-        """What may change while it is trained, such as learning rates. No host sync."""
+        """Settings that change during training, such as learning rates. No host sync."""
 
     def evaluate(self, block: Batch) -> Evaluation | None:
-        """Of a block that is the same each time; None while there is nothing to evaluate yet."""
+        """Results on ``block``, which is the same each time; None while there is nothing to evaluate yet."""

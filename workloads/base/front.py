@@ -1,4 +1,4 @@
-"""The front door, as a verb of a workload sees it: settings and files, without a run. Imports no torch.
+"""Front door for a workload's verbs: settings and files, without a run. Imports no torch.
 
 Verbs are click commands with `@click.pass_obj`: their first argument is a Front.
 """
@@ -14,8 +14,8 @@ from typing import Protocol
 from common.config import SourceConfig, StreamConfig
 from common.files.remote_access import RemoteAccess
 from common.messages import Tally
-from common.ragged import UnitArrays
 from common.schema import EventSchema
+from common.unit_arrays import UnitArrays
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class FileEvents:
     paths: Mapping[int, Path]
     """Local copy of each file by its number in the column `source_file`."""
     tallies: Sequence[Tally]
-    """Counts of rows read, left out and dropped, to be added up."""
+    """Counts of rows read, left out and dropped; to be summed."""
     num_files: int
     """Files that were read."""
     num_sources: int
     """Files that the inputs name."""
     trained_on: Sequence[str]
-    """Names of those that are among a trained run's inputs, without secrets."""
+    """Names of the files that are also inputs of the trained run, without secrets."""
 
 
 class Front(Protocol):
@@ -69,7 +69,7 @@ class Front(Protocol):
         seed: int,
         trained_inputs: Sequence[str],
     ) -> AbstractContextManager[FileEvents]:
-        """Up to ``events`` events (0: all) from all over the files, the same for the same seed.
+        """Sample of up to ``events`` events (0: all) from all of the files, the same for the same seed.
 
         ``schema`` is as `settings.source` stores it; ``trained_inputs`` are the inputs of the run that trained a model.
         Copies of remote files are deleted at the end of the block. Raises BadInputError that names the file.

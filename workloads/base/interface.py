@@ -31,12 +31,12 @@ class Workload:
     schema: EventSchema
     """Columns, where files hold them, and which values they may have."""
     models: Mapping[str, Model]
-    """By name, which is unique among all workloads; the first is the default."""
+    """Models by name, unique among all workloads; the first is the default."""
     sample: str | None = None
     """`module:attribute` of `sample(folder, events, seed)`, which writes a file of simulated events for `icestream
-    bench`; None: there is no simulator."""
+    bench`; None without a simulator."""
 
     @property
     def default_model(self) -> str:
-        """The model that is trained if none is named."""
+        """Model that is trained if none is named."""
         return next(iter(self.models))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UpdateLimits:
-    """Largest loss and gradient norm of an update, checked on the device; one beyond is skipped. math.inf: no limit."""
+    """Largest loss and gradient norm of an update, checked on the device; above, it is skipped. math.inf: no limit."""
 
     max_loss: float = math.inf
     max_grad_norm: float = math.inf

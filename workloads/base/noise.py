@@ -1,6 +1,6 @@
-"""Random numbers that depend on the run's seed, the step and the lane, and on nothing else.
+"""Random numbers that depend on the run's seed, the step and the lane only.
 
-So a resumed run, and one whose lanes are shared out over several ranks, draws the same ones; none are in a checkpoint.
+A resumed run, or a run with its lanes on several ranks, draws the same numbers; checkpoints store no generator state.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 
 class Noise:
-    """Generators on the device, one a lane."""
+    """Random generators on the device, one for each lane."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._seed = seed
@@ -20,13 +20,13 @@ class Noise:
         self._lanes: dict[int, torch.Generator] = {}
 
     def begin(self, step: int) -> None:
-        """All generators start anew, as this step's."""
+        """Seed all generators for ``step``."""
         self._step = step
         for lane, generator in self._lanes.items():
             generator.manual_seed(noise_seed(self._seed, step, lane))
 
     def of(self, lane: int) -> torch.Generator:
-        """The lane's generator. To use it moves it on."""
+        """Generator of the lane. Each use advances it."""
         if lane not in self._lanes:
             generator = torch.Generator(self._device)
             self._lanes[lane] = generator.manual_seed(noise_seed(self._seed, self._step, lane))
@@ -34,6 +34,6 @@ class Noise:
 
 
 def noise_seed(seed: int, step: int, lane: int) -> int:
-    """63 bits that look random, whatever is counted up."""
+    """Seed of 63 pseudorandom bits; consecutive arguments give unrelated seeds."""
     digest = hashlib.blake2b(f"noise {seed} {step} {lane}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

@@ -1,4 +1,4 @@
-"""An optimiser that leaves a bad update out, decided on the device: the host need not wait to know."""
+"""Optimiser that skips bad updates; decided on the device, without a host sync."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ Kind = TypeVar("Kind", Adam, SGD)
 
 
 class PartGradients(NamedTuple):
-    """Gradients of a network for a part of a batch. Parts add up."""
+    """Gradients of a network for a part of a batch; the batch has the sum over its parts."""
 
     gradients: list[Tensor]
     sums: Tensor
-    """(n,): the loss, and what else is summed over parts and ranks."""
+    """(n,): the loss, then other quantities that are summed over parts and ranks."""
 
 
 class UpdateResult(NamedTuple):
-    """Sums and outcome of an update, all on the device."""
+    """Sums and result of an update, all on the device."""
 
     sums: Tensor
-    """What was handed in, summed over all ranks."""
+    """Sums of the parts, over all ranks."""
     grad_norm: Tensor
     """(), before clipping."""
     skipped: Tensor
-    """(), 1 if the update was left out: neither weights nor the optimiser's state have changed."""
+    """(), 1 if the update was skipped: neither weights nor the optimiser's state have changed."""
 
 
 def uncompiled(kind: type[Kind]) -> type[Kind]:
-    """The same optimiser without torch's marks for its compiler.
+    """The same optimiser class without torch's decorators for its compiler.
 
-    At their first call the marks import `torch._dynamo` and sympy: half of the time and 70 MB of a trainer's start.
+    At their first call they import `torch._dynamo` and sympy: half of the time and 70 MB of a trainer's start.
     """
     marked = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in marked}
@@ -47,13 +47,13 @@ def uncompiled(kind: type[Kind]) -> type[Kind]:
 
 
 class GuardedOptimiser:
-    """The optimiser of one network. `update` sums gradients over parts and ranks, judges and applies them."""
+    """Optimiser of one network. `update` sums gradients over parts and ranks, checks and applies them."""
 
     def __init__(self, network: nn.Module, optimiser: Adam | SGD, *, clip: float, context: StepContext) -> None:
-        """``clip``: largest gradient norm, which is scaled down to it; 0: any."""
+        """``clip``: gradients of a larger norm are scaled down to it; 0: no limit."""
         self._parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         self._optimiser = optimiser
-        # What a parametrised weight is made of (spectral_norm) is computed once an update, for all parts.
+        # Parametrised weights (spectral_norm) are computed once an update, for all parts.
         self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
         self._base_rate = self.learning_rate = float(optimiser.defaults["lr"])
         self._clip = clip
@@ -62,25 +62,25 @@ class GuardedOptimiser:
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers of the network."""
+        """Number of trained parameters of the network."""
         return sum(parameter.numel() for parameter in self._parameters)
 
     def set_rate_factor(self, factor: float) -> None:
-        """The learning rate from now on, as a part of the configured one."""
+        """Set the learning rate to ``factor`` times the configured one."""
         self.learning_rate = self._base_rate * factor
         for group in self._optimiser.param_groups:
             group["lr"] = self.learning_rate
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Of the network's weights; 0 for one that the loss doesn't depend on."""
+        """Gradients of the loss by the network's weights; 0 for weights that it doesn't depend on."""
         return list(
             torch.autograd.grad(loss, self._parameters, materialize_grads=True, retain_graph=self._shares_graph)
         )
 
     def update(self, parts: Iterable[PartGradients], num_sums: int) -> UpdateResult:
-        """Apply the gradients of all parts; none at all is a gradient of 0, of a rank without events.
+        """Apply the summed gradients of all parts. No parts (a rank without events) count as a gradient of 0.
 
-        Their first sum is the loss, which is judged too.
+        The first of the ``num_sums`` sums is the loss, which is checked too.
         """
         gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
         sums = gradients[0].new_zeros(num_sums)
@@ -97,7 +97,7 @@ class GuardedOptimiser:
         if self._clip > 0:
             torch._foreach_mul_(gradients, self._clip / norm.clamp_min(self._clip))
         skipped = (~good).float()
-        self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # what torch's GradScaler tells fused optimisers
+        self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # as torch's GradScaler sets it for fused optimisers
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimiser.step()
@@ -105,9 +105,9 @@ class GuardedOptimiser:
         return UpdateResult(sums, norm, skipped)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of torch's optimiser."""
+        """State of torch's optimiser."""
         return self._optimiser.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). ValueError, of torch, if it is another network's."""
+        """Restore from state_dict(). Raises ValueError (torch's) for the state of another network."""
         self._optimiser.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Parts of a batch: computed at once on a CPU, halved where memory is short. Their gradients add up."""
+"""Parts of a batch: computed in parallel on a CPU, halved if out of memory. Their gradients are summed."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from workloads.base.batch import Microbatch
 logger = logging.getLogger(__name__)
 
 CPU_CHUNK_PARTICLES = 2048
-"""Particles of a part on a CPU, if not configured: it stays in the cache."""
+"""Particles of a part on a CPU, if not configured: small enough for the cache."""
 
 
-class Part(Protocol):
-    """Some events of a batch, as a network is given them."""
+class BatchPart(Protocol):
+    """Events of a batch, as input of a network."""
 
     @property
     def num_particles(self) -> int:
         """Particles of all its events."""
 
-    def halves(self) -> Sequence[Part]:
-        """Two parts with about half of the particles each; itself alone if it can't be divided."""
+    def halves(self) -> Sequence[BatchPart]:
+        """Two parts with about half of the particles each; the part itself if it can't be divided."""
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 
 def chunks(microbatch: Microbatch, max_particles: int, device: torch.device) -> Iterable[Microbatch]:
-    """Consecutive parts of at most so many particles. 0: 2,048 on a CPU, no limit elsewhere."""
+    """Consecutive parts of at most ``max_particles`` particles; 0: 2,048 on a CPU, no limit elsewhere."""
     max_particles = max_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else 0)
     return microbatch.chunks(max_particles) if max_particles else (microbatch,)
 
 
 class PartPool:
-    """Threads that compute parts."""
+    """Pool of threads that compute parts."""
 
     def __init__(self, threads: int) -> None:
-        """``threads`` 1: in the calling thread, one after the other."""
+        """``threads`` 1: parts are computed in the calling thread, one after the other."""
         self._pool = ThreadPoolExecutor(threads, "step") if threads > 1 else None
 
     def map(self, compute: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
@@ -54,10 +54,10 @@ class PartPool:
 
 
 def halved_if_out_of_memory(update: Callable[[list[PartT]], Result], parts: list[PartT]) -> tuple[Result, list[PartT]]:
-    """Result of ``update(parts)``, and the parts that fitted in memory: if they didn't, all are halved, once."""
+    """Result of ``update(parts)`` and the parts that it computed: all are halved once if out of memory."""
     try:
         return update(parts), parts
-    except torch.OutOfMemoryError:  # outside of this block, nothing of the failed pass is held any more
+    except torch.OutOfMemoryError:  # after this block nothing references tensors of the failed pass any more
         pass
     torch.cuda.empty_cache()
     num_particles = sum(part.num_particles for part in parts)

@@ -1,4 +1,4 @@
-"""The course of the learning rates: a function of the step alone, so that it has no state of its own to save."""
+"""Learning-rate schedule: a function of the step alone, without state to save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COSINE_END = 0.05
 
 
 class Course(Protocol):
-    """What the configurations of all models have."""
+    """Settings of the schedule, common to all models."""
 
     @property
     def schedule(self) -> str:
@@ -25,7 +25,7 @@ class Course(Protocol):
 
 
 def learning_rate_factor(step: int, config: Course) -> float:
-    """Share of the configured learning rates that is used in ``step``: a linear warm-up, then 1 or a cosine to 5 %."""
+    """Factor on the configured learning rates in ``step``: a linear warm-up, then 1 or a cosine to 5 %."""
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)
     if config.schedule == "constant" or config.schedule_steps == 0:

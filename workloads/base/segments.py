@@ -1,4 +1,4 @@
-"""Ragged arithmetic: reduce, sort and spread particles by event, without a loop over events or a host sync.
+"""Ragged arithmetic: reduce, sort and broadcast by event, without a loop over events or a host sync.
 
 Shape suffixes: E events, P particles, D width. Every operation is differentiable any number of times where its result
 is a float.
@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SUM, _MAX = 0, 2  # modes of torch's embedding bags, which reduce by offsets: the fastest segment kernels that it has
+_SUM, _MAX = 0, 2  # modes of torch's embedding bags, which reduce by offsets: its fastest segment kernels
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Which event owns each particle; the particles of an event are neighbours, events in order."""
+    """Assignment of particles to events: an event's particles are contiguous, events in order."""
 
     event_P: Tensor
     """(P,) int64, not decreasing: row of the event in per-event tensors."""
@@ -30,9 +30,9 @@ class Segments:
 
     @classmethod
     def from_counts(cls, counts_E: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
-        """From (E,) int64 counts. ``num_particles`` must be their sum; ``sizes_E`` are the counts if not given.
+        """Segments from (E,) int64 counts. ``num_particles`` must be their sum; ``sizes_E``: by default the counts.
 
-        It is an argument because asking the device for the sum would make the host wait.
+        ``num_particles`` is an argument because reading the sum from the device would be a host sync.
         """
         events_E = torch.arange(counts_E.shape[0], device=counts_E.device)
         event_P = torch.repeat_interleave(events_E, counts_E, output_size=num_particles)
@@ -40,11 +40,11 @@ class Segments:
 
     @classmethod
     def from_offsets(cls, offsets_E1: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
-        """From (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
+        """Segments from (E + 1,) int64 offsets: event e owns particles offsets[e] to offsets[e + 1]."""
         return cls.from_counts(offsets_E1.diff(), num_particles, sizes_E)
 
     def repeated(self, times: int) -> Segments:
-        """The events of several equal sets, one set after the other."""
+        """Segments of ``times`` copies of the events, one set after the other."""
         shift_T1 = torch.arange(times, device=self.event_P.device).unsqueeze(1)
         return Segments(
             (self.event_P + self.num_events * shift_T1).flatten(),
@@ -78,28 +78,10 @@ def segment_sum(values_PD: Tensor, segments: Segments) -> Tensor:
     return sums_ED
 
 
-def segment_mean(values_PD: Tensor, segments: Segments) -> Tensor:
-    """Mean over the particles of each event, 0 for an empty one. (P, D) -> (E, D)."""
-    return segment_sum(values_PD, segments) * inverse_counts_E1(segments, values_PD.dtype)
-
-
-def inverse_counts_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
-    """1 / N of each event, 1 for an empty one. -> (E, 1)."""
-    return segments.counts_E.clamp_min(1).to(dtype).reciprocal().unsqueeze(1)
-
-
-def segment_max(values_PD: Tensor, segments: Segments) -> Tensor:
-    """Maximum over the particles of each event, 0 for an empty one. (P, D) -> (E, D).
-
-    The gradient goes to the first of equal particles.
-    """
-    return pool(values_PD, segments, ("max",), segment_argmax(values_PD, segments))
-
-
 def segment_argmax(values_PD: Tensor, segments: Segments) -> Tensor:
     """Particle of each event where each column is largest, the first of equal ones. (P, D) -> (E, D) int64.
 
-    That of an empty event is 0, which is another's.
+    The index of an empty event is 0, a particle of another event.
     """
     if segments.num_particles == 0:
         return segments.counts_E.unsqueeze(1).expand(-1, values_PD.shape[1])
@@ -120,18 +102,23 @@ def pool(values_PD: Tensor, segments: Segments, pools: tuple[str, ...], argmax_E
 
 
 def unpool(slopes_ED: Tensor, segments: Segments, pools: tuple[str, ...], argmax_ED: Tensor | None) -> Tensor:
-    """The transpose of `pool`: brings gradients back to the particles. (E, D × pools) -> (P, D)."""
+    """Transpose of `pool`: gradients with respect to the particles. (E, D × pools) -> (P, D)."""
     slopes_PD: Tensor = _Unpool.apply(slopes_ED, segments, pools, argmax_ED)
     return slopes_PD
 
 
 def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
-    """The permutation that sorts each event's particles by ``key``, ascending. (P,) -> (P,) int64.
+    """Permutation that sorts each event's particles by ``key``, ascending. (P,) -> (P,) int64.
 
     Events stay in order and ties keep theirs, so that ``values_PD[permutation]`` has the same segments.
     """
     by_key_P = key_P.argsort(stable=True)
     return by_key_P[segments.event_P[by_key_P].argsort(stable=True)]
+
+
+def _inverse_counts_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
+    """1 / N of each event, 1 for an empty one. -> (E, 1)."""
+    return segments.counts_E.clamp_min(1).to(dtype).reciprocal().unsqueeze(1)
 
 
 def _present_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
@@ -170,7 +157,7 @@ class _SegmentSum(torch.autograd.Function):
 
 
 class _Pool(torch.autograd.Function):
-    """Linear, once the places of the maxima are known; so is its transpose."""
+    """Pooling: linear for given positions of the maxima, as is its transpose."""
 
     @staticmethod
     def forward(
@@ -188,7 +175,7 @@ class _Pool(torch.autograd.Function):
             else:
                 sum_ED = _bag_sum(values_PD, segments.starts_E)
                 if kind == "mean":
-                    sum_ED *= inverse_counts_E1(segments, values_PD.dtype)
+                    sum_ED *= _inverse_counts_E1(segments, values_PD.dtype)
                 parts.append(sum_ED)
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
@@ -208,7 +195,7 @@ class _Unpool(torch.autograd.Function):
         result_PD: Tensor | None = None
         for kind, slope_ED in zip(pools, slopes_ED.split(width, 1), strict=True):
             if kind == "mean":
-                slope_ED = slope_ED * inverse_counts_E1(segments, slope_ED.dtype)
+                slope_ED = slope_ED * _inverse_counts_E1(segments, slope_ED.dtype)
             if kind != "max":
                 result_PD = slope_ED.index_select(0, segments.event_P)
             elif segments.num_particles > 0:

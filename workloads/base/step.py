@@ -1,4 +1,4 @@
-"""The training step, as far as it is the same for every model: one class that a model's task derives from."""
+"""Training step common to all models: base class of their tasks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class StepConfig(Course, Protocol):
 
     @property
     def chunk_particles(self) -> int:
-        """Particles of a part of a batch at most; 0: by the device."""
+        """Largest number of particles in a part of a batch; 0: depends on the device."""
 
     @property
     def gradient_clip(self) -> float:
-        """Largest norm of a network's gradient, which is scaled down to it; 0: any."""
+        """Largest norm of a network's gradient; larger ones are scaled down to it; 0: no limit."""
 
 
 ConfigT = TypeVar("ConfigT", bound=StepConfig)
@@ -39,18 +39,18 @@ ConfigT = TypeVar("ConfigT", bound=StepConfig)
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A batch is cut into parts; gradients of parts add up, over all ranks. Noise depends on seed, step and lane alone
-    (noise.py), so that there is none to save. Nothing in a step waits for the device, and the metrics stay there.
+    A batch is cut into parts; gradients are summed over parts and ranks. Noise depends on seed, step and lane only
+    (noise.py), so that no generator state is saved. A step has no host sync, and its metrics stay on the device.
     """
 
     SECTION: ClassVar[str]
-    """Of the configuration, for messages: ``trainer.…``."""
+    """Section of the configuration, for messages: ``trainer.…``."""
     METRICS: ClassVar[tuple[str, ...]]
-    """Of every step, 0 where nothing was trained; `…_grad_norm` of each optimiser and `skipped_updates` among them."""
+    """Metrics of every step, 0 where nothing was trained; include each optimiser's `…_grad_norm`, `skipped_updates`."""
     RECIPE: ClassVar[tuple[str, ...]]
-    """Settings that may change when training goes on from a checkpoint; each change is logged."""
+    """Settings that may change when training resumes from a checkpoint; each change is logged."""
     RESTARTS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """Setting of RECIPE -> optimisers whose saved state is left out where it has changed."""
+    """Setting of RECIPE -> optimisers that start with new state if it has changed."""
     COUNTERS: ClassVar[tuple[str, ...]] = ("steps", "rate_scale")
     """Attributes that are saved in a checkpoint."""
 
@@ -63,9 +63,9 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         *,
         parallel: bool = True,
     ) -> None:
-        """``modules``: by their name in a checkpoint. ``optimisers``: with the network that each trains.
+        """``modules``: networks by their name in a checkpoint. ``optimisers``: each with the network that it trains.
 
-        ``parallel``: parts may be computed at once; not if a network changes its state as it is used.
+        ``parallel``: parts may be computed in parallel; not for networks that change state in their forward pass.
         """
         self.config = config
         self.context = context
@@ -81,43 +81,43 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         self.pool = PartPool(context.threads if parallel and context.device.type == "cpu" else 1)
         self._modules = modules
 
-    # ---- What a model defines.
+    # ---- Defined by each model.
 
     @abstractmethod
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """The microbatch as it is cut into parts: thinned, say, or with noise in further columns."""
+        """Microbatch before it is cut into parts: thinned, for example, or with noise in additional columns."""
 
     @abstractmethod
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> PartT:
-        """A chunk of the prepared microbatch ``whole`` as the networks are given it."""
+        """Input of the networks from a chunk of the prepared microbatch ``whole``."""
 
     @abstractmethod
     def train(self, batch: Batch, parts: list[PartT], metrics: dict[str, Tensor]) -> None:
-        """All updates of a step; enters their metrics."""
+        """Do all updates of a step; add their metrics to ``metrics``."""
 
     def observe(self, batch: Batch) -> bool:
-        """Fit what is computed from data and then kept, such as a standardisation. True if something was fitted.
+        """Fit constants from the data, such as a standardisation. True if something was fitted.
 
         Called by ``step``.
         """
         return False
 
     def observed(self, metrics: Mapping[str, float]) -> None:
-        """The newest step's metrics have reached the host. No effect, unless a model adapts to them."""
+        """Take the newest step's metrics, now on the host. No effect, unless a model adapts to them."""
 
     # ---- The step.
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers of all networks."""
+        """Number of trained parameters of all networks."""
         return sum(optimiser.num_parameters for optimiser in self.optimisers.values())
 
     def learning_rates(self) -> dict[str, float]:
-        """Of the newest step, by optimiser."""
+        """Learning rates of the newest step, by optimiser."""
         return {name: optimiser.learning_rate for name, optimiser in self.optimisers.items()}
 
     def scale_learning_rates(self, factor: float) -> None:
-        """Multiply all learning rates from now on."""
+        """Multiply all further learning rates by ``factor``."""
         self.rate_scale *= factor
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise) -> list[PartT]:
-        """The events of a batch, in order, in parts of at most ``chunk_particles`` particles."""
+        """Events of a batch, in order, in parts of at most ``chunk_particles`` particles."""
         found = []
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
@@ -151,10 +151,10 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         *,
         num_sums: int = 1,
     ) -> tuple[UpdateResult, list[PartT]]:
-        """One update of an optimiser, and the parts that fitted in memory: out of memory, once more with all halved.
+        """Result of one optimiser update and the parts that it computed: if out of memory, repeated with all halved.
 
-        Enters gradient norm and skipped updates. Gradients of parts add up, so that halves give the same update, but
-        for noise that ``gradients`` draws.
+        Adds gradient norm and skipped updates to the metrics. Gradients of parts are summed, so that halves give the
+        same update, apart from noise that ``gradients`` draws.
         """
         optimiser = self.optimisers[name]
         result, parts = halved_if_out_of_memory(lambda parts: optimiser.update(gradients(parts), num_sums), parts)
@@ -170,7 +170,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         total: Tensor | float,
         metrics: dict[str, Tensor],
     ) -> Tensor:
-        """One update by a loss that draws no noise: its sum over parts and ranks, divided by ``total``. -> that ()."""
+        """Loss of one update, for a loss without noise: sum over parts and ranks, divided by ``total``. -> ()."""
         optimiser = self.optimisers[name]
 
         def gradients(part: PartT) -> PartGradients:
@@ -183,9 +183,9 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     # ---- Checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """All that training goes on from.
+        """State from which training resumes.
 
-        ``torch.load(weights_only=True)`` reads it. Tensors are not copied: save it before the next step.
+        ``torch.load(weights_only=True)`` reads it. Tensors are not copied: save them before the next step.
         """
         return {
             "networks": {name: module.state_dict() for name, module in self._modules.items()},
@@ -195,14 +195,14 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         }
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Networks of ``state_dict()``, nothing else. KeyError or RuntimeError, of torch, if they differ."""
+        """Load the networks of ``state_dict()`` only. Raises torch's KeyError or RuntimeError if they differ."""
         for name, module in self._modules.items():
             module.load_state_dict(state["networks"][name])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from ``state_dict()``. KeyError, RuntimeError or ValueError, of torch, if the networks differ.
+        """Restore from ``state_dict()``. Raises torch's KeyError, RuntimeError or ValueError if the networks differ.
 
-        With a changed RECIPE weights and step are kept, the optimisers in RESTARTS begin anew; each change is logged.
+        With a changed RECIPE weights and step are kept, the optimisers in RESTARTS are reset; each change is logged.
         """
         self.load_weights(state)
         for name in self.COUNTERS:

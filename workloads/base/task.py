@@ -1,4 +1,4 @@
-"""A model with its losses and optimisers, as the training loop sees it."""
+"""Interface of a model with its losses and optimisers to the training loop."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ class Task(Protocol):
     """One model in training."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """One optimiser step; 0-dim metrics on the device."""
+        """Do one optimiser step. Returns 0-dim metrics on the device."""
 
     def observed(self, metrics: Mapping[str, float]) -> None:
-        """The newest step's metrics have reached the host."""
+        """Take the newest step's metrics, now on the host."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that training goes on from."""
+        """State from which training resumes."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from state_dict(). A part that does not fit any more (another optimiser, say) is left out, and logged.
+        """Restore from state_dict(). Parts that don't fit any more (another optimiser, say) are skipped and logged.
 
         Raises KeyError, RuntimeError or ValueError if the networks differ.
         """
 
     def load_weights(self, state: dict[str, Any]) -> None:
-        """Take over what was learned from another run's state_dict(), and nothing else. Raises as load_state_dict."""
+        """Load only the learned weights of another run's state_dict(). Raises the same errors as load_state_dict."""
 
     def scale_learning_rates(self, factor: float) -> None:
-        """Multiply all learning rates by ``factor`` from now on; part of state_dict()."""
+        """Multiply all further learning rates by ``factor``, which state_dict() holds."""

@@ -1,7 +1,7 @@
-"""Events with so many particles that a network need not see all of them. Pure.
+"""Thinning of events with very many particles. Pure.
 
-A random subset of an event's particles is as good a sample of it as all, and bounds what one event can cost. How many
-there are is kept beside it: some networks learn from it, or are told it.
+A random subset of an event's particles is an unbiased sample of them, and bounds the cost of one event. The original
+number is kept beside it: some networks learn it or have it as an input.
 
 Shape suffixes: E events, P particles.
 """
@@ -22,7 +22,7 @@ COUNT = "count_before_thinning"
 
 
 def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatch:
-    """At most ``most`` particles of each event, chosen at random where it has more. 0: all."""
+    """Events with at most ``most`` particles each, chosen at random from larger ones; 0: all."""
     counts = np.diff(events.host_offsets_E1)
     if most == 0 or not len(counts) or counts.max() <= most:
         return events
@@ -32,7 +32,7 @@ def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatc
     sizes_E = events.offsets_E1.diff()
     return replace(
         events,
-        # Worked out on the device once more: to copy the host's would be to wait.
+        # Computed again on the device: a copy from the host would make it wait.
         offsets_E1=F.pad(sizes_E.clamp_max(most).cumsum(0), (1, 0)),
         host_offsets_E1=host_offsets_E1,
         event_columns=events.event_columns | {COUNT: sizes_E.unsqueeze(1)},
@@ -42,7 +42,7 @@ def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatc
 
 
 def _chosen(events: Microbatch, counts: np.ndarray, most: int, random: torch.Generator) -> Tensor:
-    """Particles that stay, in order. A loop over the few large events alone: no sort of all particles."""
+    """Particles that are kept, in order. Loops over the few large events only, without a sort of all particles."""
     device = events.offsets_E1.device
     pieces, done = [], 0
     for event in np.flatnonzero(counts > most).tolist():

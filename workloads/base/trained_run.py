@@ -1,4 +1,4 @@
-"""A trained model's run, as a checkpoint describes it."""
+"""Run of a trained model, from its checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Model = TypeVar("Model")
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """One checkpoint and the settings of its run that a trained model depends on."""
+    """Checkpoint, and the settings of its run that the trained model depends on."""
 
     path: Path
     """The checkpoint file."""
@@ -42,10 +42,10 @@ class TrainedRun:
 
 
 def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) -> Model:
-    """The model that ``build`` makes of a checkpoint's run and its task's state.
+    """Model that ``build`` makes from a checkpoint's run and its task's state.
 
-    ``place`` is a checkpoint, or a run directory: there the best checkpoint, else the newest.
-    Raises BadInputError that names the file, also in place of a ValidationError, KeyError, RuntimeError or ValueError.
+    ``place`` is a checkpoint, or a run directory: its best checkpoint, else its newest.
+    Raises BadInputError that names the file, also instead of a ValidationError, KeyError, RuntimeError or ValueError.
     """
     path = find_checkpoint(place)
     state = read_checkpoint(path)
@@ -69,14 +69,14 @@ def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) 
 
 
 class _Trainer(BaseModel):
-    """The section `trainer`; its models' sections are kept as they are."""
+    """Section `trainer`; the sections of its models are not parsed."""
 
     model_config = ConfigDict(extra="allow")
     model: str
 
 
 class _Config(BaseModel):
-    """The part of a stored configuration that is needed; the trainer validated all of it when it wrote the file."""
+    """Needed part of a stored configuration; the trainer validated all of it when it wrote the file."""
 
     input: tuple[str, ...]
     source: SourceConfig

@@ -1,4 +1,4 @@
-"""The training of one model, as the trainer process sees it."""
+"""Interface of one model's training to the trainer process."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from workloads.base.task import Task
 
 
 class Training(Protocol):
-    """One model's training. A model's module `training` holds it as TRAINING.
+    """Training of one model. The model's module `training` holds it as TRAINING.
 
-    Configurations and tasks are those of the model: a Training is only given what it made itself, or the section
-    `trainer.MODEL` of the configuration.
+    Arguments `config` and `task` are the section `trainer.MODEL` of the configuration and a task that this object made.
     """
 
     @property
     def headline(self) -> str:
-        """Metric of a step whose mean over the last steps is shown and stored."""
+        """Name of the step metric that is averaged over the last steps, shown and stored."""
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Metrics of a step in the status file and the progress view."""
+        """Names of the step metrics in the status file and the progress view."""
 
     @property
     def meaning_of_weights(self) -> tuple[str, ...]:
-        """Settings of `trainer.MODEL` that change what weights of the same shapes mean."""
+        """Settings of `trainer.MODEL` that change the meaning of weights of the same shapes."""
 
     def task(self, config: Any, context: StepContext) -> Task:
-        """The model with new weights."""
+        """Task with newly initialised weights."""
 
     def evaluator(self, task: Any, seed: int) -> Evaluator:
         """Evaluation of the task on the validation block."""
 
     def warnings(self, config: Any) -> Sequence[str]:
-        """Settings that are allowed, but known to train badly: a line each."""
+        """Warnings about settings that are allowed but known to train badly, a line each."""

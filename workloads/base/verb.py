@@ -1,4 +1,4 @@
-"""A command of a workload's own. Imports nothing: `icestream --help` lists all of them."""
+"""Command of a workload. Imports nothing: `icestream --help` lists all of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """Where a click command is, and its line in the list of commands."""
+    """Import path of a click command, and its line in the list of commands."""
 
     target: str
     """`module:attribute`, imported when the command is called."""

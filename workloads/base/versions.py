@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def versions(packages: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, str]:
-    """Versions of Python and of these packages, ``unknown`` if run from sources; optional ones only if installed."""
+    """Versions of Python and of ``packages``, ``unknown`` if run from sources; optional ones only if installed."""
     found = {"python": platform.python_version()}
     for package in (*packages, *optional):
         try:

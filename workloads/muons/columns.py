@@ -9,21 +9,21 @@ from common.config import SourceConfig
 from common.schema import Column, EventSchema, FlatTables, SourceColumn, ValueRule
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 
 @dataclass(frozen=True)
 class VerticalDepth:
-    """See FinishUnit: depths that the files give along the track (`source.depth_kind`) become vertical ones."""
+    """Conversion of depths along the track (`source.depth_kind`) to vertical ones; see FinishUnit."""
 
     column: str
     depth: int
-    """Field of that column: metres."""
+    """Field index of the depth: metres."""
     zenith: int
-    """Field of that column: radians."""
+    """Field index of the zenith angle: radians."""
 
     def __call__(self, arrays: UnitArrays, source: SourceConfig) -> None:
-        """Change the depth in place, where it is a slant depth."""
+        """Replace slant depths by vertical ones, in place."""
         if source.depth_kind == "vertical":
             return
         import numpy as np  # the fetcher's and decoder's commands choose their number of threads before

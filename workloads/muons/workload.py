@@ -1,4 +1,4 @@
-"""The muon workload: bundles of muons for given primaries."""
+"""Muon workload: bundles of muons for given primaries."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
-from common.ragged import Array
 from common.schema import EventSchema, FlatTables, SourceColumn
+from common.unit_arrays import Array
 
 _OPEN_FILES = 16
 _SLICE_PARTICLES = 131_072

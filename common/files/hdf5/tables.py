@@ -21,8 +21,8 @@ import numpy.typing as npt
 from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
-from common.ragged import Array
 from common.schema import NO_TABLES, EventSchema
+from common.unit_arrays import Array
 
 _STANDARD_TYPES = tuple(
     getattr(h5py.h5t, f"{family}{bits}{order}")

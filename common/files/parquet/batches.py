@@ -21,8 +21,8 @@ from common.files.parquet.lists import (
     null_mask,
 )
 from common.files.rows import BadRowsError, RaggedRows
-from common.ragged import Array
 from common.schema import EventSchema, SourceColumn
+from common.unit_arrays import Array
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

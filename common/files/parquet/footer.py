@@ -54,7 +54,6 @@ class ColumnChunk:
     start: int
     """First byte in the file."""
     num_bytes: int
-    uncompressed_bytes: int
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]
             raise DamagedFooter(f"column {name} has {values} values in {rows} rows")
         # 0: no such page; some writers use it for "no dictionary".
         start = min((place for place in (column[9], column.get(11, 0)) if place), default=0)
-        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes, uncompressed))
+        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes))
     return RowGroupMetadata(rows, tuple(columns))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 Int64 = npt.NDArray[np.int64]
 

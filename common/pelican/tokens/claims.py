@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from common.durations import duration
 from common.pelican.answers import json_object
 from common.pelican.tokens.scopes import Scope, is_any_audience, parse_scopes
 from common.redact import shown
@@ -106,14 +107,3 @@ def finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         return None
     return float(value)
-
-
-def duration(seconds: float) -> str:
-    """Duration in its two largest units: ``2 d 3 h``, ``4 min 10 s``, ``7 s``."""
-    left = int(seconds)
-    parts: list[str] = []
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from common.atomic_file import replace_file
 from common.pelican.answers import json_object
 from common.pelican.tokens.claims import what_is_wrong
 from common.pelican.tokens.errors import BadTokenError
@@ -92,17 +93,7 @@ def write_private(path: Path, text: str) -> None:
     """Write atomically, mode 0600, in a folder of mode 0700."""
     make_private_folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # left by a killed process with the same process id
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # a rotated refresh token exists nowhere else
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    replace_file(path, text, durable=True, part=part)  # a rotated refresh token exists nowhere else
 
 
 def make_private_folder(folder: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from common.pelican.tokens.claims import duration
+from common.durations import duration
 from common.pelican.tokens.config import TokenConfig
 from common.pelican.tokens.errors import BadTokenError, IssuerError, IssuerUnavailable, TokenExpired
 from common.pelican.tokens.find import VARIABLE, Found, choose, look, places, signatures

@@ -18,7 +18,8 @@ from common.files.inputs import expand, local_path
 from common.files.remotes import Remotes
 from common.messages import Unit
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
+from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.decoder.decode import Decode
 from services.fetcher.inventory.ranges import make_ranges

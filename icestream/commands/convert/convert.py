@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.files.by_content import ContentReader
-from common.files.footers import read_footer
 from common.files.gather import offsets_of
 from common.files.layout import Compression, schema_of, to_table, writer_options
 from common.files.rows import BadRowsError, RaggedRows
-from common.plan import Footer, SlotCapacity, StagedFile, plan_block
+from common.files.whole_file import plan_file, rows_of
+from common.messages import Part
 from common.schema import EventSchema
 
 _MOST_PARTICLES = 1 << 22
@@ -62,18 +61,16 @@ def convert_file(
         raise BadInputError(f"{out} exists: choose another name" + ("" if force else ", or overwrite it with --force"))
     workload = workload.with_all_stored()
     stream = StreamConfig(shuffle=False, unit_events=rows_per_group)
-    capacity = SlotCapacity(workload, stream)
     try:
-        footer = read_footer(path, workload, stream, capacity)
+        footer, parts = plan_file(path, workload, stream, name=name or str(path))
     except BadInputError as error:
         raise BadInputError(f"{name or path}: {error}") from None
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     schema = schema_of(workload)
     total = Converted(footer.rows, 0, 0, 0, 0, 0, path.stat().st_size, 0)
-    try:
+    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
         with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
-            pieces = _pieces(path, name or str(path), footer, workload, stream, capacity)
+            pieces = _pieces(parts, workload)
             for group, num_null, dropped in _groups(pieces, rows_per_group, footer.rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
@@ -87,28 +84,16 @@ def convert_file(
                     dropped=total.dropped + dropped,
                 )
         bytes_out = part.stat().st_size
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
     assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)
 
 
-def _pieces(
-    path: Path, name: str, footer: Footer, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity
-) -> Iterator[RaggedRows]:
+def _pieces(parts: Sequence[Part], workload: EventSchema) -> Iterator[RaggedRows]:
     """Rows of the file in order, a part at a time."""
-    staged = StagedFile(0, str(path), footer, remote=name)
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
-    reader = ContentReader(workload)
     try:
-        for unit in units:
-            for one in unit.parts:
-                yield from reader.read([one])
+        yield from rows_of(parts, workload)
     except BadRowsError as error:
         raise BadInputError(str(error)) from None
-    finally:
-        reader.close()
 
 
 def _groups(

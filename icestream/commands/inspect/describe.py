@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
-from common.files.footers import read_footer
 from common.files.gather import offsets_of
 from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
+from common.files.whole_file import plan_file
 from common.input_errors import raise_if_machine
-from common.plan import Footer, SlotCapacity, StagedFile, plan_block
-from common.ragged import Array
+from common.messages import Part
 from common.schema import Column, EventSchema
+from common.unit_arrays import Array
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
 from icestream.commands.inspect.spread import Spread
 
@@ -124,8 +124,7 @@ def describe(
         workload = workload.with_all_stored()
         source = workload.source.model_copy(update={"nulls": "empty"})  # they are counted
         workload = replace(workload, source=source)
-        capacity = SlotCapacity(workload, stream)
-        footer = read_footer(path, workload, stream, capacity)
+        footer, parts = plan_file(path, workload, stream, name=name)
     except BadInputError as error:
         found.problems.append(str(error))
         return found
@@ -134,7 +133,7 @@ def describe(
     found.particles_bound = sum(group.particles for group in footer.row_groups)
     if found.kind == "Parquet":
         found.nulls = _nulls(path, workload)
-    spreads = _read_all(path, found, footer, workload, stream, capacity, num_events, on_rows)
+    spreads = _read_all(parts, found, workload, num_events, on_rows)
     if spreads.counts.num:
         found.multiplicity = _range("particles of an event", spreads.counts)
         found.multiplicity_above = {f"{share:g} %": spreads.counts.quantile(1 - share / 100) for share in (10, 1, 0.1)}
@@ -143,21 +142,16 @@ def describe(
 
 
 def _read_all(
-    path: Path,
+    parts: Sequence[Part],
     found: Description,
-    footer: Footer,
     workload: EventSchema,
-    stream: StreamConfig,
-    capacity: SlotCapacity,
     num_events: int,
     on_rows: Callable[[int, int], None],
 ) -> _Spreads:
-    staged = StagedFile(0, str(path), footer, remote=found.name)
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
     spreads = _Spreads()
     reader = ContentReader(workload)
     done = num_problems = 0
-    for part in (part for unit in units for part in unit.parts):
+    for part in parts:
         try:
             pieces = reader.read([part])
         except BadRowsError as error:
@@ -176,7 +170,7 @@ def _read_all(
             if missing > 0:
                 found.first_events += [_event(rows, int(row), workload) for row in np.flatnonzero(~null)[:missing]]
         done += part.rows
-        on_rows(done, footer.rows)
+        on_rows(done, found.events)
     reader.close()
     if num_problems > _PROBLEMS:
         found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 _MOST_KEPT = 1 << 18
 

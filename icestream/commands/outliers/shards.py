@@ -14,6 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import sync_folder
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from icestream.commands.outliers.merge import MergedUnit, Shard, UnitFile, UnitName, newest_shards
@@ -160,20 +161,14 @@ def write_shard(folder: Path, generation: int, schema: pa.Schema) -> Iterator[Sh
             writer.abandon()
             part.unlink()
             raise
-    part.replace(folder / writer.name)
-    _sync_folder(folder)
+    part.replace(folder / writer.name)  # known only now, so that atomic_file.replacing() can't serve
+    sync_folder(folder)
 
 
 def remove_parts(folder: Path) -> None:
     """Delete half-written files of a killed compaction."""
     for part in folder.glob("shard-*.part"):
         part.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _read_shard(path: Path) -> Shard:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file, replacing
 from common.errors import BadInputError
 from common.tensorboard_names import unique
 from icestream.commands.tensorboard.find import EVENT_FILE, EventFile, LogFolder
@@ -115,10 +116,9 @@ def _copy(source: Path, file: EventFile, target: Path) -> Literal["new", "change
         if (there.st_size, there.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
             return "unchanged"
     part = target.with_name(f"{_PART}-{file.name}")
-    part.unlink(missing_ok=True)
-    shutil.copyfile(source, part)
-    os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
-    part.replace(target)
+    with replacing(target, durable=False, mode=AS_UMASK_SAYS, part=part):
+        shutil.copyfile(source, part)
+        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
     return "changed" if was_there else "new"
 
 
@@ -149,6 +149,5 @@ def _is_safe(name: object) -> bool:
 
 
 def _write_note(out: Path, names: dict[str, str]) -> None:
-    part = out / f"{NOTE_FILE}{_PART}"
-    part.write_text(json.dumps({"folders": names}, indent=1) + "\n")
-    part.replace(out / NOTE_FILE)
+    note = json.dumps({"folders": names}, indent=1) + "\n"
+    replace_file(out / NOTE_FILE, note, durable=False, mode=AS_UMASK_SAYS, part=out / f"{NOTE_FILE}{_PART}")

@@ -14,12 +14,12 @@ FORMAT = 1
 
 
 class PositionCheckpoints(CheckpointFolder):
-    """The checkpoints of a run that only counts; the newest ``keep`` stay."""
+    """Checkpoints of a run that only counts; the newest ``keep`` stay."""
 
     suffix = ".json"
 
     def save(self, step: int, content: dict[str, Any]) -> Path:
-        """Write a checkpoint: it is there in full or not at all, and on disk when this returns. Raises OSError."""
+        """Write a checkpoint atomically; it is on disk on return. Raises OSError."""
         return self._save(step, {"format": FORMAT, **content})
 
     def _write(self, content: dict[str, Any], file: BinaryIO) -> None:

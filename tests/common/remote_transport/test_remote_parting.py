@@ -33,6 +33,8 @@ from common.arena import Arena
 from common.config import TransportConfig
 from common.transport import FetcherLost, Lost, Received, wire
 
+pytestmark = pytest.mark.process
+
 
 def test_a_trainer_that_closes_is_lost_after_its_last_message(serve: Serve, config: TransportConfig) -> None:
     server, where = serve(config)

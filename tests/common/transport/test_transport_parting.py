@@ -22,6 +22,8 @@ from common.config import TransportConfig
 from common.transport import SOCKET_FOLDER, FetcherLost, Lost, PeerTransport, Received, ServerTransport
 from common.transport import server as server_module
 
+pytestmark = pytest.mark.process
+
 
 def test_a_peer_that_closes_is_lost(
     server: ServerTransport, run_dir: Path, config: TransportConfig, peers: list[PeerTransport]

@@ -17,7 +17,7 @@ from common.messages import Cursor
 from services.trainer.checkpoints.commit_policy import Act, Mark, Moment, Write, decide
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import NotFinite, Unhealthy
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.agreement import Turn, agree
 from services.trainer.stream.position import LanePosition, StreamPosition
 
@@ -119,7 +119,7 @@ def test_a_decision_by_example(moment: Moment, acts: tuple[Act, ...]) -> None:
 class Disk:
     """Checkpoints of a trainer; each is written once its gate opens, and may fail."""
 
-    progress: Progress
+    progress: TrainingProgress
     files: list[Mark] = field(default_factory=list)
     begun: list[Mark] = field(default_factory=list)
     arrived: list[Mark] = field(default_factory=list)
@@ -197,7 +197,7 @@ class Trainer:
     """A trainer's commits, moved by a test."""
 
     def __init__(self, every: int = EVERY) -> None:
-        self.progress = Progress("plan")
+        self.progress = TrainingProgress("plan")
         self.disk = Disk(self.progress)
         self.fetcher = Fetcher(self.disk)
         feed: Any = self.fetcher

@@ -1,4 +1,4 @@
-"""`report.html`: one file with everything in it, which opens from disk. Pure."""
+"""`report.html`: one self-contained file that opens from disk. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ summary { cursor: pointer; }
 
 
 def page(outcome: Outcome, words: ReportWords) -> str:
-    """The whole page. Nothing in it is fetched from anywhere."""
+    """The whole page. It loads nothing from elsewhere."""
     title = f"{words.title} {outcome.provenance['checkpoint']}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

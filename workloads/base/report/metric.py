@@ -1,16 +1,16 @@
-"""One number of an evaluation: its definition, its value and its floor. Pure."""
+"""Metric of an evaluation: definition, value and floor. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TARGETS = {"zero": 0.0, "one": 1.0, "half": 0.5}
-"""Best value of a metric that may be off to either side, by `better`."""
+"""Best value of a two-sided metric, by `better`."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One metric, without its numbers."""
+    """Definition of a metric, without values."""
 
     unit: str
     better: str
@@ -21,15 +21,15 @@ class Definition:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number, beside its floor."""
+    """Value of a metric, with error and floor."""
 
     value: float
     error: float
     """Standard deviation over bootstraps."""
     floor: float
-    """Value of the same metric for a perfect model. NaN if none is known."""
+    """Value of the same metric for a perfect model; NaN if unknown."""
     unit: str = ""
     better: str = "lower"
-    """``lower``; ``zero``: the nearer to 0, of either sign; ``one`` and ``half`` likewise."""
+    """Best values: ``lower``; ``zero``: nearest to 0, of either sign; ``one`` and ``half`` likewise."""
     meaning: str = ""
     """One line for a reader."""

@@ -1,4 +1,4 @@
-"""Numbers as text for people. Pure."""
+"""Numbers as text for readers. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTHING = "–"
 
 
 def with_error(metric: Metric) -> str:
-    """Value ± error, both to the error's second digit."""
+    """Value ± error as text, both to the second digit of the error."""
     if not math.isfinite(metric.value):
         return NOTHING
     if not (math.isfinite(metric.error) and metric.error > 0):
@@ -23,11 +23,11 @@ def with_error(metric: Metric) -> str:
 
 
 def plain(value: float) -> str:
-    """Three digits."""
+    """Number with three digits."""
     return f"{value:#.3g}".rstrip(".") if math.isfinite(value) else NOTHING
 
 
 def ratio_text(metric: Metric) -> str:
-    """Value in floors."""
+    """Value in units of the floor."""
     found = ratio(metric)
     return f"{found:.3g}" if abs(found) >= 10 else f"{found:.2f}" if math.isfinite(found) else NOTHING

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file
 from workloads.base.report.metric import Metric
 from workloads.base.report.verdict import ratio, verdict
 
@@ -19,15 +20,15 @@ REPORT_HTML = "report.html"
 
 @dataclass(frozen=True)
 class MetricReport:
-    """All metrics by name, in the order in which they are shown, and the sample that they were found with."""
+    """All metrics by name, in the order in which they are shown, and the size of their sample."""
 
     metrics: Mapping[str, Metric]
     sizes: Mapping[str, int]
     """Numbers of events and particles by their keys in `report.json`."""
     floor_kind: str
-    """How the floors were found: a key of ReportWords.floors."""
+    """Method of finding the floors: a key of ReportWords.floors."""
     notes: tuple[str, ...] = ()
-    """What a reader must know, a line each."""
+    """Remarks that a reader must know, a line each."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Picture:
     """One picture of a report."""
 
     name: str
-    """Of the file, without its suffix."""
+    """Name of the file, without its suffix."""
     title: str
     caption: str
     png: bytes
@@ -43,20 +44,20 @@ class Picture:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One evaluation."""
+    """Results of one evaluation."""
 
     report: MetricReport
     pictures: Sequence[Picture]
     provenance: Mapping[str, Any]
     """Model, data and programs of the evaluation, without secrets: at least checkpoint, model, step and date."""
     missed: Mapping[str, str]
-    """Thresholds that are not kept, by metric."""
+    """Missed thresholds, by metric."""
     warnings: Sequence[str]
     """Reasons not to believe the numbers."""
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """The contents of `report.json`. A number that is not finite is null."""
+    """Contents of `report.json`. A number that is not finite is null."""
     report = outcome.report
     return {
         "format": FORMAT,
@@ -72,17 +73,14 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def store(folder: Path, outcome: Outcome, html: str) -> None:
-    """Write pictures, `report.html` and `report.json`, the last one last: it is there only if all is."""
+    """Write pictures, `report.html` and, last, `report.json`: if it exists, all the others do."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / REPORT_JSON).unlink(missing_ok=True)
     for picture in outcome.pictures:
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     (folder / REPORT_HTML).write_text(html, encoding="utf-8")
-    part = folder / f"{REPORT_JSON}.part"
-    part.write_text(
-        json.dumps(as_json(outcome), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    part.replace(folder / REPORT_JSON)
+    text = json.dumps(as_json(outcome), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace_file(folder / REPORT_JSON, text, durable=False, mode=AS_UMASK_SAYS)
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

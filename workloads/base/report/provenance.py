@@ -12,7 +12,7 @@ from workloads.base.versions import versions
 
 
 def provenance(run: TrainedRun, packages: Sequence[str], **more: object) -> dict[str, Any]:
-    """The checkpoint, ``more``, and the versions of Python and these packages."""
+    """Provenance: the checkpoint, ``more``, and the versions of Python and ``packages``."""
     return {
         "checkpoint": str(run.path),
         "model": run.model,

@@ -1,4 +1,4 @@
-"""The table of an evaluation, in plain text. Pure."""
+"""Table of an evaluation, in plain text. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEAD = ("metric", "value ± error", "floor", "ratio", "unit", "verdict")
 
 
 def lines(report: MetricReport, words: ReportWords) -> Iterator[str]:
-    """The headline metrics, the others, and what a reader must know."""
+    """Lines of the table: headline metrics, the others, and notes."""
     headline, others = in_order(report.metrics, words.headline)
     rows = [_row(name, metric) for name, metric in (headline | others).items()]
     widths = [max(map(len, column)) for column in zip(_HEAD, *rows, strict=True)]
@@ -41,5 +41,5 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def missed_lines(missed: Mapping[str, str]) -> Iterator[str]:
-    """One line for each limit that is not kept."""
+    """Lines of the missed thresholds, one each."""
     yield from (f"missed: {name}: {why}" for name, why in missed.items())

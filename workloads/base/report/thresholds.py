@@ -1,9 +1,9 @@
-"""Limits that an evaluation must keep: a TOML file with a line for each metric.
+"""Thresholds of an evaluation: a TOML file with a line for each metric.
 
-one_metric = 0.02                     # not above; of a ratio or a difference: not farther from 1, or 0, than that
+one_metric = 0.02                     # at most; for a ratio or a difference: at most so far from 1, or 0
 another = { max = 0.52 }              # the value itself
 a_third = { min = 0.98, max = 1.02 }
-a_fourth = { floors = 3 }             # not more than 3 times its floor
+a_fourth = { floors = 3 }             # at most 3 times its floor
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _KEYS = ("max", "min", "floors")
 
 @dataclass(frozen=True)
 class Threshold:
-    """Limits of one metric; None: none of that kind."""
+    """Limits of one metric; None: no limit of that kind."""
 
     plain: float | None = None
-    """Of the value where lower is better, and for an AUC; else of its distance from what is best."""
+    """Limit of the value where lower is better, and of an AUC; else of its distance from the best value."""
     max: float | None = None
     min: float | None = None
     floors: float | None = None
 
 
 def read_thresholds(path: Path, known: Collection[str]) -> dict[str, Threshold]:
-    """By metric, which is one of ``known``. Raises BadInputError that names the file and the line's key."""
+    """Thresholds by metric, each one of ``known``. Raises BadInputError that names the file and the key."""
     try:
         stored = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def read_thresholds(path: Path, known: Collection[str]) -> dict[str, Threshold]:
 
 
 def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -> dict[str, str]:
-    """What is not kept, by metric: value and limit. A metric without a number keeps none."""
+    """Missed thresholds by metric: value and limit. A metric without a number misses all of its own."""
     found = {}
     for name, threshold in thresholds.items():
         metric = metrics.get(name)

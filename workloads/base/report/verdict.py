@@ -1,4 +1,4 @@
-"""How good a number is beside its floor. Pure."""
+"""Verdict on a metric: comparison of its value with its floor. Pure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MEANINGS: Mapping[Verdict, str] = {
 
 
 def distance(metric: Metric, value: float) -> float:
-    """How far a value of the metric is from a perfect one: the value itself where lower is better."""
+    """Distance of a value of the metric from a perfect one: the value itself where lower is better."""
     target = TARGETS.get(metric.better)
     return value if target is None else abs(value - target)
 
 
 def ratio(metric: Metric) -> float:
-    """Distance in floors: about 1 for a perfect generator; NaN without a floor above 0."""
+    """Distance in units of the floor: about 1 for a perfect generator; NaN without a floor above 0."""
     floor = distance(metric, metric.floor)
     return distance(metric, metric.value) / floor if math.isfinite(floor) and floor > 0 else math.nan
 
 
 def verdict(metric: Metric) -> Verdict:
-    """In words; see MEANINGS."""
+    """Verdict on a metric; see MEANINGS."""
     floor, value = distance(metric, metric.floor), distance(metric, metric.value)
     if not (math.isfinite(floor) and math.isfinite(value)):
         return "no floor"
@@ -45,6 +45,6 @@ def verdict(metric: Metric) -> Verdict:
 
 
 def in_order(metrics: Mapping[str, Metric], headline: Sequence[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:
-    """The headline metrics that there are, in that order, and the others."""
+    """Headline metrics that exist, in the order of ``headline``, and the others."""
     first = {name: metrics[name] for name in headline if name in metrics}
     return first, {name: metric for name, metric in metrics.items() if name not in first}

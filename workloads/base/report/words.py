@@ -1,4 +1,4 @@
-"""A workload's own words in the report of an evaluation. Pure."""
+"""Texts of a workload in the report of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReportWords:
-    """Texts of one workload. Those named HTML are parts of the page as they are."""
+    """Texts of one workload. Those marked HTML are inserted in the page without escaping."""
 
     title: str
     subject: str
     """HTML; holds {checkpoint}, {model} and {step}."""
     headline: tuple[str, ...]
-    """Names of the metrics that come first, in this order."""
+    """Names of the metrics that are shown first, in this order."""
     sizes: Mapping[str, str]
     """Label on the page of each of MetricReport.sizes."""
     sizes_line: str
@@ -22,6 +22,6 @@ class ReportWords:
     about_numbers: str
     """HTML; holds {floor}."""
     floors: Mapping[str, str]
-    """HTML: for each floor_kind, how the floor was found."""
+    """HTML: method of finding the floor, for each floor_kind."""
     about_plots: str
     """HTML."""

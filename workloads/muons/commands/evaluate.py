@@ -77,11 +77,11 @@ def evaluate(
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Compare generated with real muon bundles: numbers with their floors, plots, and a page to pass on.
+    """Compare generated with real muon bundles: metrics with their floors, plots, and an HTML report.
 
     CHECKPOINT: a file, or a run directory (its best checkpoint). Events are generated for the primaries of real ones;
-    every distance stands beside its floor, which is what two samples of real events have. Writes report.html,
-    report.json and the plots. The files should not be among those that were trained on.
+    every distance is shown with its floor, the distance between two samples of real events. Writes report.html,
+    report.json and the plots. The files should not be among those of the training.
     """
     from workloads.base.report.text import lines, missed_lines
     from workloads.muons.evaluation.evaluate import run_evaluation  # torch and matplotlib

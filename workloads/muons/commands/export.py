@@ -32,11 +32,11 @@ from workloads.muons.export.format_names import FORMATS, Format
 def export(
     checkpoint: Path, out: Path, wanted: tuple[Format, ...], report_path: Path | None, licence: str, force: bool
 ) -> None:
-    """Write a trained generator for programs that know nothing of icestream, with a model card.
+    """Write a trained generator for programs without icestream, with a model card.
 
-    CHECKPOINT: a checkpoint, or a run's directory (its best checkpoint, else the newest). The standardisation is
-    inside: physical numbers go in and come out. Noise is an input. What was written is loaded again and compared with
-    the trained model; if it differs, nothing is written.
+    CHECKPOINT: a checkpoint, or a run directory (its best checkpoint, else the newest). The standardisation is
+    included: inputs and outputs are physical quantities. Noise is an input. The written files are loaded again and
+    compared with the trained model; if they differ, nothing is kept.
     """
     from workloads.muons.export.run import run_export  # torch
 

@@ -88,7 +88,7 @@ def simulate(
 
 @contextmanager
 def _progress(plan: DatasetPlan) -> Iterator[Callable[[Written], None]]:
-    """Shows each finished file: a bar on a terminal, else a plain line at every tenth of the files."""
+    """Progress over finished files: a bar on a terminal, else a plain line at every tenth of the files."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield _plain_lines(plan)

@@ -1,1 +1,1 @@
-"""Evaluation of a checkpoint: real beside generated events."""
+"""Evaluation of a checkpoint: comparison of generated with real events."""

@@ -1,4 +1,4 @@
-"""One evaluation from a checkpoint and files to an Outcome, and its files on disk."""
+"""Evaluation of a checkpoint with files or simulated events: an Outcome, and its files on disk."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.simulator.config import preset
 
 _PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
-"""Packages that the numbers depend on."""
+"""Packages on which the numbers depend."""
 
 
 @dataclass(frozen=True)
 class Real:
-    """Real events and where they come from."""
+    """Real events and their source."""
 
     sample: Sample
     inputs: tuple[str, ...]
@@ -60,9 +60,9 @@ def run_evaluation(
     assignments: Sequence[str],
     say: Callable[[str], None],
 ) -> tuple[Outcome, Path]:
-    """The outcome, and the folder that its files are in. ``say`` takes a line about each step.
+    """Outcome of the evaluation, and the folder of its files. ``say`` takes a line about each step.
 
-    Raises BadInputError for what the user can mend.
+    Raises BadInputError for errors that the user can correct.
     """
     torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
@@ -140,7 +140,7 @@ def _provenance(wanted: EvaluationRequest, trained: Trained, inputs: Sequence[st
 
 
 def _check_writable(folder: Path) -> None:
-    """Before minutes are spent: raises BadInputError if the folder can't be made, or nothing be written to it."""
+    """Check that files can be written to ``folder``, before minutes of work. Raises BadInputError."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not there.is_dir():
         raise BadInputError(f"{folder}: {there} is no folder; name another one with -o")
@@ -166,7 +166,7 @@ def _real(
 def _read(
     front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
 ) -> Real:
-    """Events of files, which are read as they were in training unless this command says otherwise."""
+    """Events of files, read with the settings of the training unless the command overrides them."""
     settings = front.file_settings(
         wanted.inputs, toml=toml, assignments=assignments, config_json=trained.run.config_json
     )

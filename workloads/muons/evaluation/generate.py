@@ -1,4 +1,4 @@
-"""Events of a trained generator for given primaries, as `icestream generate` makes them; its counts' probabilities.
+"""Events of a trained generator for given primaries, as of `icestream generate`; probabilities of its counts.
 
 E events.
 """
@@ -21,15 +21,15 @@ _EVENTS_AT_A_TIME = 16_384
 
 @dataclass(frozen=True)
 class GeneratedBundles:
-    """One event for each primary, in order."""
+    """Generated events, one for each primary, in order."""
 
     bundles: BundleArrays
     num_capped: int
-    """Events that had more muons than allowed, and were cut down to that."""
+    """Events with more muons than allowed, truncated to the limit."""
 
 
 def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count: int, seed: int) -> GeneratedBundles:
-    """An event for each primary (depths vertical), of at most ``max_count`` muons."""
+    """Events of at most ``max_count`` muons, one for each primary (with vertical depth)."""
     ids_E2 = np.zeros((len(primary_E4), 2), np.uint64)
     primaries = Primaries(ids_E2, primary_E4.astype(np.float32))
     pieces = []

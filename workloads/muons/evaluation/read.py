@@ -1,6 +1,6 @@
-"""Real events for an evaluation, out of files of any kind that a run reads.
+"""Real events for an evaluation, from files of any format that a run reads.
 
-Unlike in training nothing is set aside: an event of a hundred thousand muons is an event of the data.
+Unlike in training, outliers stay in the sample: an event of a hundred thousand muons is part of the data.
 E events.
 """
 
@@ -18,21 +18,21 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.messages import Tally
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from workloads.base.front import FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.workload import WORKLOAD
 
 _MOST_MUONS = 100_000_000
-"""Of one event. Address space for so many is asked for only where a footer promises them."""
+"""Largest number of muons in one event. Address space for as many is reserved only if a footer announces them."""
 _SLOT_MIB = 2048.0
 _UNIT_EVENTS = 65_536
 
 
 @dataclass(frozen=True)
 class RealEvents:
-    """A sample of files, and what a reader of the report must know of it."""
+    """Sample of events from files, with remarks for a reader of the report."""
 
     sample: Sample
     num_files: int
@@ -40,12 +40,12 @@ class RealEvents:
     num_sources: int
     """Files that were named."""
     trained_on: Sequence[str]
-    """Those that the model was trained on."""
+    """Files on which the model was trained."""
     notes: tuple[str, ...]
 
 
 def evaluation_stream(stream: StreamConfig) -> StreamConfig:
-    """The run's stream, without its limit on the muons of an event."""
+    """Stream settings of the run, without the limit on the muons of an event."""
     return stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
         | {"slot_mib": _SLOT_MIB, "max_particles": _MOST_MUONS, "max_particles_per_event": 0, "drop_empty": False}
@@ -55,7 +55,7 @@ def evaluation_stream(stream: StreamConfig) -> StreamConfig:
 def read_real(
     front: Front, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str], weights: str = ""
 ) -> RealEvents:
-    """Up to ``events`` events (0: all) from all over the files, the same for the same seed.
+    """Sample of up to ``events`` events (0: all) from all of the files, the same for the same seed.
 
     ``weights``: a Parquet column of the files. Raises BadInputError that names the file.
     """
@@ -71,7 +71,7 @@ def read_real(
 
 
 def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
-    """The events of a unit's arrays. Those with the same ids are of one shower."""
+    """Sample of the events in a unit's arrays. Events with the same ids belong to one shower."""
     ids_E2 = arrays.event_columns["primary_id"]
     shower_E = np.unique(ids_E2, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     bundles = BundleArrays.of(np.diff(arrays.offsets), arrays.particle_columns["muons"].astype(np.float64))
@@ -79,7 +79,7 @@ def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
 
 
 def read_weights(paths: Mapping[int, Path], file_E: Array, row_E: Array, column: str) -> Float64:
-    """How much each event counts: what its row of its file holds in ``column``. Raises BadInputError."""
+    """Weights of the events, from ``column`` of their rows in the files. Raises BadInputError."""
     weight_E = np.empty(len(file_E))
     for index in np.unique(file_E).tolist():
         of_file_E = file_E == index

@@ -1,4 +1,4 @@
-"""What an evaluation is asked for. Pure."""
+"""Options of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _MIN_EVENTS = 100
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Checks itself; raises BadInputError."""
+    """Validated options of an evaluation. Raises BadInputError."""
 
     checkpoint: Path
     inputs: tuple[str, ...]
     simulated: str = ""
-    """Preset that the files were simulated with: real events can be drawn once more."""
+    """Preset with which the files were simulated: real events can be drawn again."""
     simulate: str = ""
-    """Preset to draw the events from, without files."""
+    """Preset from which to draw the events, without files."""
     events: int = 40_000
-    """Most events; 0: all."""
+    """Largest number of events; 0: all."""
     seed: int = 0
     weights: str = ""
     """Parquet column, or NATURAL_FLUX."""
@@ -62,5 +62,5 @@ class EvaluationRequest:
 
     @property
     def preset(self) -> str:
-        """The simulator's preset of the real events; empty if they are not simulated."""
+        """Preset of the simulator for the real events; empty if they are not simulated."""
         return self.simulate or self.simulated

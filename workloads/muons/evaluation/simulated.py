@@ -1,4 +1,4 @@
-"""Real events that the simulator draws once more, or at all: what is the same, and what differs, is then known.
+"""Real events from the simulator, drawn new or again for given primaries, so that their distribution is known.
 
 E events, S showers, D depths.
 """
@@ -21,11 +21,11 @@ from workloads.muons.simulator.showers import simulate_showers
 _EVENTS_AT_A_TIME = 10_000
 _ROWS_AT_A_TIME = 20_000
 _CENTIMETRES = 2
-"""Decimals of a depth: those of one grid agree, after whatever rounding in a file."""
+"""Decimals of a depth: equal depths of a grid agree in spite of rounding in a file."""
 
 
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
-    """Independent events of the simulator."""
+    """Independent events from the simulator."""
     rng = np.random.default_rng([seed, 2])
     config = replace(config, depth_kind="vertical")
     pieces = []
@@ -40,13 +40,13 @@ def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
 
 
 def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int) -> BundleArrays:
-    """Independent bundles for the same primaries; events of one shower are again of one shower.
+    """Independent bundles for the same primaries; events of one shower again belong to one shower.
 
     ``primary_E4``: energy_gev, zenith_rad, mass_a, depth_m (vertical). Order of events as given.
     """
     rng = np.random.default_rng([seed, 3])
     config = replace(config, depth_kind="vertical")
-    # Files of several productions may share ids: what differs in its primary is another shower.
+    # Files of several productions may share ids: events with different primaries are different showers.
     keys_E4 = np.column_stack([shower_E.astype(np.float64), primary_E4[:, :3]])
     _, first_S, shower_of_E, size_S = np.unique(
         keys_E4, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -68,7 +68,7 @@ def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConf
 
 
 def _shower_groups(shower_of_E: np.ndarray, size_S: np.ndarray, depth_m_E: Float64) -> list[np.ndarray]:
-    """Events of showers with several rows, so many showers at a time that their rows at all depths stay few."""
+    """Events of showers with several rows, in groups of showers that bound the number of rows at all depths."""
     of_several = np.flatnonzero(size_S > 1)
     if not len(of_several):
         return []
@@ -109,7 +109,7 @@ def _in_order(pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_event
 
 
 def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The muons of some rows, in the order wanted."""
+    """Muons of ``rows``, in that order."""
     starts = np.cumsum(counts_E) - counts_E
     counts = counts_E[rows]
     before = np.cumsum(counts) - counts
@@ -118,9 +118,9 @@ def _rows(counts_E: np.ndarray, muons_P3: np.ndarray, rows: np.ndarray) -> np.nd
 
 
 def natural_weights(primary_E4: Float64, config: SimulatorConfig) -> Float64:
-    """Weights that turn events of this spectrum into ones of the natural flux (H3a), of mean 1. (E, 4) -> (E,).
+    """Weights from this spectrum to the natural flux (H3a), with mean 1. (E, 4) -> (E,).
 
-    Flux at the primary's energy and mass over the density that it was drawn with.
+    Flux at the primary's energy and mass, divided by the density from which the primary was drawn.
     """
     if config.spectrum == "h3a":
         return np.ones(len(primary_E4))

@@ -1,4 +1,4 @@
-"""Words of the muons' report. Pure."""
+"""Texts of the muon report. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADLINE = (
     "conditional_log10_energy_w1",
     "c2st_auc",
 )
-"""The metrics to look at first, in this order."""
+"""Metrics that are shown first, in this order."""
 
 WORDS = ReportWords(
     title="Is it physics?",

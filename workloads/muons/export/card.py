@@ -1,4 +1,4 @@
-"""The model card: what an exported model is, was trained on, is good at and must not be used for. Pure."""
+"""Model card of an exported model: contents, training data, quality, limits of use. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workloads.muons.models.wgan.sampler import WganSampler
 
 NO_LICENCE = "none stated; ask who trained it. The terms of the training data may apply"
 SPREADS = 2.0
-"""Half width of a range that is called covered, in standard deviations of the training's primaries."""
+"""Half width of the covered range, in standard deviations of the training's primaries."""
 
 INPUTS = {
     "primary": "(E, 4) float32: energy_gev, zenith_rad, mass_a, depth_m (vertical)",
@@ -49,7 +49,7 @@ def as_json(
     versions: Mapping[str, str],
     licence: str,
 ) -> dict[str, Any]:
-    """Everything that the card says. ``configuration`` must be without secrets."""
+    """Contents of the card. ``configuration`` must be without secrets."""
     network = sampler.generator
     unused = "" if sampler.standardise.symmetric else "; not used by this model"
     inputs = {
@@ -94,7 +94,7 @@ def as_json(
 
 
 def covered(standardise: Standardise) -> dict[str, dict[str, float]]:
-    """Mean ± SPREADS standard deviations of the training's primaries, as physical numbers."""
+    """Mean ± SPREADS standard deviations of the training's primaries, in physical units."""
     mean, spread = standardise.condition_mean_C.tolist(), standardise.condition_spread_C.tolist()
 
     def interval(index: int) -> tuple[float, float]:
@@ -113,7 +113,7 @@ def covered(standardise: Standardise) -> dict[str, dict[str, float]]:
 
 
 def as_markdown(card: Mapping[str, Any]) -> str:
-    """The card for people."""
+    """Card as Markdown."""
     training = card["training"]
     lines = [
         "# Model card: muon bundles underground",
@@ -172,7 +172,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
 
 
 def of_another_model(report: Mapping[str, Any], step: int) -> str:
-    """Why the report is not of the weights of this step; empty if it is, as far as it tells."""
+    """Reason why the report belongs to weights of another step; empty if none is found in it."""
     evaluated = report.get("step")
     if evaluated is None or evaluated == step:
         return ""

@@ -1,4 +1,4 @@
-"""Do exported functions say what the trained modules say? Inputs to try them on, and what is expected of these.
+"""Check of exported functions against the trained modules: test inputs and expected outputs.
 
 Shape suffixes: E events, P particles.
 """
@@ -17,15 +17,15 @@ from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
 from workloads.muons.models.wgan.sampler import WganSampler
 
 LARGEST_DIFFERENCE = 1e-4
-"""Relative to the value, or to 1 if that is larger. Rounding gives 1e-6 to 1e-5: energies are powers of 10."""
+"""Largest allowed difference, relative to the larger of value and 1. Rounding: 1e-6 to 1e-5 (energies are 10^x)."""
 
 Function = Callable[..., Sequence[Tensor]]
-"""An exported function: tensors in, tensors out."""
+"""Exported function: tensors in, tensors out."""
 _SIZES = ((1, 0), (3, 0), (1, 1), (1, 300), (40, 1), (200, 3000), (257, 64))
 
 
 def typical_primaries(standardise: Standardise, num: int, random: torch.Generator) -> Tensor:
-    """Primaries of the training's range: its mean and spread in each condition. (E, 4)."""
+    """Primaries in the training's range: with its mean and spread in each condition. (E, 4)."""
     drawn_EC = standardise.condition_mean_C + standardise.condition_spread_C * torch.randn(num, 5, generator=random)
     lg_energy_E, _, cos_zenith_E, lg_mass_E, lg_depth_E = drawn_EC.unbind(1)
     return torch.stack(
@@ -40,7 +40,7 @@ def typical_primaries(standardise: Standardise, num: int, random: torch.Generato
 
 
 def generator_inputs(sampler: WganSampler, num_events: int, num_particles: int, seed: int = 1) -> tuple[Tensor, ...]:
-    """Arguments of GeneratorFunction: some events have no particles."""
+    """Arguments of GeneratorFunction; some events have no particles."""
     random = torch.Generator().manual_seed(seed)
     event_P = torch.randint(0, num_events, (num_particles,), generator=random).sort().values
     network = sampler.generator
@@ -56,7 +56,7 @@ def generator_inputs(sampler: WganSampler, num_events: int, num_particles: int, 
 
 @torch.no_grad()
 def trained_muons(sampler: WganSampler, inputs: tuple[Tensor, ...]) -> Tensor:
-    """What the modules that were trained make of the same inputs, each doing its own part."""
+    """Muons from the trained modules for the same inputs, each module called separately."""
     primary_E4, counts_E, z_global_EZ, z_local_PZ, azimuth_P, _ = inputs
     segments = Segments.from_counts(counts_E, len(z_local_PZ))
     noise = z_global_EZ, z_local_PZ
@@ -80,7 +80,7 @@ def generator_difference(function: Function, sampler: WganSampler) -> float:
 
 @torch.no_grad()
 def counts_difference(function: Function, sampler: WganSampler) -> float:
-    """The same of the counts' distribution."""
+    """Largest relative difference of the distribution of counts."""
     worst = 0.0
     for seed, num_events in enumerate((1, 2, 300)):
         primary_E4 = typical_primaries(sampler.standardise, num_events, torch.Generator().manual_seed(seed))

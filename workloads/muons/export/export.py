@@ -1,14 +1,14 @@
-"""A trained model to a folder: functions in each format, checked, and the model card beside them."""
+"""Export of a trained model to a folder: checked functions in each format, and the model card."""
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.atomic_file import part_of_one_writer
 from common.errors import BadInputError
 from workloads.muons.export import check, formats
 from workloads.muons.export.format_names import FORMATS, Format
@@ -32,17 +32,17 @@ OWN_FILES = frozenset(
 
 @dataclass(frozen=True)
 class Exported:
-    """One file."""
+    """Exported file."""
 
     name: str
     difference: float
-    """Largest one to the trained modules, relative: see check.py."""
+    """Largest relative difference to the trained modules: see check.py."""
     sha256: str
     size_bytes: int
 
 
 def sampler_of(trained: Trained) -> WganSampler:
-    """Raises BadInputError for a model that can't be exported."""
+    """Sampler of an exportable model. Raises BadInputError for others."""
     if not isinstance(trained.generator, WganSampler):
         raise BadInputError(
             f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported, only 'wgan': use "
@@ -70,18 +70,18 @@ def export_functions(sampler: WganSampler, folder: Path, wanted: Sequence[Format
 
 
 def has_counts(sampler: WganSampler) -> bool:
-    """Whether the model has a distribution of counts."""
+    """True if the model has a distribution of counts."""
     return isinstance(sampler.count_head, MixtureCountHead)
 
 
 class NewFolder:
-    """A folder that is there in full, or not at all; another one in its place goes only with ``force``."""
+    """Folder that is written completely or not at all; it replaces an existing one only with ``force``."""
 
     def __init__(self, out: Path, *, force: bool) -> None:
-        """Raises BadInputError if something is in the way."""
+        """Raises BadInputError if ``out`` can't be used."""
         out = out.resolve()  # a link's target is replaced, and "." has a name
         self._out = out
-        self._part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+        self._part = part_of_one_writer(out)
         if out.exists() and not out.is_dir():
             raise BadInputError(f"{out} is a file: name a folder")
         there = {path.name for path in out.iterdir()} if out.is_dir() else set()

@@ -1,4 +1,4 @@
-"""Functions as files that other programs load: torch.export and ONNX."""
+"""Formats of exported functions for other programs: torch.export and ONNX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def require(formats: Sequence[Format]) -> None:
-    """Raises BadInputError if a package is missing that a format needs."""
+    """Check that the packages for ``formats`` are installed. Raises BadInputError."""
     missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if "onnx" in formats and missing:
         raise BadInputError(
@@ -37,9 +37,9 @@ def write(
     outputs: Sequence[str],
     path: Path,
 ) -> None:
-    """Into ``path``, in the format of its suffix. ``rows`` names dimension 0 of each input: equal names, equal size.
+    """Write to ``path``, in its suffix's format. ``rows`` names dimension 0 of each input: equal names, equal size.
 
-    The example's sizes must differ from each other, and from 0 and 1: else torch takes them for constants.
+    The example's sizes must differ from each other, and from 0 and 1: else torch treats them as constants.
     """
     module.eval()
     sizes = {name: torch.export.Dim.DYNAMIC for name in rows}
@@ -61,7 +61,7 @@ def write(
 
 
 def load(path: Path, inputs: Sequence[str]) -> Function:
-    """The function that such a file holds, as a user would load it."""
+    """Function of an exported file, loaded as by a user."""
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
 
@@ -84,7 +84,7 @@ def load(path: Path, inputs: Sequence[str]) -> Function:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says of itself: of torchvision, and of its own use of its own older functions."""
+    """Context without torch's own warnings: about torchvision, and about its use of its deprecated functions."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

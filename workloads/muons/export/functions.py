@@ -1,4 +1,4 @@
-"""What is exported: a trained model as two functions of tensors, its standardisation inside and no randomness in it.
+"""Exported functions: a trained model as two functions of tensors, with standardisation and without randomness.
 
 Shape suffixes: E events, P particles, Z noise, D width, K mixture components.
 """
@@ -24,7 +24,7 @@ COUNTS_OUTPUTS = ("weights", "means", "shapes")
 
 
 class GeneratorFunction(nn.Module):
-    """Primaries, counts and noise to muons."""
+    """Function from primaries, counts and noise to muons."""
 
     def __init__(self, sampler: WganSampler) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class GeneratorFunction(nn.Module):
         self, primary_E4: Tensor, counts_E: Tensor, z_global_EZ: Tensor, z_local_PZ: Tensor, azimuth_P: Tensor,
         event_P: Tensor,
     ) -> Tensor:  # fmt: skip
-        """-> (P, 3) = [energy_gev, x_m, y_m].
+        """Muons. -> (P, 3) = [energy_gev, x_m, y_m].
 
-        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y adds nothing of it. ``event_P``:
+        ``azimuth_P`` in [0, 1) is the angle in turns; a model that learned x and y ignores it. ``event_P``:
         row of each particle's event, not decreasing.
         """
         network = self.generator
@@ -53,12 +53,12 @@ class GeneratorFunction(nn.Module):
         return self._muons(features_PF, azimuth_P)
 
     def _muons(self, features_PF: Tensor, azimuth_P: Tensor) -> Tensor:
-        """`Standardise.muons`, of a given azimuth."""
+        """Muons as from `Standardise.muons`, with a given azimuth."""
         of = self.standardise
         raw_PF = features_PF * of.feature_spread_F + of.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0])
         if not of.symmetric:
-            unused_P = 0 * azimuth_P  # the same inputs for every model
+            unused_P = 0 * azimuth_P  # keeps the same inputs for every model
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
             return torch.stack([energy_P + unused_P, x_P, y_P], 1)
         radius_P = (torch.pow(10.0, raw_PF[:, 1]) - of.radius_offset_m).clamp_min(0)
@@ -67,7 +67,7 @@ class GeneratorFunction(nn.Module):
 
 
 class CountsFunction(nn.Module):
-    """Primaries to the distribution of the number of muons: a mixture of K negative binomials.
+    """Function from primaries to the distribution of the number of muons: a mixture of K negative binomials.
 
     To draw N: a component k with the probabilities ``weights``, then a rate from a Gamma distribution of shape
     ``shapes[k]`` and mean ``means[k]``, then N from a Poisson distribution of that rate.
@@ -80,6 +80,6 @@ class CountsFunction(nn.Module):
         self.count_head: MixtureCountHead = sampler.count_head
 
     def forward(self, primary_E4: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """-> weights, means, shapes, each (E, K). Variance of a component: mean + mean² / shape."""
+        """Mixture: weights, means, shapes, each (E, K). Variance of a component: mean + mean² / shape."""
         mixture = self.count_head(self.standardise.conditions(primary_E4))
         return mixture.log_weights_EK.exp(), mixture.log_means_EK.exp(), mixture.log_shapes_EK.exp()

@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder with the model and its card: the work of `icestream export`."""
+"""Work of `icestream export`: a folder with model and card from a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONAL = ("onnx", "onnxscript", "onnxruntime")
 def run_export(
     checkpoint: Path, out: Path, wanted: tuple[Format, ...], report_path: Path | None, licence: str, *, force: bool
 ) -> Iterator[str]:
-    """What was written, line by line; the options are the command's. Raises BadInputError."""
+    """Lines about the written files; the options are the command's. Raises BadInputError."""
     formats.require(wanted)
     trained = load_trained(checkpoint, torch.device("cpu"))
     sampler = sampler_of(trained)
@@ -55,7 +55,7 @@ def default_report(checkpoint: Path) -> Path:
 
 
 def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
-    """The report, or None if there is none. Raises BadInputError."""
+    """Report of an evaluation, or None if there is none. Raises BadInputError."""
     if not path.exists() and not must_exist:
         return None
     try:
@@ -74,7 +74,7 @@ def read_report(path: Path, *, must_exist: bool) -> dict[str, Any] | None:
 
 
 def _is_metric(metric: object) -> bool:
-    """Numbers, or null where there is none."""
+    """True for numbers, or null, as value, error and floor."""
     return isinstance(metric, dict) and all(
         isinstance(metric.get(name), int | float | None) for name in ("value", "error", "floor")
     )

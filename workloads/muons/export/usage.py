@@ -1,4 +1,4 @@
-"""How an exported model is used, as programs that need nothing of icestream. Pure; the tests run them."""
+"""Example programs that use an exported model without icestream. Pure; the tests run them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _OWN_COUNTS = "counts = np.array([3, 0])  # your own: the model has no distribut
 
 
 def program(suffix: str, *, z_global: int, z_local: int, max_count: int, has_counts: bool) -> str:
-    """A program that draws muons, to be run in the folder of the files with this suffix."""
+    """Program that draws muons, to be run in the folder of the files with this suffix."""
     whole, of_counts = (_PT2, _PT2_COUNTS) if suffix == "pt2" else (_ONNX, _ONNX_COUNTS)
     counts = of_counts.format(draw=_DRAW_COUNTS.format(max_count=max_count)) if has_counts else _OWN_COUNTS
     noise = _NOISE.format(z_global=z_global, z_local=z_local)
@@ -70,7 +70,7 @@ def program(suffix: str, *, z_global: int, z_local: int, max_count: int, has_cou
 
 
 def snippets(card: Mapping[str, Any]) -> list[str]:
-    """Lines of Markdown: a program for each format that is there."""
+    """Lines of Markdown: a program for each exported format."""
     network = card["configuration"]["trainer"]["wgan"]["network"]
     lines: list[str] = []
     for suffix, needs in (("pt2", "torch and numpy"), ("onnx", "onnxruntime and numpy")):

@@ -1,6 +1,6 @@
-"""What every trained model can do, whichever it is: counts and muons for given primaries.
+"""Interface of all trained models: counts and muons for given primaries.
 
-E events, P muons; the muons of an event are neighbours, events in order.
+E events, P muons; the muons of an event are contiguous, events in order.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class MuonGenerator(Protocol):
-    """A trained model. All random numbers come from ``random``, a generator on ``device``."""
+    """Trained model. All random numbers come from ``random``, a generator on ``device``."""
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the computation."""
 
     def draw_counts(self, primary_E4: Tensor, random: torch.Generator) -> Tensor:
         """Numbers of muons. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m (vertical)] -> (E,) int64, unbounded."""

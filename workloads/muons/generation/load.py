@@ -1,4 +1,4 @@
-"""A trained model from a checkpoint, whatever kind it is."""
+"""Loading of a trained model of any kind from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SAMPLERS: dict[str, Callable[[Any, dict[str, Any], torch.device], MuonGenerator]
 
 @dataclass(frozen=True)
 class Trained:
-    """A generator, and where it comes from."""
+    """Generator and its source."""
 
     generator: MuonGenerator
     run: TrainedRun
     max_count: int
-    """Most muons in an event, by the settings of the run."""
+    """Largest number of muons in an event, from the settings of the run."""
 
 
 def most_muons(config: Any) -> int:
-    """Most muons in an event, by the settings of a model of either kind."""
+    """Largest number of muons in an event, from the settings of a model of either kind."""
     return int(getattr(config, "sampling", config).max_count)
 
 
 def load_trained(checkpoint: Path, device: torch.device) -> Trained:
-    """From a checkpoint, or a run directory: there the best checkpoint, else the newest.
+    """Trained model from a checkpoint, or from a run directory: its best checkpoint, else its newest.
 
     Raises BadInputError that names the file.
     """

@@ -18,13 +18,11 @@ import pyarrow.parquet as pq
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
-from common.files.footers import read_footer
 from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
-from common.plan import SlotCapacity, StagedFile, plan_block
+from common.files.whole_file import plan_file, rows_of
 from common.schema import EventSchema, SourceColumn
 from workloads.muons.geometry import vertical_depth_m
 
@@ -35,18 +33,18 @@ UInt64 = npt.NDArray[np.uint64]
 _BATCH_ROWS = 16_384
 _LARGEST_COUNT = 1 << 62
 COUNT_COLUMNS = ("muons", "num_muons")
-"""Where numbers of muons are looked for: the real muons themselves, or a number."""
+"""Columns for numbers of muons: the real muons themselves, or a number."""
 
 
 @dataclass(frozen=True)
 class Primaries:
-    """Some rows of a file."""
+    """Primaries of consecutive rows of a file."""
 
     ids_E2: UInt64
     primary_E4: Float32
-    """energy_gev, zenith_rad, mass_a, depth_m, the depth as the file has it."""
+    """energy_gev, zenith_rad, mass_a, depth_m; the depth as in the file."""
     counts_E: Int64 | None = None
-    """Numbers of muons, if they were asked for."""
+    """Numbers of muons, if requested."""
 
     def __len__(self) -> int:
         return len(self.ids_E2)
@@ -58,7 +56,7 @@ class Primaries:
 
     @classmethod
     def joined(cls, parts: list[Primaries]) -> Primaries:
-        """All rows of the parts, in order. All have counts, or none."""
+        """All rows of the parts, in order. Either all parts have counts or none."""
         counts = [part.counts_E for part in parts if part.counts_E is not None]
         return cls(
             np.concatenate([part.ids_E2 for part in parts]),
@@ -69,13 +67,13 @@ class Primaries:
 
 @dataclass(frozen=True)
 class WantedCounts:
-    """Numbers of muons are read, too. ``column``: from this one; empty: from the first of COUNT_COLUMNS."""
+    """Request to read numbers of muons too. ``column``: their column; empty: the first of COUNT_COLUMNS."""
 
     column: str = ""
 
 
 def vertical(primary_E4: Float32, depth_kind: str) -> Float32:
-    """The same with vertical depths, as a model reads them."""
+    """Primaries with vertical depths, as models read them."""
     if depth_kind == "vertical":
         return primary_E4
     energy_E, zenith_E, mass_E, slant_E = primary_E4.T.astype(np.float64)
@@ -84,7 +82,7 @@ def vertical(primary_E4: Float32, depth_kind: str) -> Float32:
 
 
 def num_rows(path: Path, name: str) -> int:
-    """Rows of a Parquet file; 0 if its footer doesn't say so at once. Raises BadInputError."""
+    """Number of rows of a Parquet file; 0 if not known from a footer. Raises BadInputError."""
     with _told_of(name):
         return int(pq.read_metadata(path).num_rows) if file_kind(path) == "Parquet" else 0
 
@@ -94,8 +92,8 @@ def read_primaries(
 ) -> Iterator[Primaries]:
     """All rows of a local file, in order.
 
-    ``number`` is its place among the files: the first id of its rows if it has none. Raises BadInputError that names
-    file (as ``name``), row and what was expected.
+    ``number`` is its position among the files: the first id of its rows if it has no ids. Raises BadInputError that
+    names file (as ``name``), row and the expected value.
     """
     with _told_of(name):
         if file_kind(path) != "Parquet":
@@ -117,7 +115,7 @@ def read_primaries(
 
 @contextlib.contextmanager
 def _told_of(name: str) -> Iterator[None]:
-    """What is wrong with a file, with its name before it."""
+    """Context that puts the name of the file in front of error messages."""
     try:
         yield
     except BadRowsError as error:
@@ -131,39 +129,29 @@ def _told_of(name: str) -> Iterator[None]:
 
 
 def _whole_events(path: Path, name: str, workload: EventSchema) -> Iterator[Primaries]:
-    """Of files with muons, read and checked as training reads them. Without rows that hold no event."""
-    stream = StreamConfig(shuffle=False)
-    capacity = SlotCapacity(workload, stream)
-    footer = read_footer(path, workload, stream, capacity)
-    units = plan_block(
-        0, 0, 0, [StagedFile(0, str(path), footer, remote=name)], capacity=capacity, stream=stream, seed=0
-    )
-    reader = ContentReader(workload, shuffled=False)
-    try:
-        for part in (part for unit in units for part in unit.parts):
-            for piece in reader.read([part]):
-                keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
-                yield Primaries(
-                    piece.event_columns["primary_id"][keep].astype(np.uint64),
-                    piece.event_columns["primary"][keep].astype(np.float32),
-                    piece.counts[keep],
-                )
-    finally:
-        reader.close()
+    """Primaries of files with muons, read and checked as in training, without rows that hold no event."""
+    _, parts = plan_file(path, workload, StreamConfig(shuffle=False), name=name)
+    for piece in rows_of(parts, workload, shuffled=False):
+        keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
+        yield Primaries(
+            piece.event_columns["primary_id"][keep].astype(np.uint64),
+            piece.event_columns["primary"][keep].astype(np.float32),
+            piece.counts[keep],
+        )
 
 
 @dataclass(frozen=True)
 class _Table:
-    """Which columns of a Parquet file hold what."""
+    """Columns of a Parquet file and their contents."""
 
     source: SourceColumn
-    """The list of a primary's numbers."""
+    """Column with the list of a primary's numbers."""
     is_flat: bool
-    """Its numbers are columns of their own."""
+    """True if each number of a primary is a separate column."""
     ids: tuple[str, ...]
-    """Empty: the file has none."""
+    """Columns of the ids; empty if the file has none."""
     count: str
-    """Empty: not asked for."""
+    """Column of the counts; empty if not requested."""
     columns: list[str]
 
     @classmethod
@@ -189,7 +177,7 @@ class _Table:
         return cls(source, is_flat, ids, count, [*ids, *numbers, *([count] if count else [])])
 
     def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: EventSchema) -> Primaries:
-        """The checked rows of a record batch."""
+        """Checked rows of a record batch."""
         primary_E4 = self._primary(batch, first_row, workload)
         _check(primary_E4, first_row, workload)
         if self.ids:
@@ -204,7 +192,7 @@ class _Table:
         if is_list(column.type):
             _no_null(column, self.count, first_row)
             return list_lengths(column)
-        # No event has so many muons, and not every whole number fits into int64; max_count bounds them anyway.
+        # No event has so many muons, and not every uint64 fits into int64; max_count bounds them anyway.
         return _unsigned(batch, self.count, first_row).clip(max=_LARGEST_COUNT).astype(np.int64)
 
     def _primary(self, batch: pa.RecordBatch, first_row: int, workload: EventSchema) -> Float32:
@@ -263,7 +251,7 @@ def _numbers(batch: pa.RecordBatch, name: str, first_row: int) -> npt.NDArray[np
 
 
 def _unsigned(batch: pa.RecordBatch, name: str, first_row: int) -> UInt64:
-    """Whole numbers from 0 on, whatever type holds them."""
+    """Whole numbers from 0 on, from a column of any numeric type."""
     column = batch.column(name)
     _no_null(column, name, first_row)
     if pa.types.is_floating(column.type):

@@ -1,4 +1,4 @@
-"""From primaries and a checkpoint to files of bundles: the work of `icestream generate`."""
+"""Work of `icestream generate`: files of bundles from primaries and a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
 from workloads.base.front import FileSettings, Front
 from workloads.muons.generation.load import Trained, load_trained
+from workloads.muons.generation.options import GenerateOptions
 from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries
 from workloads.muons.generation.simulated import simulated_primaries
 from workloads.muons.generation.stream import CountRule, Counts
@@ -37,54 +38,38 @@ class _Total:
     capped: int = 0
 
 
-def run_generate(
-    front: Front,
-    *,
-    checkpoint: Path,
-    inputs: tuple[str, ...],
-    out: Path,
-    preset_name: str | None,
-    events: int | None,
-    counts: str,
-    counts_column: str,
-    max_count: int | None,
-    depth_kind: str | None,
-    seed: int,
-    device: str,
-    threads: int | None,
-    rows_per_file: int,
-    force: bool,
-    toml: Path | None,
-    assignments: tuple[str, ...],
-) -> str:
-    """One line of what was written; the options are the command's. Raises BadInputError."""
-    _check_options(inputs, preset_name, events, counts, counts_column)
-    kind, constant = parse_counts(counts)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    trained = load_trained(checkpoint, device_named(device))
-    settings = front.file_settings(inputs, toml=toml, assignments=assignments)
-    source = merged_source(settings.source, trained.run.source, depth_kind)
+def run_generate(front: Front, options: GenerateOptions) -> str:
+    """One line of what was written. Raises BadInputError."""
+    _check_options(options.inputs, options.preset_name, options.events, options.counts, options.counts_column)
+    kind, constant = parse_counts(options.counts)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    trained = load_trained(options.checkpoint, device_named(options.device))
+    settings = front.file_settings(options.inputs, toml=options.toml, assignments=options.assignments)
+    source = merged_source(settings.source, trained.run.source, options.depth_kind)
     settings, depth = replace(settings, source=source), source.depth_kind
-    most = trained.max_count if max_count is None else max_count
+    most = trained.max_count if options.max_count is None else options.max_count
     rule = CountRule(kind, constant, most)
     writer = BundleWriter(
-        out, rows_per_file=rows_per_file, force=force, provenance=_provenance(trained, counts, most, depth, seed)
+        options.out,
+        rows_per_file=options.rows_per_file,
+        force=options.force,
+        provenance=_provenance(trained, options.counts, most, depth, options.seed),
     )
     total = _Total()
     started_s = time.perf_counter()
     with ExitStack() as stack:
-        progress = stack.enter_context(SlowProgress("events generated", events or 0))
-        if preset_name is not None:
-            assert events is not None
-            primaries = simulated_primaries(preset_name, events, depth, seed)
-            known = events
+        progress = stack.enter_context(SlowProgress("events generated", options.events or 0))
+        if options.preset_name is not None:
+            assert options.events is not None
+            primaries = simulated_primaries(options.preset_name, options.events, depth, options.seed)
+            known = options.events
         else:
-            wanted = WantedCounts(counts_column) if kind == "column" else None
-            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, out)
+            wanted = WantedCounts(options.counts_column) if kind == "column" else None
+            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, options.out)
             primaries, known = files.primaries(), 0
         stack.enter_context(writer)
-        for generated in generate_events(primaries, trained.generator, rule, depth, seed):
+        for generated in generate_events(primaries, trained.generator, rule, depth, options.seed):
             writer.write(generated)
             total.events += len(generated.counts_E)
             total.muons += len(generated.muons_P3)
@@ -93,14 +78,14 @@ def run_generate(
     rate = total.events / max(time.perf_counter() - started_s, 1e-9)
     capped = f"{total.capped:,} capped at {most:,} muons" if total.capped else "none capped"
     return (
-        f"{out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
+        f"{options.out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
         f"{len(writer.paths)} file{'s' * (len(writer.paths) != 1)}, {rate:,.0f} events/s "
         f"(step {trained.run.step:,} of {trained.run.path})"
     )
 
 
 class _Files:
-    """The rows of all inputs. How many there are is known when the last was opened."""
+    """Rows of all inputs. Their number is known once the last file was opened."""
 
     def __init__(self, settings: FileSettings, remotes: Remotes, wanted: WantedCounts | None, out: Path) -> None:
         self._workload = WORKLOAD.schema.stored_as(settings.source)
@@ -113,7 +98,7 @@ class _Files:
                 raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
         local = [path for source in self._sources if (path := local_path(source.url)) is not None]
         self.num_rows = sum(num_rows(path, str(path)) for path in local)
-        """Of what is on this machine, as far as footers tell."""
+        """Number of rows in local files, as far as footers contain it."""
 
     def primaries(self) -> Iterator[Primaries]:
         for number, source in enumerate(self._sources):
@@ -123,7 +108,7 @@ class _Files:
 
 
 def parse_counts(text: str) -> tuple[Counts, int]:
-    """``constant:7`` -> ("constant", 7). Raises BadInputError."""
+    """Parsed option `--counts`: ``constant:7`` -> ("constant", 7). Raises BadInputError."""
     if text == "sampled":
         return "sampled", 0
     if text == "column":
@@ -138,7 +123,7 @@ def parse_counts(text: str) -> tuple[Counts, int]:
 
 
 def merged_source(source: SourceConfig, trained: SourceConfig, depth_kind: str | None) -> SourceConfig:
-    """Settings of these files; those that are not set are of the training's files."""
+    """Settings of these files; unset ones are taken from the training's files."""
     told = {name: getattr(source, name) for name in source.model_fields_set}
     if depth_kind is not None:
         told["depth_kind"] = depth_kind

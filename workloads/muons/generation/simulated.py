@@ -1,4 +1,4 @@
-"""Primaries without a file: those of a preset of the simulator."""
+"""Primaries from a preset of the simulator, without a file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROWS = 65_536
 def simulated_primaries(preset_name: str, num_events: int, depth_kind: DepthKind, seed: int) -> Iterator[Primaries]:
     """Independent primaries of the preset's spectrum, with the ids (0, number).
 
-    Same seed, same primaries: fewer are the first of more.
+    Same seed, same primaries: a shorter sequence is the beginning of a longer one.
     """
     config = replace(preset(preset_name), depth_kind=depth_kind)
     for block, first in enumerate(range(0, num_events, _ROWS)):
-        # Its own branch of the seed: the muons' noise must not be correlated with the primaries.
+        # A separate branch of the seed: the muons' noise must not be correlated with the primaries.
         rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(0x9121, block))))
         rows = min(_ROWS, num_events - first)
         minor_E = np.arange(first, first + rows, dtype=np.uint64)

@@ -1,6 +1,6 @@
-"""Primaries to bundles, a chunk at a time: bounded memory for any number of events, and of muons in one.
+"""Stream from primaries to bundles, in chunks: bounded memory for any number of events, and of muons in one.
 
-E events, P muons of a piece; the muons of an event are neighbours, events in order.
+E events, P muons of a piece; the muons of an event are contiguous, events in order.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.generation.primaries import Float32, Int64, Primaries, vertical
 
 CHUNK_EVENTS = 8192
-"""Rows that share a seed. Part of what "same seed, same bytes" means: another number gives other events."""
+"""Rows that share a seed. Part of the guarantee "same seed, same bytes": another number gives other events."""
 MAX_MUONS = 1 << 18
-"""Most muons held at once, but for a single event that has more. It is part of the seed's meaning, too."""
+"""Most muons in memory at once, except for a single event that has more. Part of the same guarantee."""
 
 Counts = Literal["sampled", "column", "constant"]
 
 
 @dataclass(frozen=True)
 class CountRule:
-    """Where numbers of muons come from."""
+    """Source of the numbers of muons."""
 
     kind: Counts
     constant: int = 0
     max_count: int = 100_000
-    """An event's muons beyond it are not made, and the event is counted as capped."""
+    """Limit on the muons of an event; further ones are not generated, and the event is counted as capped."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class GeneratedEvents:
 def generate(
     primaries: Iterable[Primaries], generator: MuonGenerator, rule: CountRule, depth_kind: str, seed: int
 ) -> Iterator[GeneratedEvents]:
-    """An event for each primary, in order.
+    """Events, one for each primary, in order.
 
-    What comes out depends on model, device, seed, rule and the rows from the first to the event's own chunk's last, and
-    not on how the rows are cut into batches or files.
+    An event depends on model, device, seed, rule and the rows from the first to the last of its own chunk, and not on
+    the division of the rows into batches or files.
     """
     for index, chunk in enumerate(chunks(primaries)):
         random = torch.Generator(generator.device).manual_seed(noise_seed(seed, index, 0))
@@ -68,7 +68,7 @@ def generate(
 
 
 def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
-    """The same rows, CHUNK_EVENTS at a time."""
+    """Chunks of CHUNK_EVENTS of the same rows."""
     pending: list[Primaries] = []
     num_pending = 0
     for batch in primaries:
@@ -86,7 +86,7 @@ def chunks(primaries: Iterable[Primaries]) -> Iterator[Primaries]:
 
 
 def pieces(counts_E: Int64, max_muons: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of whole events that have ``max_muons`` at most, or are one event."""
+    """(first, end) of pieces of whole events with at most ``max_muons`` muons, or of a single event."""
     ends_E = np.cumsum(counts_E)
     first = 0
     while first < len(counts_E):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow.parquet as pq
 
+from common.atomic_file import part_of_one_writer
 from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
@@ -24,17 +24,16 @@ from workloads.muons.generation.stream import GeneratedEvents
 
 ROW_GROUP_EVENTS = 32_768
 ROW_GROUP_MUONS = 1 << 20
-"""A row group is closed at the first of both: it is held in memory before it is written."""
+"""Limits of a row group, which is held in memory until written; it is closed at the first one reached."""
 METADATA_KEY = "icestream.generated"
-"""Of the Parquet footer: how the events came to be, as JSON."""
+"""Key in the Parquet footer for the provenance of the events, as JSON."""
 _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet")
 
 
 class BundleWriter:
     """Context manager. ``out`` is a file (*.parquet), or a directory for files of ``rows_per_file`` events.
 
-    A file stands under its name once it is complete; without an error only. Raises BadInputError if something is in
-    the way.
+    A file gets its name when it is complete, and only without an error. Raises BadInputError if ``out`` can't be used.
     """
 
     def __init__(
@@ -71,13 +70,13 @@ class BundleWriter:
         try:
             if kind is None:
                 if self._writer is None and not self.paths:
-                    self._open()  # no event at all is a file, too
+                    self._open()  # without any event, write an empty file
                 self._finish()
                 for needless in self._replaced - set(self.paths):
                     needless.unlink(missing_ok=True)
         finally:
             if self._writer is not None:
-                with contextlib.suppress(OSError):  # it writes a footer: on a full disk it fails once more
+                with contextlib.suppress(OSError):  # closing writes a footer, which fails again on a full disk
                     self._writer.close()
                 self._part.unlink(missing_ok=True)
 
@@ -113,12 +112,12 @@ class BundleWriter:
 
     def _open(self) -> None:
         path = self._path()
-        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._part = part_of_one_writer(path)
         self._writer = pq.ParquetWriter(self._part, self._schema, **self._options)
         self._rows_in_file = 0
 
     def _finish(self) -> None:
-        """The open file, if there is one, gets its name."""
+        """Close the open file, if any, and give it its name."""
         if self._writer is None:
             return
         if self._group:
@@ -134,7 +133,7 @@ class BundleWriter:
 
 
 def _check(out: Path, is_file: bool, force: bool) -> set[Path]:
-    """Files that will be replaced."""
+    """Existing files that will be replaced. Raises BadInputError if ``out`` can't be used."""
     if is_file:
         if out.exists() and not force:
             raise BadInputError(f"{out} exists: choose another name, or overwrite it with --force")

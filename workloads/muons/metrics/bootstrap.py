@@ -1,4 +1,4 @@
-"""Showers drawn again with replacement, as weights of their events. Pure.
+"""Bootstrap of showers, as weights of their events. Pure.
 
 B sets of weights, E events.
 """
@@ -14,12 +14,12 @@ from workloads.muons.metrics.bundles import Float64, Int64
 from workloads.muons.metrics.random_streams import Purpose, stream
 
 _WEIGHTS_AT_A_TIME = 1 << 22
-"""32 MiB."""
+"""Weights in memory at once: 32 MiB."""
 
 
 @dataclass(frozen=True)
 class WeightSets:
-    """Sets of event weights: first those of the sample, then those of bootstraps of its showers. The same each time."""
+    """Sets of event weights: first the sample's, then those of bootstraps of its showers; equal in each iteration."""
 
     weight_E: Float64
     shower_E: Int64
@@ -30,7 +30,7 @@ class WeightSets:
         return 1 + self.bootstraps
 
     def __iter__(self) -> Iterator[Float64]:
-        """(B, E) each, some sets at a time, because all may be more than fit."""
+        """Sets of weights, (B, E) at a time, because all may not fit in memory."""
         yield self.weight_E[None]
         rng = stream(self.seed, Purpose.BOOTSTRAPS)
         most = max(_WEIGHTS_AT_A_TIME // len(self.weight_E), 1)
@@ -38,14 +38,14 @@ class WeightSets:
             yield self.weight_E * resampled(self.shower_E, min(most, self.bootstraps - first), rng)
 
     def sample(self) -> WeightSets:
-        """Without bootstraps, for what needs no error."""
+        """Weights of the sample only, for metrics without an error."""
         return replace(self, bootstraps=0)
 
 
 def resampled(shower_E: Int64, num: int, rng: np.random.Generator) -> Float64:
-    """How often each event is drawn, in each of ``num`` bootstraps. (num, E).
+    """Number of times that each event is drawn in each of ``num`` bootstraps. (num, E).
 
-    Showers are drawn, not events: events of one shower are alike, and would pretend to be more than they are.
+    Showers are drawn, not events: events of one shower are correlated, and errors would be too small.
     """
     names, index_E = np.unique(shower_E, return_inverse=True)
     size = len(names)

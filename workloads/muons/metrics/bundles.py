@@ -1,6 +1,6 @@
-"""Muon bundles as flat arrays, and the numbers of a bundle that physicists look at. Pure.
+"""Muon bundles as flat arrays, and their physical observables. Pure.
 
-E events, P muons; the muons of an event are neighbours, events in order.
+E events, P muons; the muons of an event are contiguous, events in order.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 RADIUS_OFFSET_M = 0.1
-"""Of log10(r + offset): closer to the shower axis, distances are not told apart."""
+"""Offset in log10(r + offset): smaller distances to the shower axis are not resolved."""
 _MIN_ENERGY_GEV = 1e-9
 
 EVENT_FEATURES = ("count", "log10_count")
-"""One number an event."""
+"""Features with one value for each event."""
 MUON_FEATURES = ("log10_energy", "log10_radius", "radius_m", "x_m")
-"""One number a muon."""
+"""Features with one value for each muon."""
 BUNDLE_FEATURES = ("log10_bundle_energy", "log10_leading_energy", "mean_radius_m", "weighted_radius_m")
-"""One number an event with muons."""
+"""Features with one value for each event with muons."""
 
 
 @dataclass(frozen=True)
 class BundleArrays:
-    """Events with the energies of their muons, and their places relative to the shower axis."""
+    """Events with the energies of their muons and the positions relative to the shower axis."""
 
     counts_E: Int64
     energy_gev_P: Float64
@@ -38,7 +38,7 @@ class BundleArrays:
 
     @classmethod
     def of(cls, counts_E: npt.NDArray[np.integer], muons_P3: npt.NDArray[np.floating]) -> BundleArrays:
-        """From counts and muons (P, 3) = [energy_gev, x_m, y_m]."""
+        """Bundles from counts and muons (P, 3) = [energy_gev, x_m, y_m]."""
         wide_P3 = muons_P3.astype(np.float64)
         return cls(counts_E.astype(np.int64), *(np.ascontiguousarray(column_P) for column_P in wide_P3.T))
 
@@ -46,11 +46,11 @@ class BundleArrays:
         return len(self.counts_E)
 
     def only(self, chosen_E: Bool) -> BundleArrays:
-        """Some of the events."""
+        """Bundles of the chosen events."""
         return self._muons(self.counts_E[chosen_E], np.repeat(chosen_E, self.counts_E))
 
     def finite(self) -> tuple[BundleArrays, int]:
-        """Without muons whose energy or position is not finite, and how many these are."""
+        """Bundles without muons of non-finite energy or position, and the number of these muons."""
         good_P = np.isfinite(self.energy_gev_P) & np.isfinite(self.x_m_P) & np.isfinite(self.y_m_P)
         if good_P.all():
             return self, 0
@@ -60,23 +60,23 @@ class BundleArrays:
 
     @cached_property
     def radius_m_P(self) -> Float64:
-        """Distance to the shower axis."""
+        """Distance of each muon to the shower axis."""
         radius_m_P: Float64 = np.hypot(self.x_m_P, self.y_m_P)
         return radius_m_P
 
     @cached_property
     def event_P(self) -> Int64:
-        """The event of each muon."""
+        """Event of each muon."""
         return np.repeat(np.arange(len(self)), self.counts_E)
 
     @cached_property
     def filled_F(self) -> Int64:
-        """The F events with muons."""
+        """Indices of the F events with muons."""
         return np.flatnonzero(self.counts_E)
 
     @cached_property
     def features(self) -> dict[str, Float64]:
-        """By name: EVENT_FEATURES, MUON_FEATURES and BUNDLE_FEATURES."""
+        """Values by name: EVENT_FEATURES, MUON_FEATURES and BUNDLE_FEATURES."""
         energy_P = np.maximum(self.energy_gev_P, _MIN_ENERGY_GEV)
         sum_energy_F = self.per_event(energy_P)
         return {
@@ -93,13 +93,13 @@ class BundleArrays:
         }
 
     def events_of(self, feature: str) -> Int64:
-        """Which event each value of the feature belongs to."""
+        """Event of each value of the feature."""
         if feature in EVENT_FEATURES:
             return np.arange(len(self))
         return self.event_P if feature in MUON_FEATURES else self.filled_F
 
     def per_event(self, values_P: Float64, operation: np.ufunc = np.add) -> Float64:
-        """One number for each event with muons: by default the sum of its muons' values. (P,) -> (F,)."""
+        """Values reduced for each event with muons, by default to their sum. (P,) -> (F,)."""
         if not len(self.filled_F):
             return np.zeros(0)
         reduced_F: Float64 = operation.reduceat(values_P, (np.cumsum(self.counts_E) - self.counts_E)[self.filled_F])

@@ -1,4 +1,4 @@
-"""Two samples made ready for being compared with many sets of event weights. Pure.
+"""Comparison of two samples with many sets of event weights. Pure.
 
 B sets of weights, E events, F events with muons.
 """
@@ -30,7 +30,7 @@ _MIN_SHOWERS_OF_PART = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """Real events ``a``, and ``b`` that are compared with them; which of all events each consists of."""
+    """Real events ``a`` and the events ``b`` compared with them, each with its indices among all events."""
 
     a: Sample
     b: Sample
@@ -38,7 +38,7 @@ class Comparison:
     chosen_b_E: Bool
 
     def measures(self, bins: ConditionBins, seed: int) -> list[Measure]:
-        """Everything but the classifiers. The samples are sorted here, once."""
+        """All metrics except the classifiers. Sorts the samples, once."""
         a, b = self.a, self.b
         distances = {
             f"{feature}_w1": distance
@@ -52,12 +52,12 @@ class Comparison:
         return [*self.moments(), *(_named(name, one) for name, one in distances.items()), *many_dimensions]
 
     def moments(self) -> list[Measure]:
-        """What is cheap: all differences and ratios are among them, which may be off to either side."""
+        """The fast metrics, which include all two-sided ones (differences and ratios)."""
         a, b = self.a.bundles, self.b.bundles
         return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b)]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
-        """Of the events of both samples, from those of all events."""
+        """Weights of the events of both samples, from those of all events."""
         return weights_BE[:, self.chosen_a_E], weights_BE[:, self.chosen_b_E]
 
 

@@ -1,4 +1,4 @@
-"""Bins of primaries, in which real and generated muons are compared: what marginal distributions hide. Pure."""
+"""Distances in bins of the primaries: errors that marginal distributions hide. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from workloads.muons.metrics.wasserstein import BinnedWasserstein, Values
 
 CONDITIONAL_FEATURES = ("log10_energy", "log10_radius", "log10_count", "log10_bundle_energy")
 MIN_EVENTS = 100
-"""A bin with fewer events, real or generated, is left out."""
+"""Fewest real, and generated, events of a bin; others are left out."""
 MIN_VALUES = 50
-"""Likewise for values of the feature: a bin may have events and hardly a muon."""
+"""Fewest values of the feature, likewise: a bin may have events and hardly a muon."""
 
 
 class ConditionBins:
-    """Which bin an event is in. Edges are quantiles of the real primaries."""
+    """Bins of events. Edges are quantiles of the real primaries."""
 
     def __init__(self, primary_E4: Float64) -> None:
         edges = partial(_edges, primary_E4)
@@ -26,7 +26,7 @@ class ConditionBins:
         self._masses = np.unique(primary_E4[:, 2])
 
     def of(self, primary_E4: Float64) -> dict[str, Int64]:
-        """By the beginning of the metric's name: bins of energy (quartiles) and mass, zenith, depth (terciles)."""
+        """Bins by the prefix of the metric's name: energy (quartiles) and mass, zenith, depth (terciles)."""
         energy_E, zenith_E, depth_E = (
             np.searchsorted(edges, primary_E4[:, column], side="left")
             for column, edges in ((0, self._energy), (1, self._zenith), (3, self._depth))
@@ -40,7 +40,7 @@ class ConditionBins:
 
 
 def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str, BinnedWasserstein]:
-    """``<bins>_<feature>_w1``, for each feature that has bins with enough of both samples."""
+    """Distances ``<bins>_<feature>_w1``, for each feature that has bins with enough of both samples."""
     found = {}
     of_a, of_b = bins.of(a.primary_E4), bins.of(b.primary_E4)
     for name in of_a:
@@ -53,7 +53,7 @@ def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str
 
 
 def plain_distance(a: Sample, b: Sample, feature: str) -> BinnedWasserstein | None:
-    """All events in one bin; None if one sample has no value."""
+    """Distance with all events in one bin; None if one sample has no value."""
     values_a, values_b = (_values(one, feature, np.zeros(len(one), np.int64)) for one in (a, b))
     return BinnedWasserstein(values_a, values_b) if len(values_a.values) and len(values_b.values) else None
 
@@ -63,7 +63,7 @@ def _values(sample: Sample, feature: str, bin_E: Int64) -> Values:
 
 
 def _enough(a: Values, b: Values) -> tuple[Values, Values, int]:
-    """With bins numbered anew, those with too few events or values left out, and how many bins there are."""
+    """Values with bins renumbered, without those of too few events or values, and the number of bins."""
     size = int(max(a.bin_E.max(initial=-1), b.bin_E.max(initial=-1))) + 1
     good = np.ones(size, np.bool_)
     for one in (a, b):
@@ -75,6 +75,6 @@ def _enough(a: Values, b: Values) -> tuple[Values, Values, int]:
 
 
 def _edges(primary_E4: Float64, column: int, parts: int) -> Float64:
-    """Between ``parts`` parts of equally many events."""
+    """Edges between ``parts`` parts of equally many events."""
     edges: Float64 = np.quantile(primary_E4[:, column], np.arange(1, parts) / parts)
     return edges

@@ -1,4 +1,4 @@
-"""How the numbers of muons differ between two samples, for many sets of event weights. Pure.
+"""Differences between two samples in the numbers of muons, for many sets of event weights. Pure.
 
 B sets of weights, E events, V different numbers of muons.
 """
@@ -13,14 +13,14 @@ AT_LEAST = (2, 4, 10, 100)
 
 
 class CountMetrics:
-    """Numbers about p(N) of ``b`` (generated) beside that of ``a`` (real)."""
+    """Metrics of p(N) of ``b`` (generated) against that of ``a`` (real)."""
 
     def __init__(self, counts_a_E: Int64, counts_b_E: Int64) -> None:
         self._values, code = np.unique(np.concatenate([counts_a_E, counts_b_E]), return_inverse=True)
         self._code_a_E, self._code_b_E = np.split(code, [len(counts_a_E)])
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> dict[str, Float64]:
-        """By name; a ratio is NaN where the real number is 0."""
+        """Metrics by name; a ratio is NaN where the real number is 0."""
         p_BV, q_BV = self._pmf(self._code_a_E, weights_a_BE), self._pmf(self._code_b_E, weights_b_BE)
         steps = np.diff(np.log10(1.0 + self._values))
         between_BV = np.abs(np.cumsum(p_BV - q_BV, 1))[:, :-1]
@@ -41,7 +41,7 @@ class CountMetrics:
         size = len(self._values)
         sums_BV = np.stack([np.bincount(code_E, weight_E, size) for weight_E in weights_BE])
         total_B1 = sums_BV.sum(1, keepdims=True)
-        # A bootstrap of few showers may draw none of these: NaN.
+        # A bootstrap of few showers may draw no such event: NaN.
         pmf_BV: Float64 = np.divide(sums_BV, total_B1, out=np.full_like(sums_BV, np.nan), where=total_B1 > 0)
         return pmf_BV
 

@@ -10,18 +10,18 @@ import numpy as np
 from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 MAX_PAIRS = 50
-"""Pairs of one event: all there are, or this many drawn at random. Else few large events would rule."""
+"""Most pairs of one event; of more, as many are drawn at random. Else few large events would dominate."""
 
 
 def pair_distances(bundles: BundleArrays, rng: np.random.Generator) -> tuple[Float64, Int64]:
-    """Distance in metres of each pair, and the event that it is of."""
+    """Distance in metres of each pair, and its event."""
     counts_E = bundles.counts_E
     pairs_E = counts_E * (counts_E - 1) // 2
     event_Q = np.repeat(np.arange(len(counts_E)), np.minimum(pairs_E, MAX_PAIRS))
     first_of_event = np.concatenate([[0], np.cumsum(np.minimum(pairs_E, MAX_PAIRS))])[:-1]
     number_Q = np.arange(len(event_Q)) - first_of_event[event_Q]
     drawn_Q = (pairs_E > MAX_PAIRS)[event_Q]
-    # With replacement: of 55 pairs or more, few are drawn twice.
+    # With replacement: among 55 pairs or more, few are drawn twice.
     number_Q[drawn_Q] = rng.integers(0, pairs_E[event_Q[drawn_Q]])
     one_Q, other_Q = _pair(number_Q)
     first_muon_Q = (np.cumsum(counts_E) - counts_E)[event_Q]
@@ -32,7 +32,7 @@ def pair_distances(bundles: BundleArrays, rng: np.random.Generator) -> tuple[Flo
 
 
 def _pair(number: Int64) -> tuple[Int64, Int64]:
-    """Number of a pair -> (larger, smaller) index: 0 -> (1, 0), 1 -> (2, 0), 2 -> (2, 1), 3 -> (3, 0), ..."""
+    """Indices (larger, smaller) of a numbered pair: 0 -> (1, 0), 1 -> (2, 0), 2 -> (2, 1), 3 -> (3, 0), ..."""
     larger = ((1.0 + np.sqrt(1.0 + 8.0 * number)) / 2.0).astype(np.int64)
     larger -= larger * (larger - 1) // 2 > number  # the root of a large number may be rounded up
     return larger, number - larger * (larger - 1) // 2

@@ -1,4 +1,4 @@
-"""Which events are compared with which. Pure."""
+"""Design of an evaluation: the pairs of samples that are compared. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from workloads.muons.metrics.splits import halves
 
 @dataclass(frozen=True)
 class Design:
-    """Distances of finite samples are never 0: so generated events are compared as real ones are, for the floor.
+    """Comparisons of an evaluation. Generated events are compared in the same way as real ones for the floor.
 
-    As many events, and primaries that are as different.
+    Distances of finite samples are never 0: both need as many events, and primaries that differ as much.
     """
 
     paired: Comparison
-    """All real and all generated events: the same primaries. For metrics that chance does not make larger."""
+    """All real with all generated events, for the same primaries: for metrics that chance does not increase."""
     of_generated: tuple[Comparison, ...]
-    """Real with generated events, for distances: their mean is told."""
+    """Real with generated events, for distances: their mean is reported."""
     of_real: tuple[Comparison, ...]
     """Real with real events, for floors."""
     same_primaries: bool
 
 
 def design(given: Prepared, settings: EvaluationSettings) -> Design:
-    """With independent events for the same primaries, if there are any; else with disjoint showers."""
+    """Design with independent events for the same primaries, if there are any; else with disjoint showers."""
     real, generated = given.real, given.generated
     all_E = np.ones(len(real), np.bool_)
     paired = Comparison(real, generated, all_E, all_E)

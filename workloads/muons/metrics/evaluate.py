@@ -1,4 +1,4 @@
-"""Every metric of generated events, beside its error and its floor.
+"""All metrics of generated events, with errors and floors.
 
 B sets of weights, E events.
 """
@@ -24,7 +24,7 @@ from workloads.muons.metrics.settings import EvaluationSettings
 
 Progress = Callable[[str, float], None]
 Step = Callable[[float], None]
-"""Told how much of one step is done, 0 to 1."""
+"""Callback with the fraction of one step that is done, 0 to 1."""
 _C2ST = ("c2st_summary_auc", "c2st_auc")
 _C2ST_MIN_SHOWERS = 100
 _PIT = "count_pit_ks"
@@ -39,12 +39,12 @@ def evaluate(
     settings: EvaluationSettings,
     progress: Progress,
 ) -> MetricReport:
-    """Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
+    """Report of all metrics. Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
 
     ``independent``: real events drawn again for the same primaries. Without, real events are compared with those of
     other showers, and generated ones likewise, so that a perfect generator is at the floor: see docs/metrics.md.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
-    ``progress``: what is being done, and the part of all that is done.
+    ``progress``: called with the name of the present step and the fraction of all that is done.
 
     Raises ValueError if lengths differ, weights are negative, or there are fewer than two showers.
     """
@@ -61,7 +61,7 @@ def evaluate(
             for one, step in zip(plan.of_generated, steps, strict=True)
         ]
     )
-    # Chance does not make these larger: all events can be compared.
+    # Chance does not increase these: all events can be compared.
     found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
     steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
     floors = _floor(
@@ -71,7 +71,7 @@ def evaluate(
         ]
     )
     if not plan.same_primaries:
-        # Halves differ in their primaries, which these are not to tell. How far chance leads is their error.
+        # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         for name, values_B in _two_sided(found).items():
             floors[name] = TARGETS[DEFINITIONS[name].better] + _error(values_B)
     if given.pit_E is not None:
@@ -90,7 +90,7 @@ def evaluate(
 
 
 def _steps(progress: Progress, what: str, begin: float, end: float, number: int) -> list[Step]:
-    """``number`` equal parts of what is between ``begin`` and ``end`` of all that there is to do."""
+    """Callbacks of ``number`` equal steps between the fractions ``begin`` and ``end`` of the whole progress."""
 
     def step(first: float) -> Step:
         return lambda part: progress(what, first + part * (end - begin) / number)
@@ -99,12 +99,12 @@ def _steps(progress: Progress, what: str, begin: float, end: float, number: int)
 
 
 def _two_sided(found: Mapping[str, Float64]) -> dict[str, Float64]:
-    """The metrics that may be off to either side of what is best."""
+    """Two-sided metrics: those that may be off on either side of the best value."""
     return {name: values_B for name, values_B in found.items() if DEFINITIONS[name].better in TARGETS}
 
 
 def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets, step: Step) -> dict[str, Float64]:
-    """All metrics of a comparison, one number for each set of weights."""
+    """Metrics of a comparison, one number for each set of weights."""
     found: dict[str, list[Float64]] = {}
     num_done = 0
     for weights_BE in weights:
@@ -118,8 +118,8 @@ def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets,
 
 
 def _classifier_tests(one: Comparison, settings: EvaluationSettings, step: Step) -> list[Measure]:
-    """Trained classifiers, ready for asking; none without muons in one of the samples."""
-    # Only now: torch takes a second to import, and the rest needs none of it.
+    """Trained classifiers; none without muons in one of the samples."""
+    # Imported here: torch takes a second to import, and nothing else needs it.
     from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
 
     if not (len(one.a.bundles.filled_F) and len(one.b.bundles.filled_F)):
@@ -133,13 +133,13 @@ def _classifier_tests(one: Comparison, settings: EvaluationSettings, step: Step)
 
 
 def _mean(told: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
-    """Over comparisons; names that are not in all are left out."""
+    """Mean over comparisons; names that are not in all are left out."""
     names = [name for name in told[0] if all(name in one for one in told)]
     return {name: np.mean([one[name] for one in told], axis=0) for name in names}
 
 
 def _floor(told: Sequence[Mapping[str, Float64]]) -> dict[str, float]:
-    """Mean over comparisons of real with real; where best is a number in between, how far off they are (RMS)."""
+    """Mean over comparisons of real with real; for two-sided metrics the RMS distance from the best value."""
     found = {}
     for name in _mean(told):
         values = np.array([one[name][0] for one in told])
@@ -171,7 +171,7 @@ def _report(
 
 
 def _metric(name: str, values_B: Float64, floors: Mapping[str, float]) -> Metric:
-    """From the metric of the sample and those of its bootstraps."""
+    """Metric from the value of the sample and those of its bootstraps."""
     definition = DEFINITIONS[name]
     return Metric(
         value=float(values_B[0]),
@@ -184,6 +184,6 @@ def _metric(name: str, values_B: Float64, floors: Mapping[str, float]) -> Metric
 
 
 def _error(values_B: Float64) -> float:
-    """Standard deviation over the bootstraps, those that are numbers. NaN if these are fewer than two."""
+    """Standard deviation over the bootstraps with finite values; NaN if these are fewer than two."""
     again = values_B[1:][np.isfinite(values_B[1:])]
     return float(again.std(ddof=1)) if len(again) > 1 else float("nan")

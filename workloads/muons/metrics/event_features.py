@@ -1,4 +1,4 @@
-"""Nine numbers that sum an event up, for distances in many dimensions. Pure."""
+"""Nine summary features of an event, for distances in many dimensions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENT_SUMMARY = (
 
 
 def event_summary(bundles: BundleArrays) -> Float64:
-    """EVENT_SUMMARY of each event with muons. (F, 9). An event without has no energy to speak of."""
+    """EVENT_SUMMARY of each event with muons, (F, 9). It is not defined for events without muons."""
     features = bundles.features
     counts_F = bundles.counts_E[bundles.filled_F].astype(np.float64)
     energy_P, radius_P = features["log10_energy"], features["log10_radius"]
@@ -44,7 +44,7 @@ def event_summary(bundles: BundleArrays) -> Float64:
 
 
 def standardised(real_FD: Float64, other_FD: Float64) -> tuple[Float64, Float64]:
-    """Both in units of the real standard deviations, from the real means."""
+    """Both samples minus the real means, in units of the real standard deviations."""
     centre, scale = real_FD.mean(0), real_FD.std(0)
     scale[scale < 1e-9] = 1.0
     return (real_FD - centre) / scale, (other_FD - centre) / scale

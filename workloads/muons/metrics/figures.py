@@ -1,4 +1,4 @@
-"""Pictures of generated beside real bundles, drawn in memory."""
+"""Pictures of generated and real bundles, drawn in memory."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Edges = npt.NDArray[np.float64]
 
 
 def comparison(histograms: Mapping[str, tuple[Edges, Counts, Counts]], title: str) -> npt.NDArray[np.uint8]:
-    """For each feature its distributions, real and generated, and their ratio below. (height, width, 3).
+    """Image of each feature's real and generated distributions, with their ratio below. (height, width, 3).
 
-    ``histograms``: feature -> edges (B + 1,), and how many real and generated values there are in each bin.
+    ``histograms``: feature -> edges (B + 1,), and the numbers of real and generated values in each bin.
     """
     figure = Figure(figsize=(14, 4.2 * -(-len(histograms) // _COLUMNS)), dpi=_DPI)
     canvas = FigureCanvasAgg(figure)
     figure.suptitle(title)
     rows = -(-len(histograms) // _COLUMNS)
-    # Fixed places: to have matplotlib find them takes as long as all the drawing.
+    # Fixed positions: matplotlib's layout takes as long as the whole drawing.
     outer = figure.add_gridspec(rows, _COLUMNS, left=0.06, right=0.99, top=0.93, bottom=0.08, hspace=0.3, wspace=0.22)
     for index, (name, (edges, real, generated)) in enumerate(histograms.items()):
         row, column = divmod(index, _COLUMNS)
@@ -61,7 +61,7 @@ def _distributions(axes: Axes, edges: Edges, real: Counts, generated: Counts) ->
 
 
 def _ratio(axes: Axes, edges: Edges, real: Counts, generated: Counts) -> None:
-    """generated / real where there are real ones, with the statistical error (one sigma, counts as independent)."""
+    """Draw generated / real where real > 0, with the statistical error (one sigma, independent counts)."""
     filled = (real > 0) & (generated > 0)
     centres = ((edges[1:] + edges[:-1]) / 2)[filled]
     ratio = (generated[filled] / generated.sum()) / (real[filled] / real.sum())

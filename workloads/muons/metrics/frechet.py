@@ -1,7 +1,7 @@
-"""Fréchet distance of two clouds of features, without the part that finite samples add. Pure.
+"""Fréchet distance of two distributions of features, without the bias of finite samples. Pure.
 
-After "On the evaluation of generative models in high energy physics", arXiv:2211.10295: FPD there. It differs in two
-ways: features are in units of their standard deviation (there of their maximum, which heavy tails make useless), and
+After "On the evaluation of generative models in high energy physics", arXiv:2211.10295: FPD there. Two differences:
+features are in units of their standard deviation (there of their maximum, which heavy tails make useless), and
 smaller samples are parts of the whole (there random draws).
 
 B sets of weights, F events, D features, K parts of the sample.
@@ -15,7 +15,7 @@ from workloads.muons.metrics.bundles import Float64, Int64
 
 PARTS = 8
 MIN_EVENTS = 50 * PARTS
-"""Fewer leave parts too small for a covariance of nine features."""
+"""Fewest events: with fewer, parts are too small for a covariance of nine features."""
 
 
 class FrechetDistance:
@@ -26,11 +26,11 @@ class FrechetDistance:
         self._parts = [_Parts(a_FD, part_a_F), _Parts(b_FD, part_b_F)]
 
     def __call__(self, weights_a_BF: Float64, weights_b_BF: Float64) -> Float64:
-        """One for each set of weights; NaN where a part has no weight."""
+        """Distance for each set of weights; NaN where a part has no weight."""
         a_BKM, b_BKM = (
             parts(weights) for parts, weights in zip(self._parts, (weights_a_BF, weights_b_BF), strict=True)
         )
-        # A sample of n events is off by about c / n. Sizes n, n/2, n/4, n/8 in as many disjoint parts each.
+        # A sample of n events has a bias of about c / n. Sizes n, n/2, n/4, n/8, in disjoint parts.
         groups = [1, 2, 4, PARTS]
         found_GB = np.stack([self._mean_of_groups(a_BKM, b_BKM, number) for number in groups])
         known_B = np.isfinite(found_GB).all(0)
@@ -40,7 +40,7 @@ class FrechetDistance:
         shape = (len(a_BKM), number, PARTS // number, -1)
         a_BGM, b_BGM = (moments.reshape(shape).sum(2) for moments in (a_BKM, b_BKM))
         known_BG = (a_BGM[..., 0] > 0) & (b_BGM[..., 0] > 0)
-        # Eigenvalues of NaN are an error, for all at once: other numbers go in, and what comes of them is left out.
+        # Eigenvalues of NaN raise an error for the whole batch: NaN are replaced, and their results discarded.
         a_BGM, b_BGM = (np.where(known_BG[..., None], moments, 1.0) for moments in (a_BGM, b_BGM))
         distance_B: Float64 = np.where(known_BG, frechet_of(*_gaussian(a_BGM), *_gaussian(b_BGM)), np.nan).mean(1)
         return distance_B
@@ -56,7 +56,7 @@ class _Parts:
         self._products_FM = (one_FD[:, :, None] * one_FD[:, None, :]).reshape(len(one_FD), -1)
 
     def __call__(self, weights_BF: Float64) -> Float64:
-        """(B, K, M), M = (D + 1)²."""
+        """Sums, (B, K, M), M = (D + 1)²."""
         ordered_BF = weights_BF[:, self._order]
         begins = [0, *self._ends[:-1]]
         return np.stack(
@@ -69,7 +69,7 @@ class _Parts:
 
 
 def frechet_of(mean_a: Float64, cov_a: Float64, mean_b: Float64, cov_b: Float64) -> Float64:
-    """Of Gaussian distributions. (..., D), (..., D, D) of both -> (...)."""
+    """Fréchet distance of Gaussian distributions. (..., D), (..., D, D) of both -> (...)."""
     values, vectors = np.linalg.eigh(cov_a)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ np.swapaxes(vectors, -1, -2)
     # tr (S T)^½: the eigenvalues of S T are those of S^½ T S^½, which is symmetric.

@@ -1,4 +1,4 @@
-"""What holds inside an event: the common height of a bundle, and energies that go with radii. Pure.
+"""Correlations inside an event: common height of a bundle, and energy with radius. Pure.
 
 B sets of weights, E events, P muons, M large events.
 """
@@ -10,17 +10,17 @@ import numpy as np
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 
 MIN_MUONS = 20
-"""Events with fewer muons have a mean radius that is ruled by chance."""
+"""Fewest muons of an event; with fewer, statistical fluctuations dominate its mean radius."""
 
 
 class IntraEvent:
-    """Differences, generated minus real, of numbers that depend on which muons are in one event."""
+    """Differences, generated minus real, of quantities that depend on the grouping of muons into events."""
 
     def __init__(self, a: BundleArrays, b: BundleArrays) -> None:
         self._both = (_Moments(a), _Moments(b))
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> dict[str, Float64]:
-        """By name; NaN where there is no event, or no muon, to say."""
+        """Metrics by name; NaN where there is no event, or no muon, for it."""
         real, generated = (
             moments(weights_BE) for moments, weights_BE in zip(self._both, (weights_a_BE, weights_b_BE), strict=True)
         )
@@ -34,7 +34,7 @@ class _Moments:
         sums = [bundles.per_event(values_P) for values_P in (energy_P, radius_P)]
         products = (energy_P**2, radius_P**2, energy_P * radius_P)
         self._filled_F = bundles.filled_F
-        # Columns: number, sums, sums of products: what a correlation over all muons needs.
+        # Columns: number, sums, sums of products, for a correlation over all muons.
         self._sums_F6 = np.stack([counts_F, *sums, *(bundles.per_event(values_P) for values_P in products)], 1)
         # The same inside the event: no mean, and products of differences from the event's mean.
         (energy_F, radius_F) = sums

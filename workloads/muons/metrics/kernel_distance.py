@@ -1,8 +1,8 @@
-"""Maximum mean discrepancy of two clouds of features with a polynomial kernel. Pure.
+"""Maximum mean discrepancy of two distributions of features with a polynomial kernel. Pure.
 
 k(x, y) = (x·y / D + 1)^4, as in "On the evaluation of generative models in high energy physics", arXiv:2211.10295: KPD
 there, the median of batches of 5,000 events because a kernel of all pairs does not fit. Here the kernel is written as
-a product of monomials, so all pairs of all events count, in a time that grows with their number only.
+a product of monomials: all pairs of all events count, in a time linear in the number of events.
 
 B sets of weights, F events, D features, M monomials.
 """
@@ -21,13 +21,13 @@ _EVENTS_AT_A_TIME = 4096
 
 
 def polynomial_kernel(x_FD: Float64, y_FD: Float64) -> Float64:
-    """k(x, y) of rows that belong together. (F, D), (F, D) -> (F,)."""
+    """Kernel k(x, y) of corresponding rows. (F, D), (F, D) -> (F,)."""
     kernel_F: Float64 = ((x_FD * y_FD).sum(1) / x_FD.shape[1] + 1.0) ** DEGREE
     return kernel_F
 
 
 def monomials(x_FD: Float64) -> Float64:
-    """m(x) with m(x)·m(y) = k(x, y). (F, D) -> (F, M)."""
+    """Monomials m(x) with m(x)·m(y) = k(x, y). (F, D) -> (F, M)."""
     # A fifth coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
     size = x_FD.shape[1]
     wide_FD = np.concatenate([x_FD / math.sqrt(size), np.ones((len(x_FD), 1))], 1)
@@ -40,13 +40,13 @@ def monomials(x_FD: Float64) -> Float64:
 
 
 class KernelDistance:
-    """Unbiased squared MMD of weighted samples: 0 in the mean for equal ones, so it may be below 0."""
+    """Unbiased squared MMD of weighted samples: its mean is 0 for equal distributions, so it may be negative."""
 
     def __init__(self, a_FD: Float64, b_FD: Float64) -> None:
         self._features = (a_FD, b_FD)
 
     def __call__(self, weights_a_BF: Float64, weights_b_BF: Float64) -> Float64:
-        """One for each set of weights."""
+        """Distance for each set of weights."""
         mean_a, within_a = _sums(self._features[0], weights_a_BF)
         mean_b, within_b = _sums(self._features[1], weights_b_BF)
         distance_B: Float64 = within_a + within_b - 2.0 * (mean_a * mean_b).sum(1)

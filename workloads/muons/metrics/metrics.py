@@ -1,10 +1,10 @@
-"""The panel: a few distances between two sets of muon bundles, cheap enough to be told while training. Pure.
+"""Panel: a few distances between two sets of muon bundles, fast enough for use during training. Pure.
 
-All there is to tell of a trained model: workloads.muons.metrics.evaluate.
+All metrics of a trained model: workloads.muons.metrics.evaluate.
 
 W1 is the first Wasserstein distance of two one-dimensional distributions, in the unit of the feature; TV the total
-variation distance of two discrete ones, 0 to 1. Both are above 0 for two samples of the same distribution. That is the
-floor, and a distance means something only beside it.
+variation distance of two discrete ones, 0 to 1. Both are above 0 for two samples of the same distribution. This is the
+floor; a distance has a meaning only in comparison with it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def w1(a: Float64, b: Float64) -> float:
 
 
 def distances(a: BundleArrays, b: BundleArrays) -> dict[str, float]:
-    """``count_tv``, and ``<feature>_w1`` for each of W1_FEATURES; only those for which there is something in both."""
+    """Distances ``count_tv``, and ``<feature>_w1`` for each of W1_FEATURES with values in both samples."""
     found: dict[str, float] = {}
     if len(a) and len(b):
         found["count_tv"] = count_tv(a.counts_E, b.counts_E)
@@ -56,8 +56,8 @@ def panel(real: BundleArrays, generated: BundleArrays, splits: Iterable[Bool]) -
     """Distances of generated from real events, to be compared with ``floor``, mean over the splits.
 
     Event i of both has the same primary. One half of the real events is compared with the generated ones of the other
-    half's primaries, and the other way round. So a perfect generator's numbers are those of the floor, in the mean:
-    as many events, and primaries that are as different.
+    half's primaries, and the other way round. So a perfect generator's mean values are those of the floor: as many
+    events, and primaries that differ as much.
     """
     return _mean(distances(real.only(one), generated.only(~one)) for first in splits for one in (first, ~first))
 
@@ -69,7 +69,7 @@ def score(found: Mapping[str, float], floors: Mapping[str, float]) -> float:
 
 
 def _mean(many: Iterable[dict[str, float]]) -> dict[str, float]:
-    """By name; names that are not in all are left out."""
+    """Mean by name; names that are not in all are left out."""
     found = list(many)
     names = [name for name in (found[0] if found else {}) if all(name in one for one in found)]
     return {name: sum(one[name] for one in found) / len(found) for name in names}

@@ -1,4 +1,4 @@
-"""What an evaluation looks at, from what it is given. Pure."""
+"""Selection of the events of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from workloads.muons.metrics.splits import at_most
 
 @dataclass(frozen=True)
 class Prepared:
-    """Events with positive weights, not more than wanted, and finite muons."""
+    """Selected events: of positive weight, at most the wanted number, with finite muons."""
 
     real: Sample
     generated: Sample
     independent: Sample | None
     pit_E: Float64 | None
     notes: tuple[str, ...]
-    """What the reader must know of it."""
+    """Remarks on the selection for the reader."""
 
 
 def prepare(
@@ -32,7 +32,7 @@ def prepare(
     pit_E: Float64 | None,
     settings: EvaluationSettings,
 ) -> Prepared:
-    """See workloads.muons.metrics.evaluate.evaluate."""
+    """Selected events; for the arguments see workloads.muons.metrics.evaluate.evaluate."""
     _check(real, generated, independent, pit_E)
     notes = []
     chosen_E = at_most(real.shower_E, settings.max_events, stream(settings.seed, Purpose.EVENTS))
@@ -61,7 +61,7 @@ def prepare(
 
 
 def _check(real: Sample, generated: BundleArrays, independent: BundleArrays | None, pit_E: Float64 | None) -> None:
-    """Raises ValueError."""
+    """Check lengths and weights. Raises ValueError."""
     for what, one in (("generated", generated), ("independent", independent), ("pit_E", pit_E)):
         if one is not None and len(one) != len(real):
             raise ValueError(f"{what}: {len(one)} events, but there are {len(real)} real ones")

@@ -1,4 +1,4 @@
-"""Random numbers of an evaluation: one seed, and a stream of its own for each purpose. Pure."""
+"""Random numbers of an evaluation: one seed, and a separate stream for each purpose. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What the numbers are for. Far from the small numbers with which ``splits.halves`` begins."""
+    """Purpose of a stream. Values are far from the small ones with which ``splits.halves`` begins."""
 
     EVENTS = 1001
     BOOTSTRAPS = 1002
@@ -21,5 +21,5 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose) -> np.random.Generator:
-    """The same numbers each time."""
+    """Generator for ``purpose``, with the same numbers each time."""
     return np.random.default_rng([seed, purpose])

@@ -1,4 +1,4 @@
-"""How much an evaluation does. Pure."""
+"""Settings of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """More of anything takes longer; the numbers' meaning stays the same."""
+    """Settings of an evaluation. Larger values take longer; the meaning of the metrics stays the same."""
 
     bootstraps: int = 100
-    """Times that the showers are drawn again, for the errors."""
+    """Number of bootstraps of the showers, for the errors."""
 
     max_events: int = 40_000
-    """So many events are looked at, whole showers chosen at random. Floors shrink like 1 / sqrt(events)."""
+    """Most events that are used, whole showers chosen at random. Floors shrink like 1 / sqrt(events)."""
 
     c2st: bool = True
     """Train the classifiers: more than half of the time."""
 
     c2st_epochs: int = 12
-    """Times that a classifier sees its half of the events."""
+    """Epochs of a classifier over its half of the events."""
 
     c2st_width: int = 64
     """Width of the classifiers' layers."""
 
     c2st_max_muons: int = 256
-    """Muons of one event that the set classifier sees, a random choice. It knows the true number."""
+    """Most muons of one event in the input of the set classifier, chosen at random; it also has the true number."""
 
     floor_splits: int = 8
-    """Ways to halve the real showers for the floors, where the simulator can't draw real events again."""
+    """Number of random halvings of the real showers for the floors, if the simulator can't draw real events again."""
 
     seed: int = 0
-    """Of every random choice here: one seed, one report."""
+    """Seed of every random choice here: one seed, one report."""

@@ -1,4 +1,4 @@
-"""Events split by shower, never inside one: events of one shower are alike. Pure."""
+"""Splits of events by shower, never inside one: events of one shower are correlated. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workloads.muons.metrics.bundles import Bool, Int64
 
 
 def halves(shower_E: Int64, splits: int, seed: int = 0) -> list[Bool]:
-    """Ways to split events into two halves, as masks (E,)."""
+    """Random splits of the events into two halves, as masks (E,)."""
     names, index_E = np.unique(shower_E, return_inverse=True)
     found = []
     for number in range(splits):
@@ -20,14 +20,14 @@ def halves(shower_E: Int64, splits: int, seed: int = 0) -> list[Bool]:
 
 
 def parts(shower_E: Int64, num: int, rng: np.random.Generator) -> Int64:
-    """Which of ``num`` parts, of about as many showers each, every event is in. (E,)."""
+    """Part of each event, of ``num`` parts with about as many showers each. (E,)."""
     names, index_E = np.unique(shower_E, return_inverse=True)
     part_E: Int64 = (rng.permutation(len(names)) % num)[index_E]
     return part_E
 
 
 def at_most(shower_E: Int64, most: int, rng: np.random.Generator) -> Bool:
-    """Whole showers, chosen at random, of not more than ``most`` events together; at least one shower. (E,)."""
+    """Mask of whole showers, chosen at random, with at most ``most`` events together; at least one shower. (E,)."""
     names, index_E, sizes = np.unique(shower_E, return_inverse=True, return_counts=True)
     if len(shower_E) <= most:
         return np.ones(len(shower_E), np.bool_)

@@ -1,7 +1,7 @@
 """First Wasserstein distance of weighted samples, in bins, for many sets of weights. Pure.
 
-W1 is the area between two cumulative distributions, in the unit of the values: how far, in the mean, probability has to
-be moved. Values are sorted once; after that each set of weights is one running sum.
+W1 is the area between two cumulative distributions, in the unit of the values: the mean distance by which probability
+has to be moved. Values are sorted once; then each set of weights takes one running sum.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from workloads.muons.metrics.bundles import Float64, Int64
 
 @dataclass(frozen=True)
 class Values:
-    """Numbers, and which event each belongs to: a muon has the weight and the bin of its event."""
+    """Numbers and the event of each: a muon has the weight and the bin of its event."""
 
     values: Float64
     event: Int64
@@ -24,7 +24,7 @@ class Values:
 
 
 class BinnedWasserstein:
-    """Mean over bins of the W1 of ``a`` and ``b``. Each bin needs values of both."""
+    """Mean over bins of W1 between ``a`` and ``b``. Each bin needs values of both."""
 
     def __init__(self, a: Values, b: Values, num_bins: int = 1) -> None:
         values, bins, events = [], [], []
@@ -41,14 +41,14 @@ class BinnedWasserstein:
         self._event = np.concatenate(events)[order]
         self._items_E = np.concatenate(items).astype(np.float64)
         self._step = np.diff(value[order])
-        # Where a bin ends, both distributions have reached 1: the running sum is 0 again, and the next bin begins.
+        # At the end of a bin both distributions have reached 1: the running sum is 0 again for the next bin.
         self._step[np.diff(of_bin[order]) > 0] = 0.0
         bin_E = np.concatenate([np.maximum(a.bin_E, 0) * 2, np.maximum(b.bin_E, 0) * 2 + 1])
         self._side_E = bin_E
         self._num_bins = num_bins
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> Float64:
-        """One distance for each of B sets of event weights. NaN where a bin has no weight."""
+        """Distance for each of B sets of event weights; NaN where a bin has no weight."""
         return np.array([self._one(np.concatenate(both)) for both in zip(weights_a_BE, weights_b_BE, strict=True)])
 
     def _one(self, weight_E: Float64) -> float:

@@ -1,1 +1,1 @@
-"""Generators of muon bundles, and what they share."""
+"""Generators of muon bundles, and their common parts."""

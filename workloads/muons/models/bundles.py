@@ -1,4 +1,4 @@
-"""What a muon model generates."""
+"""Output of the muon models."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Bundles(NamedTuple):
-    """Generated events. The muons of an event are neighbours, events in order."""
+    """Generated events. The muons of an event are contiguous, events in order."""
 
     counts_E: Tensor
-    """(E,) int64."""
+    """Numbers of muons, (E,) int64."""
     muons_P3: Tensor
-    """(P, 3) float32: energy_gev, x_m, y_m."""
+    """Muons, (P, 3) float32: energy_gev, x_m, y_m."""
     num_capped: int
-    """Events whose count was cut down to the most that is allowed."""
+    """Number of events with a count above the limit, truncated to it."""

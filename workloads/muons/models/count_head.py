@@ -1,4 +1,4 @@
-"""p(N | c): how many muons an event has, given its primary.
+"""Count head p(N | c): distribution of the number of muons, given the primary.
 
 Shape suffixes: E events, C conditions, K mixture components.
 """
@@ -20,7 +20,7 @@ _LEAST_PRESENT = 1e-12
 
 
 class CountMixture(NamedTuple):
-    """A mixture of negative binomials for each event: mean μ, shape k, variance μ + μ²/k. All (E, K)."""
+    """Mixture of negative binomials for each event: mean μ, shape k, variance μ + μ²/k. All (E, K)."""
 
     log_weights_EK: Tensor
     log_means_EK: Tensor
@@ -28,7 +28,7 @@ class CountMixture(NamedTuple):
 
 
 class MixtureCountHead(nn.Module):
-    """A mixture of negative binomials; N = 0 needs no special case."""
+    """Count head with a mixture of negative binomials; N = 0 needs no special case."""
 
     def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
@@ -37,9 +37,9 @@ class MixtureCountHead(nn.Module):
         self.output = nn.Linear(config.count_hidden, 3 * config.count_components)
 
     def forward(self, conditions_EC: Tensor) -> CountMixture:
-        """The mixture of each event. (E, C) -> 3 times (E, K)."""
+        """Mixture of each event. (E, C) -> 3 times (E, K)."""
         logits_EK, log_means_EK, log_shapes_EK = self.output(self.network(conditions_EC)).float().chunk(3, dim=1)
-        # Clamped so that a wild primary gives a large number of muons and not infinity, which would become 0.
+        # Clamped: an extreme primary gives a large number of muons and not infinity, which would become 0.
         return CountMixture(
             logits_EK.log_softmax(1),
             log_means_EK.clamp(*LOG_MEAN_RANGE),
@@ -47,7 +47,7 @@ class MixtureCountHead(nn.Module):
         )
 
     def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
-        """Negative log likelihood in nats, a sum over events. -> ()."""
+        """Negative log likelihood in nats, summed over events. -> ()."""
         mixture: CountMixture = self(conditions_EC)
         return count_nll(mixture, counts_E, zero_truncated=self.zero_truncated)
 
@@ -55,7 +55,7 @@ class MixtureCountHead(nn.Module):
     def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
         """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
         mixture: CountMixture = self(conditions_EC)
-        # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few.
+        # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few components.
         steps_EK = mixture.log_weights_EK.exp().cumsum(1)[:, :-1]
         uniform_E1 = torch.rand(len(steps_EK), 1, device=steps_EK.device, generator=random)
         component_E1 = (uniform_E1 > steps_EK).sum(1, keepdim=True)
@@ -72,7 +72,7 @@ class MixtureCountHead(nn.Module):
 
 
 class MeanCountHead(nn.Module):
-    """One number for each primary, as older models have it: the mean of ln(1 + N). Knows no fluctuations."""
+    """Count head with one number for each primary, as in older models: the mean of ln(1 + N), no fluctuations."""
 
     def __init__(self, config: MuonNetworkConfig) -> None:
         super().__init__()
@@ -85,44 +85,44 @@ class MeanCountHead(nn.Module):
         return log_counts_E
 
     def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
-        """Squared error of lg(1 + N), a sum over events. -> ()."""
+        """Squared error of lg(1 + N), summed over events. -> ()."""
         error_E = self(conditions_EC) - counts_E.to(torch.float32).log1p()
         loss: Tensor = (error_E / math.log(10)).square().sum()
         return loss
 
     @torch.no_grad()
     def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
-        """The nearest count, the same at each call. (E, C) -> (E,) int64."""
+        """Nearest count, the same at each call. (E, C) -> (E,) int64."""
         log_counts_E: Tensor = self(conditions_EC)
         return log_counts_E.clamp(0, LOG_MEAN_RANGE[1]).expm1().round().long()
 
     def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> None:
-        """None: it has no distribution."""
+        """None: there is no distribution."""
 
 
 CountHead = MixtureCountHead | MeanCountHead
 
 
 def make_count_head(config: MuonNetworkConfig, kind: Literal["nb_mixture", "mse"]) -> CountHead:
-    """The head of that name in the configuration of the WGAN."""
+    """Count head of the kind named in the WGAN's configuration."""
     return MixtureCountHead(config) if kind == "nb_mixture" else MeanCountHead(config)
 
 
 def count_nll(mixture: CountMixture, counts_E: Tensor, *, zero_truncated: bool = False) -> Tensor:
-    """-Σ ln p(N | c) in nats, a sum over events. (E, K), (E,) int64 -> ().
+    """Negative log likelihood -Σ ln p(N | c) in nats, summed over events. (E, K), (E,) int64 -> ().
 
-    ``zero_truncated``: -Σ ln p(N | N ≥ 1, c) over events with N ≥ 1; empty ones are passed over.
+    ``zero_truncated``: -Σ ln p(N | N ≥ 1, c) over events with N ≥ 1; empty ones are skipped.
     """
     log_p_E = _log_p(mixture, counts_E)
     if zero_truncated:
-        # p(0) rounds to 1 where next to nothing is expected; the event is there all the same.
+        # p(0) rounds to 1 for a very small mean; the event exists nevertheless.
         log_p0_E = _log_p(mixture, torch.zeros_like(counts_E)).clamp_max(-_LEAST_PRESENT)
         log_p_E = torch.where(counts_E > 0, log_p_E - torch.log(-torch.expm1(log_p0_E)), 0.0)
     return -log_p_E.sum().to(mixture.log_means_EK.dtype)
 
 
 def _log_p(mixture: CountMixture, counts_E: Tensor) -> Tensor:
-    """ln p(N | c), (E,) float64: at N = 1e5, lgamma is 1e6, and its float32 rounding alone is 0.06 nats."""
+    """Log probability ln p(N | c), (E,) float64: at N = 1e5, lgamma is 1e6, and float32 would round it by 0.06 nats."""
     log_weights_EK, log_means_EK, log_shapes_EK = (values.double() for values in mixture)
     counts_E1 = counts_E.double().unsqueeze(1)
     shapes_EK = log_shapes_EK.exp()
@@ -138,9 +138,9 @@ def _log_p(mixture: CountMixture, counts_E: Tensor) -> Tensor:
 
 
 def count_cdf(mixture: CountMixture, counts_E: Tensor) -> Tensor:
-    """P(N <= n) in float64, 0 for n < 0. (E, K), (E,) -> (E,).
+    """Cumulative probability P(N <= n) in float64, 0 for n < 0. (E, K), (E,) -> (E,).
 
-    Of a negative binomial it is the regularised incomplete beta function I_p(k, n + 1) with p = k / (k + μ).
+    For a negative binomial: the regularised incomplete beta function I_p(k, n + 1) with p = k / (k + μ).
     """
     from scipy.special import betainc
 

@@ -1,4 +1,4 @@
-"""Fitting the standardisation to the first batch that can do it, alike for every model.
+"""Fit of the standardisation to the first suitable batch, common to all models.
 
 E events, P particles.
 """
@@ -15,10 +15,10 @@ MIN_PARTICLES_TO_FIT = 2
 
 
 def fit_standardise(standardise: Standardise, batch: Batch, context: StepContext) -> bool:
-    """Fits what of the standardisation is not fitted yet and can be; True if it fitted something.
+    """Fit the parts of the standardisation that are not fitted yet and can be; True if any was.
 
-    Conditions need an event, features two particles. Several ranks fit it together, to the batch of all: each would
-    else train on features of its own.
+    Conditions need an event, features two particles. Several ranks fit it together, to the batch of all ranks: else
+    each would train on different features.
     """
     parts, fitted = batch.microbatches, False
     if not standardise.has_conditions and batch.total_events > 0:

@@ -1,4 +1,4 @@
-"""The physics panel: generated bundles beside those of the validation block, for the same primaries.
+"""Physics panel: generated bundles against those of the validation block, for the same primaries.
 
 E events, P muons.
 """
@@ -34,32 +34,32 @@ _SHOWN = (
     *("log10_bundle_energy", "log10_leading_energy", "weighted_radius_m"),
 )
 _BEYOND = 0.001
-"""Part of the real values that the range of a histogram may leave out on each side, before it is widened."""
+"""Fraction of the real values that the range of a histogram may exclude on each side before it is widened."""
 
 
 class MuonTask(Protocol):
-    """What the panel asks of a model. All randomness of both calls comes from torch's global generators."""
+    """Interface of a model to the panel. All random numbers of both calls come from torch's global generators."""
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the computation."""
 
     @property
     def is_fitted(self) -> bool:
-        """False before the first batch with muons has been trained on: then neither call below is possible."""
+        """False before the first training batch with muons: then neither call below is possible."""
 
     def learning_rates(self) -> dict[str, float]:
-        """Of the newest step, by network."""
+        """Learning rates of the newest step, by network."""
 
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
-        """Metrics of events that are not trained on, 0-dim."""
+        """Metrics on events outside the training, 0-dim."""
 
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
+        """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m]."""
 
 
 class MuonPanel:
-    """See workloads.base.evaluator.Evaluator. The noise is the same each time."""
+    """Physics panel, see workloads.base.evaluator.Evaluator. The noise is the same each time."""
 
     def __init__(self, task: MuonTask, seed: int) -> None:
         self._task = task
@@ -67,11 +67,11 @@ class MuonPanel:
         self._real: _Real | None = None
 
     def settings(self) -> dict[str, float]:
-        """Learning rates; a model may have more."""
+        """Learning rates; a model may add further settings."""
         return {f"lr_{name}": rate for name, rate in self._task.learning_rates().items()}
 
     def evaluate(self, block: Batch) -> Evaluation | None:
-        """None before the first batch with muons has been trained on."""
+        """Results of the panel; None before the first training batch with muons."""
         if not self._task.is_fitted:
             return None
         if self._real is None or self._real.block is not block:
@@ -86,13 +86,13 @@ class MuonPanel:
         return self._real.compared_with(generated, scalars)
 
     def _frozen(self) -> AbstractContextManager[None]:
-        """For a model whose state moves on as it is used."""
+        """Context that freezes state which a model changes in its forward pass."""
         return nullcontext()
 
     def _generate(self, real: _Real) -> BundleArrays | None:
-        """An event for each primary of the block; None if they become too many muons.
+        """Events, one for each primary of the block; None if they have too many muons.
 
-        That is what a count head does that has diverged. It must not cost the memory.
+        A diverged count head does that; it must not exhaust the memory.
         """
         most = max(_MOST_TIMES_REAL * int(real.bundles.counts_E.sum()), _MOST_AT_LEAST)
         counts: list[npt.NDArray[np.int64]] = []
@@ -108,10 +108,10 @@ class MuonPanel:
 
 
 class _Real:
-    """What the panel needs of the block, worked out once."""
+    """Data of the block for the panel, computed once."""
 
     def __init__(self, block: Batch) -> None:
-        # Only now: a run that never gets here starts a second earlier without scipy and matplotlib.
+        # Imported here: without scipy and matplotlib a run starts a second earlier.
         from workloads.muons.metrics import figures, metrics, splits
 
         self._figures, self._metrics = figures, metrics
@@ -125,7 +125,7 @@ class _Real:
         self._floor = metrics.floor(self.bundles, splits.halves(showers_E, metrics.FLOOR_SPLITS))
 
     def compared_with(self, generated: BundleArrays, scalars: dict[str, float]) -> Evaluation:
-        """The panel, with ``scalars`` in it."""
+        """Results of the panel, including ``scalars``."""
         finite, num_bad = generated.finite()
         found = self._metrics.panel(self.bundles, finite, self._panel_splits)
         histograms = _histograms(finite, self._edges)
@@ -163,12 +163,12 @@ class _Real:
 
 
 def _shown(bundles: BundleArrays) -> dict[str, npt.NDArray[np.float64]]:
-    """The features that are drawn, by name."""
+    """Features that are drawn, by name."""
     return {name: bundles.features[name] for name in _SHOWN}
 
 
 def _histograms(bundles: BundleArrays, edges: dict[str, npt.NDArray[np.float64]]) -> dict[str, Histogram]:
-    """Values beyond the outermost edges count in the outermost bins."""
+    """Histograms; values beyond the outermost edges count in the outermost bins."""
     shown = _shown(bundles)
     return {
         name: Histogram(of, np.histogram(np.clip(shown[name], of[0], of[-1]), of)[0].astype(np.int64))
@@ -177,7 +177,7 @@ def _histograms(bundles: BundleArrays, edges: dict[str, npt.NDArray[np.float64]]
 
 
 def _showers(block: Batch) -> npt.NDArray[np.int64]:
-    """Which events are of one shower, (E,): those with the same ids, if there are ids."""
+    """Number of each event's shower, (E,): events with the same ids, if there are ids, are of one shower."""
     if not all("primary_id" in part.event_columns for part in block.microbatches):
         return np.arange(block.num_events)
     ids_E2 = np.concatenate([part.event_columns["primary_id"].cpu().numpy() for part in block.microbatches])
@@ -187,7 +187,7 @@ def _showers(block: Batch) -> npt.NDArray[np.int64]:
 
 @contextlib.contextmanager
 def _own_noise(device: torch.device, seed: int) -> Iterator[None]:
-    """torch's global generators begin at ``seed``, and afterwards are as they were: training goes on undisturbed."""
+    """Context in which torch's global generators start at ``seed``; they are restored for the training afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Physical columns to numbers of mean 0 and spread 1, and back.
+"""Standardisation of physical columns to mean 0 and spread 1, and its inverse.
 
 Shape suffixes: E events, P particles, F features, C conditions.
 """
@@ -15,16 +15,16 @@ from workloads.base.context import SumOverRanks, one_rank
 from workloads.muons.models.config import MuonNetworkConfig
 
 NUM_CONDITIONS = 5
-"""lg E, lg(E/A), cos zenith, lg A, lg depth. E/A, the energy of a nucleon, rules the count."""
+"""Number of conditions: lg E, lg(E/A), cos zenith, lg A, lg depth. The energy per nucleon E/A determines the count."""
 
 MIN_ENERGY_GEV = 1e-3
-"""Energies below are raised to it before the logarithm."""
+"""Lower limit of energies before the logarithm; lower ones are raised to it."""
 POSITION_SCALE_M = 3.0
-"""asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
+"""Scale in asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
 DEPTH_OFFSET_M = 1.0
-"""lg(depth + offset) is finite for a bundle recorded at the surface."""
+"""Offset in lg(depth + offset), which is finite for a bundle recorded at the surface."""
 MIN_SPREAD = 1e-4
-"""A standard deviation below is taken for a constant with rounding errors, and replaced by 1."""
+"""Lower limit of a standard deviation; a smaller one means a constant with rounding errors, and is replaced by 1."""
 
 
 class Standardise(nn.Module):
@@ -48,13 +48,13 @@ class Standardise(nn.Module):
         self.register_buffer("feature_spread_F", torch.ones(self.num_features))
         self.register_buffer("conditions_fitted", torch.tensor(False))
         self.register_buffer("features_fitted", torch.tensor(False))
-        # Copies of the two flags on the host: to read a flag from the GPU is to wait for it, at every step.
+        # Copies of the two flags on the host: reading a flag from the GPU would be a host sync in every step.
         self.has_conditions = False
         self.has_features = False
         self.register_load_state_dict_post_hook(_copy_flags_to_host)
 
     def fit_conditions(self, primary_E4: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
-        """Sets mean and spread of the conditions from primaries (E, 4). RuntimeError if set.
+        """Set mean and spread of the conditions from primaries (E, 4). Raises RuntimeError if already set.
 
         ``total``: events of all ranks, at least 1; 0: there is one rank. A rank may have none.
         """
@@ -66,7 +66,7 @@ class Standardise(nn.Module):
         self.has_conditions = True
 
     def fit_features(self, muons_P3: Tensor, total: int = 0, sum_over_ranks: SumOverRanks = one_rank) -> None:
-        """Sets mean and spread of the features from muons (P, 3), in the same way. RuntimeError if set."""
+        """Set mean and spread of the features from muons (P, 3), likewise. Raises RuntimeError if already set."""
         if self.has_features:
             raise RuntimeError("features are already fitted: a refit would change what the weights mean")
         mean_and_spread = self.feature_mean_F, self.feature_spread_F
@@ -76,11 +76,11 @@ class Standardise(nn.Module):
 
     @property
     def is_fitted(self) -> bool:
-        """True once events can be generated: a batch with two muons was trained on."""
+        """True once events can be generated: after a training batch with two muons."""
         return self.has_conditions and self.has_features
 
     def require_fit(self) -> None:
-        """RuntimeError if conditions or features are not fitted."""
+        """Raise RuntimeError if conditions or features are not fitted."""
         if not self.is_fitted:
             raise RuntimeError("the standardisation is not fitted: no batch with two muons has been trained on")
 
@@ -93,10 +93,10 @@ class Standardise(nn.Module):
         return (self._raw_features(muons_P3) - self.feature_mean_F) / self.feature_spread_F
 
     def muons(self, features_PF: Tensor, random: torch.Generator | None = None) -> Tensor:
-        """The inverse of ``features``. (P, F) -> (P, 3) = [energy_gev, x_m, y_m].
+        """Muons from features: the inverse of ``features``. (P, F) -> (P, 3) = [energy_gev, x_m, y_m].
 
-        With symmetric azimuth, the angle is drawn flat, from ``random`` or torch's global generator: energy and radius
-        come back as they were, x and y do not. Energies under ``MIN_ENERGY_GEV`` come back as that.
+        With symmetric azimuth, the angle is drawn uniformly, from ``random`` or torch's global generator: energy and
+        radius are recovered, x and y are not. Energies below ``MIN_ENERGY_GEV`` become that value.
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
         energy_P = torch.pow(10.0, raw_PF[:, 0])
@@ -125,9 +125,9 @@ def _raw_conditions(primary_E4: Tensor) -> Tensor:
 
 
 def _fit(raw: Tensor, total: int, sum_over_ranks: SumOverRanks, mean: Tensor, spread: Tensor) -> None:
-    """Overwrites ``mean`` and ``spread`` with the columns' own, over the ``total`` rows of all ranks.
+    """Overwrite ``mean`` and ``spread`` with those of the columns, over the ``total`` rows of all ranks.
 
-    In float64: a constant has spread 0.
+    Computed in float64: a constant has spread 0.
     """
     wide = raw.double()
     wide_mean = wide.sum(0)

@@ -1,4 +1,4 @@
-"""A flat array of muons in pieces of bounded size, however the muons are spread over events."""
+"""Chunks of bounded size of a flat array of muons, independent of their distribution over events."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workloads.muons.simulator.propagation import Float32
 Int64 = npt.NDArray[np.int64]
 
 CHUNK_MUONS = 1 << 15
-"""Muons worked on at once; 4,096 to 262,144 are equally fast. It bounds the temporaries, because a chunk may
-end inside an event: a row of a million muons costs no more than its own result."""
+"""Muons processed at once; 4,096 to 262,144 are equally fast. It bounds the temporaries, because a chunk may
+end inside an event: a row of a million muons needs no memory besides its own result."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Muons ``start`` to ``stop`` of the flat array, and how many of each event they are."""
+    """Muons ``start`` to ``stop`` of the flat array, and their number for each event."""
 
     start: int
     stop: int
@@ -30,12 +30,12 @@ class Chunk:
         return self.stop - self.start
 
     def spread(self, values_E: Float32) -> Float32:
-        """An event's value for each of its muons in this chunk. (all events,) -> (P,)."""
+        """Values of the events, repeated for each of their muons in this chunk. (all events,) -> (P,)."""
         return np.repeat(values_E[self.first_event : self.first_event + len(self.counts_E)], self.counts_E)
 
 
 def chunks(counts_E: Int64, max_muons: int = CHUNK_MUONS) -> Iterator[Chunk]:
-    """Pieces of at most ``max_muons``, in order, that cover every muon once."""
+    """Chunks of at most ``max_muons``, in order, that cover every muon once."""
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts_E)])
     total = int(offsets[-1])
     for start in range(0, total, max_muons):

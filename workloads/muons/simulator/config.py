@@ -1,4 +1,4 @@
-"""Every number of the simulator, with its unit and source, and the presets."""
+"""Constants of the simulator, with units and sources, and its presets."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class ElbertFit:
     x = A E_min / E_0."""
 
     scale_gev: float
-    """GeV: sets the number of muons."""
+    """Scale of the number of muons, GeV."""
 
     slope: float
-    """Power of 1/x: the growth with primary energy."""
+    """Exponent of 1/x: the growth with primary energy."""
 
     edge: float
-    """Power of x inside the bracket, which ends the spectrum at the energy of one nucleon."""
+    """Exponent of x inside the bracket, which ends the spectrum at the energy of one nucleon."""
 
     power: float
-    """Power of the bracket."""
+    """Exponent of the bracket."""
 
 
 ELBERT_FITS: Mapping[Elbert, ElbertFit] = {
@@ -51,7 +51,7 @@ ELBERT_FITS: Mapping[Elbert, ElbertFit] = {
 
 @dataclass(frozen=True)
 class SimulatorConfig:
-    """One kind of demo data. Raises BadInputError on a value outside the range of the formulas."""
+    """Settings of the simulator. Raises BadInputError for a value outside the range of the formulas."""
 
     spectrum: Spectrum = "powerlaw"
     """``powerlaw``: E^-gamma with the given mass fractions; ``h3a``: Gaisser 2012, arXiv:1111.6675."""
@@ -72,7 +72,7 @@ class SimulatorConfig:
     """Largest zenith angle, degrees. The formulas end at 80°."""
 
     depth_kind: DepthKind = "vertical"
-    """What the column ``depth_m`` holds: metres below the surface, or metres of ice along the track."""
+    """Meaning of the column ``depth_m``: metres below the surface, or metres of ice along the track."""
 
     depth_min_m: float = 1000.0
     """Shallowest depth below the ice surface, vertical metres (the converter of the production data)."""
@@ -81,15 +81,15 @@ class SimulatorConfig:
     """Deepest depth, vertical metres (same source)."""
 
     depth_steps: int = 100
-    """Equally spaced depths an event is drawn from (same source); 0: any depth in between."""
+    """Number of equally spaced depths from which an event's is drawn (same source); 0: any depth in between."""
 
     elbert: Elbert = "classic"
-    """Which fit of the mean multiplicity: a key of ELBERT_FITS."""
+    """Fit of the mean multiplicity: a key of ELBERT_FITS."""
 
     fluctuation: Fluctuation = "nb"
     """Spread of N around its mean: negative binomial, Poisson, or lognormal-Poisson.
 
-    The last is for testing a multiplicity model that assumes a negative binomial and is wrong.
+    The last is a test of multiplicity models that wrongly assume a negative binomial.
     """
 
     nb_shape_per_nucleon: float = 6.0
@@ -106,7 +106,7 @@ class SimulatorConfig:
     """Radiative loss b, per m.w.e. (same fit)."""
 
     energy_cut_gev: float = 1.0
-    """A muon with less energy at depth is not recorded, GeV."""
+    """Energy at depth below which a muon is not recorded, GeV."""
 
     earth_radius_m: float = EARTH_RADIUS_M
     """Radius of the ice surface from the Earth's centre, m (MuonGun, Muonitron)."""
@@ -130,7 +130,7 @@ class SimulatorConfig:
     """Mean depth of the first interaction, g/cm² along the track: exponential, shared by an event's muons."""
 
     production_depth_gcm2: float = 60.0
-    """Mean further depth to where a muon's parent decays, g/cm²: Gamma(2), one draw a muon."""
+    """Mean further depth to the decay of a muon's parent, g/cm²: Gamma(2), one draw a muon."""
 
     surface_depth_gcm2: float = 690.0
     """Vertical thickness of the atmosphere above the South Pole's surface, g/cm²."""
@@ -151,7 +151,7 @@ class SimulatorConfig:
         for name in _POSITIVE:
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise BadInputError(f"{name} = {getattr(self, name)}: must be a positive number")
-        # Below 1 TeV hardly a nucleus reaches 1 km; above 1e12 GeV lies no cosmic ray and no table.
+        # Below 1 TeV hardly any muon reaches 1 km; above 1e12 GeV there are no cosmic rays and no tables.
         if not 1e3 <= self.energy_min_gev < self.energy_max_gev <= 1e12:
             raise BadInputError(
                 f"energy_min_gev = {self.energy_min_gev:g}, energy_max_gev = {self.energy_max_gev:g}: "
@@ -175,7 +175,7 @@ class SimulatorConfig:
 
     @property
     def elbert_fit(self) -> ElbertFit:
-        """The constants of the chosen multiplicity fit."""
+        """Constants of the chosen multiplicity fit."""
         return ELBERT_FITS[self.elbert]
 
 
@@ -198,22 +198,22 @@ _POSITIVE = (
 )
 
 PRESETS: Mapping[str, SimulatorConfig] = {
-    # What a 5-component CORSIKA run looks like: most rows empty, a few thousand muons at most.
+    # Similar to a 5-component CORSIKA run: most rows empty, a few thousand muons at most.
     "corsika": SimulatorConfig(energy_min_gev=1e4, energy_max_gev=1e10),
     # For benchmarks and demos: some muons in most rows, a moderate tail.
     "bench": SimulatorConfig(energy_min_gev=1e5, energy_max_gev=1e8),
     # For outlier handling: single rows of ten thousand muons.
     "heavy": SimulatorConfig(gamma=1.5, energy_min_gev=1e4, energy_max_gev=1e9),
-    # Every decade of energy equally often: for conditional tests.
+    # Equal numbers in every decade of energy: for conditional tests.
     "flat": SimulatorConfig(gamma=1.0, energy_min_gev=1e4, energy_max_gev=1e7),
     # The natural flux above 10 TeV.
     "h3a": SimulatorConfig(spectrum="h3a", energy_min_gev=1e4, energy_max_gev=1e11),
 }
-"""Named kinds of data; mean N and P(N=0) of each stand in docs/simulator.md."""
+"""Named settings; mean N and P(N=0) of each are in docs/simulator.md."""
 
 
 def preset(name: str, **changes: Any) -> SimulatorConfig:
-    """The preset of that name, with fields replaced. Raises BadInputError for an unknown name."""
+    """Preset named ``name``, with fields replaced. Raises BadInputError for an unknown name."""
     if name not in PRESETS:
         raise BadInputError(f"unknown preset {name!r}: use one of {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)

@@ -1,4 +1,4 @@
-"""Which primaries arrive: energy, mass, zenith and the depth they are recorded at.
+"""Flux of primaries: energy, mass, zenith and recorded depth.
 
 Shapes: E events, G groups of nuclei.
 """
@@ -30,19 +30,19 @@ _CDF_POINTS = 4001
 
 @dataclass(frozen=True)
 class SimulatedPrimaries:
-    """Known truth of each event, before its muons are drawn."""
+    """Primary and depth of each event, before its muons are drawn."""
 
     energy_gev_E: Float64
     mass_E: Float64
     cos_zenith_E: Float64
     depth_m_E: Float64
-    """Vertical metres, whatever the column of the file holds."""
+    """Depth in vertical metres, also if the file's column is a slant depth."""
 
     def __len__(self) -> int:
         return len(self.energy_gev_E)
 
     def columns(self, config: SimulatorConfig) -> Float32:
-        """The file's ``primary`` column: energy_gev, zenith_rad, mass_a, depth_m. (E, 4)."""
+        """Values of the file's ``primary`` column: energy_gev, zenith_rad, mass_a, depth_m. (E, 4)."""
         depth_m_E = self.depth_m_E
         if config.depth_kind == "slant":
             depth_m_E = slant_depth_m(self.cos_zenith_E, depth_m_E, config.earth_radius_m)
@@ -55,7 +55,7 @@ class SimulatedPrimaries:
 
     @classmethod
     def from_columns(cls, columns_E4: npt.ArrayLike, config: SimulatorConfig) -> SimulatedPrimaries:
-        """The primaries of a file's ``primary`` column, to draw a second set of muons for them."""
+        """Primaries from a file's ``primary`` column, for a second set of muons."""
         energy_gev_E, zenith_rad_E, mass_E, depth_m_E = np.asarray(columns_E4, np.float64).T
         cos_zenith_E = np.cos(zenith_rad_E)
         if config.depth_kind == "slant":
@@ -72,7 +72,7 @@ def h3a_flux(energy_gev: Float64, group: int) -> Float64:
 
 
 def sample_primaries(num_events: int, config: SimulatorConfig, rng: np.random.Generator) -> SimulatedPrimaries:
-    """Independent primaries: energy and mass from the spectrum, zenith of a flat surface, gridded depth."""
+    """Independent primaries: energy and mass from the spectrum, zenith for a horizontal surface, gridded depth."""
     if config.spectrum == "h3a":
         energy_gev_E, group_E = _sample_h3a(num_events, config, rng)
     else:
@@ -99,7 +99,7 @@ def _choose(shares_G: Sequence[float] | Float64, num_events: int, rng: np.random
 
 
 def _sample_powerlaw(num_events: int, config: SimulatorConfig, rng: np.random.Generator) -> Float64:
-    """E^-gamma between the two energies, by its closed-form inverse."""
+    """Energies from E^-gamma between the two limits, by its closed-form inverse."""
     low, high, share_E = config.energy_min_gev, config.energy_max_gev, rng.random(num_events)
     if abs(config.gamma - 1.0) < 1e-9:
         energy_gev_E: Float64 = low * (high / low) ** share_E
@@ -112,7 +112,7 @@ def _sample_powerlaw(num_events: int, config: SimulatorConfig, rng: np.random.Ge
 def _sample_h3a(
     num_events: int, config: SimulatorConfig, rng: np.random.Generator
 ) -> tuple[Float64, npt.NDArray[np.intp]]:
-    """Energies and groups of the natural flux, by one inverse CDF a group."""
+    """Energies and groups from the natural flux, by one inverse CDF for each group."""
     log_energy, cdf_GX, total_G = _h3a_tables(config.energy_min_gev, config.energy_max_gev)
     group_E = _choose(total_G, num_events, rng)
     share_E = rng.random(num_events)
@@ -125,7 +125,7 @@ def _sample_h3a(
 
 @lru_cache(maxsize=8)
 def _h3a_tables(energy_min_gev: float, energy_max_gev: float) -> tuple[Float64, Float64, Float64]:
-    """ln E, the CDF of each group on it, and each group's total flux."""
+    """Table: ln E, the CDF of each group at these points, and each group's total flux."""
     log_energy = np.linspace(np.log(energy_min_gev), np.log(energy_max_gev), _CDF_POINTS)
     energy_gev = np.exp(log_energy)
     weight_GX = np.stack([h3a_flux(energy_gev, group) * energy_gev for group in range(len(GROUP_MASS))])

@@ -1,4 +1,4 @@
-"""How far from the shower axis a muon is at depth: two models, one interface.
+"""Lateral distribution of muons at depth: two models, one interface.
 
 Shapes: E events, P muons of a chunk.
 """
@@ -14,11 +14,11 @@ from workloads.muons.simulator.multiplicity import Expectation
 from workloads.muons.simulator.propagation import Float32
 
 _LOWEST_PRODUCTION = 0.98
-"""A muon is made above this share of the atmosphere, so that its height stays positive."""
+"""Largest fraction of the atmosphere above a muon's production, so that its height stays positive."""
 
 
 def gamma2(num: int, mean: float, rng: np.random.Generator) -> Float32:
-    """Gamma of shape 2 with that mean, as the sum of two exponentials: twice as fast. (P,)."""
+    """Random numbers from Gamma of shape 2 with mean ``mean``, as sums of two exponentials: twice as fast. (P,)."""
     total = rng.standard_exponential(num, dtype=np.float32)
     total += rng.standard_exponential(num, dtype=np.float32)
     total *= np.float32(0.5 * mean)
@@ -26,10 +26,10 @@ def gamma2(num: int, mean: float, rng: np.random.Generator) -> Float32:
 
 
 class PtLateral:
-    """r = pT / E_surface · (production height + slant depth): a straight line from where the parent decayed.
+    """Radius r = pT / E_surface · (production height + slant depth): a straight line from the decay of the parent.
 
-    The depth of the first interaction is one draw an event, shared by its muons: bundles differ in width,
-    which is a latent that a generator of muons has to learn. No magnetic field, no scattering in the ice.
+    The depth of the first interaction is one draw an event, common to its muons: bundles differ in width,
+    a latent variable that a generator of muons has to learn. No magnetic field, no scattering in the ice.
     """
 
     def __init__(self, truth: Expectation, config: SimulatorConfig, rng: np.random.Generator) -> None:
@@ -60,10 +60,10 @@ class PtLateral:
 
 
 class MupageLateral:
-    """dN/dR ~ R / (R + R0)^alpha: Becherini et al., Astropart. Phys. 25 (2006) 1, hep-ph/0507228.
+    """Radius from dN/dR ~ R / (R + R0)^alpha: Becherini et al., Astropart. Phys. 25 (2006) 1, hep-ph/0507228.
 
     Independent of the muon's energy. Fitted for 1.5 to 5 km.w.e.: shallower and deeper rows use the nearest
-    end. R / R0 is Gamma(2) / Gamma(alpha - 2), which is exact and needs no rejection loop.
+    limit. R / R0 is Gamma(2) / Gamma(alpha - 2), which is exact and needs no rejection loop.
     """
 
     DEPTH_KM_MWE = (1.5, 5.0)
@@ -79,7 +79,7 @@ class MupageLateral:
         self._shape_E = (alpha_E - 2.0).astype(np.float32)
 
     def radius_m(self, chunk: Chunk, surface_gev_P: Float32, slant_m_P: Float32, rng: np.random.Generator) -> Float32:
-        """Distance to the axis at depth, metres; energy and slant depth play no part. (P,)."""
+        """Distance to the axis at depth, metres; independent of energy and slant depth. (P,)."""
         radius_m_P = gamma2(len(chunk), 2.0, rng)
         radius_m_P /= rng.standard_gamma(chunk.spread(self._shape_E), dtype=np.float32)
         radius_m_P *= chunk.spread(self._scale_m_E)
@@ -93,7 +93,7 @@ def lateral_of(
     config: SimulatorConfig,
     rng: np.random.Generator,
 ) -> PtLateral | MupageLateral:
-    """The model that ``config.lateral`` names."""
+    """Lateral model named by ``config.lateral``."""
     if config.lateral == "mupage":
         return MupageLateral(primaries, truth, counts_E)
     return PtLateral(truth, config, rng)

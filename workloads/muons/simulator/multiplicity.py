@@ -1,4 +1,4 @@
-"""How many muons a primary leaves at depth, and at which surface energies.
+"""Multiplicity: number of muons of a primary at depth, and their surface energies.
 
 Shapes: E events, P muons.
 """
@@ -25,14 +25,14 @@ from workloads.muons.simulator.propagation import (
 
 @dataclass(frozen=True)
 class Expectation:
-    """What the formulas say of each event before anything is drawn."""
+    """Expected values of each event, from the formulas."""
 
     slant_m_E: Float64
     slant_mwe_E: Float64
     vertical_mwe_E: Float64
     cos_local_E: Float64
     threshold_gev_E: Float64
-    """Energy at the surface of a muon that just reaches the detector, GeV."""
+    """Threshold energy at the surface for a muon to reach the detector, GeV."""
     mean_E: Float64
     """Mean number of muons at depth."""
     shape_E: Float64
@@ -80,10 +80,10 @@ def draw_counts(
 
 
 class SurfaceSpectrum:
-    """Inverts the share of muons above an energy, S(x) ~ x^-(1 + slope) (1 - x^edge)^power, x = A E / E_0.
+    """Inverse of the fraction of muons above an energy, S(x) ~ x^-(1 + slope) (1 - x^edge)^power, x = A E / E_0.
 
-    ln S falls monotonously with x. It is tabulated once at equal steps of ln S, so that a look-up is an index
-    and a straight line: no search, in float32. Error in ln x: < 1e-5.
+    ln S falls monotonically with x. It is tabulated once at equal steps of ln S, so that a look-up is an index
+    and a linear interpolation: no search, in float32. Error in ln x: < 1e-5.
     """
 
     STEPS_PER_UNIT = 256
@@ -103,12 +103,12 @@ class SurfaceSpectrum:
         self._slope = np.diff(nodes).astype(np.float32)
 
     def log_share(self, log_x: Float64) -> Float64:
-        """ln S up to a constant, for ln x < 0."""
+        """Value of ln S up to a constant, for ln x < 0."""
         bracket = -np.expm1(self._fit.edge * log_x)
         return np.asarray(-(1.0 + self._fit.slope) * log_x + self._fit.power * np.log(bracket), np.float64)
 
     def log_x(self, log_share_P: Float32) -> Float32:
-        """ln x at that ln S. Overwrites its argument. (P,) -> (P,)."""
+        """Value of ln x for ``log_share_P``. Overwrites its argument. (P,) -> (P,)."""
         step_P = log_share_P
         step_P -= self._offset
         step_P *= np.float32(self.STEPS_PER_UNIT)
@@ -122,5 +122,5 @@ class SurfaceSpectrum:
 
 @lru_cache(maxsize=4)
 def surface_spectrum(fit: ElbertFit) -> SurfaceSpectrum:
-    """The table of a fit, built once a process (3 ms)."""
+    """Table of a fit, built once a process (3 ms)."""
     return SurfaceSpectrum(fit)

@@ -1,6 +1,6 @@
-"""Muon bundles at depth with known truth: functions of primaries, configuration and random generator alone.
+"""Muon bundles at depth with known truth: functions of primaries, configuration and random generator only.
 
-A toy from published formulas; docs/simulator.md says how far it is from a real simulation.
+A toy from published formulas; docs/simulator.md describes its differences from a real simulation.
 Shapes: E events (rows), P muons. Event arrays are float64. Muon arrays are float32: its rounding (1e-6) is
 far below any spread drawn here, and exp, log, cos, sin take a seventh of the time.
 """
@@ -21,12 +21,12 @@ from workloads.muons.simulator.propagation import Float32
 
 @dataclass(frozen=True)
 class SimulatedBundles:
-    """Rows as they stand in the file."""
+    """Simulated rows as in the file."""
 
     primary_E4: Float32
     """energy_gev, zenith_rad, mass_a, depth_m."""
     counts_E: Int64
-    """Muons of each row; 0 for a row whose shower left none at depth."""
+    """Number of muons of each row; 0 if none of its shower reaches the depth."""
     muons_P3: Float32
     """energy_gev, x_m, y_m, row after row."""
 
@@ -35,7 +35,7 @@ class SimulatedBundles:
 
 
 def simulate(primaries: SimulatedPrimaries, config: SimulatorConfig, rng: np.random.Generator) -> SimulatedBundles:
-    """One bundle for each primary, independent of all others, at the primary's depth."""
+    """Bundles, one for each primary, independent of each other, at the primary's depth."""
     truth = expect(primaries, config)
     counts_E = draw_counts(truth.mean_E, truth.shape_E, primaries.mass_E, config, rng)
     surface = SurfaceEnergies(primaries, truth, config)
@@ -55,12 +55,12 @@ def simulate(primaries: SimulatedPrimaries, config: SimulatorConfig, rng: np.ran
 
 
 class SurfaceEnergies:
-    """Draws the energies at the surface of the muons that reach the detector, from Elbert's spectrum."""
+    """Energies at the surface of the muons that reach the detector, drawn from Elbert's spectrum."""
 
     def __init__(self, primaries: SimulatedPrimaries, truth: Expectation, config: SimulatorConfig) -> None:
         self._spectrum = surface_spectrum(config.elbert_fit)
         nucleon_gev_E = primaries.energy_gev_E / primaries.mass_E
-        # An event whose nucleons are below threshold has no muons: any finite value does there.
+        # An event with nucleons below threshold has no muons: any finite value will do.
         log_x_E = np.minimum(np.log(truth.threshold_gev_E / nucleon_gev_E), -self._spectrum.CLOSEST_TO_ONE)
         self._log_share_E = self._spectrum.log_share(log_x_E).astype(np.float32)
         self._nucleon_gev_E = nucleon_gev_E.astype(np.float32)
@@ -78,7 +78,7 @@ class SurfaceEnergies:
 
 
 class EnergyLoss:
-    """Turns energies at the surface into energies at depth."""
+    """Conversion of energies at the surface to energies at depth."""
 
     def __init__(self, truth: Expectation, config: SimulatorConfig) -> None:
         self._cut_gev = np.float32(config.energy_cut_gev)

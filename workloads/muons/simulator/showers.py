@@ -27,11 +27,11 @@ def shower_depths_m(num_depths: int, config: SimulatorConfig) -> Float64:
 def simulate_showers(
     showers: SimulatedPrimaries, depths_m: Float64, config: SimulatorConfig, rng: np.random.Generator
 ) -> SimulatedBundles:
-    """Rows of each shower at each depth; ``showers.depth_m_S`` plays no part.
+    """Rows of each shower at each depth; ``showers.depth_m_S`` is not used.
 
-    The shower is drawn once, at the shallowest depth; each deeper row holds those of its muons that are still
-    above the cut. Energies follow Elbert's survival, so the mean of every depth is right, and N only falls.
-    A muon keeps its line (``lateral="pt"``); MUPAGE's fit knows no lines: there each row draws its own radii.
+    The shower is drawn once, at the shallowest depth; each deeper row holds its muons that are still above the cut.
+    Energies follow Elbert's survival, so the mean at every depth is right, and N never rises with depth.
+    A muon keeps its line (``lateral="pt"``); MUPAGE's fit has no lines: there each row draws its own radii.
     """
     num_showers, num_depths = len(showers), len(depths_m)
     top = replace(showers, depth_m_E=np.full(num_showers, depths_m[0]))
@@ -76,7 +76,7 @@ def simulate_showers(
 
 
 def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float32) -> tuple[Int64, Int64]:
-    """Muons of each row, and for each of a row's muons its index among the shower's. (S·D,), (P,)."""
+    """Number of muons of each row, and the index of each muon within its shower. (S·D,), (P,)."""
     num_showers, num_depths = threshold_gev_SD.shape
     shower_M = np.repeat(np.arange(num_showers), counts_S)
     counts_SD = np.empty((num_showers, num_depths), np.int64)
@@ -92,7 +92,7 @@ def _survivors(surface_gev_M: Float32, counts_S: Int64, threshold_gev_SD: Float3
     muon_P = np.empty(int(counts_E.sum()), np.int64)
     for depth, alive in enumerate(alive_of_depth):
         count_S = counts_SD[:, depth]
-        # Place in the row = rank among the shower's survivors of this depth.
+        # Position in the row = rank among the shower's survivors at this depth.
         shift_S = first_of_row_SD[:, depth] - (np.cumsum(count_S) - count_S)
         muon_P[np.arange(len(alive)) + np.repeat(shift_S, count_S)] = alive
     return counts_E, muon_P

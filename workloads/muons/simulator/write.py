@@ -1,13 +1,13 @@
-"""Writes bundles as a data set in the production schema and directory layout.
+"""Data sets of simulated bundles in the production schema and directory layout.
 
     OUT/0000000-0000999/bundles_0000000.parquet
     OUT/0000000-0000999/bundles_0000001.parquet
     OUT/0001000-0001999/bundles_0001000.parquet
 
-A directory is named by the thousand file numbers that belong to it. As in production, not all of them exist:
+A directory is named after its range of a thousand file numbers. As in production, not all of them exist:
 a range holds its first ``files_per_range`` numbers, and the next file opens the next range.
 
-A file depends only on the configuration, the seed, its index and its number of rows: each can be made alone
+A file depends only on the configuration, the seed, its index and its number of rows: each can be written separately
 and in any order. Same versions of numpy and pyarrow on the same kind of CPU: same bytes.
 """
 
@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
 from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
@@ -38,13 +39,13 @@ SCHEMA = pa.schema(
         ("muons", pa.list_(pa.list_(pa.float32()))),
     ]
 )
-"""The production columns: ``primary`` = [E_GeV, zenith_rad, mass_A, depth_m], a muon = [E_GeV, x_m, y_m]."""
+"""Production columns: ``primary`` = [E_GeV, zenith_rad, mass_A, depth_m], a muon = [E_GeV, x_m, y_m]."""
 
 ROW_GROUP_ROWS = 10_000
 
 COMPRESSION = "snappy"
-"""Floats hardly compress: zstd would save an eighth of the bytes for a sixth more writing time. A dictionary
-would take four times as long and make the file larger, so there is none."""
+"""Compression of the files. Floats hardly compress: zstd would save an eighth of the bytes for a sixth more writing
+time. A dictionary would take four times as long and make the file larger, so there is none."""
 
 NUMBERS_PER_RANGE = 1000
 MAX_DEPTHS = 1000
@@ -55,16 +56,16 @@ _OWN_FILE = re.compile(r"bundles_\d{7,}\.parquet(\.part)?")
 
 @dataclass(frozen=True)
 class DatasetPlan:
-    """How many rows in how many files; checks itself, raises BadInputError."""
+    """Numbers of rows and files of a data set. Raises BadInputError."""
 
     num_events: int
     """Rows of the whole data set."""
     num_files: int
     seed: int
     depths_per_shower: int = 0
-    """0: each row is an event of its own. Else rows of a shower, which share its id."""
+    """Rows of a shower, which share its id; 0: each row is a separate event."""
     files_per_range: int = 0
-    """Files a directory; 0: about the square root of ``num_files``, so that small demos have several."""
+    """Files in a directory; 0: about the square root of ``num_files``, so that small demos have several directories."""
 
     def __post_init__(self) -> None:
         if self.num_files < 1:
@@ -92,11 +93,11 @@ class DatasetPlan:
 
     @property
     def rows_per_unit(self) -> int:
-        """Rows that must stay in one file."""
+        """Number of rows that must be in one file."""
         return max(self.depths_per_shower, 1)
 
     def num_rows(self, file_index: int) -> int:
-        """Rows of one file: equal shares; the first files take one event or shower more of a remainder."""
+        """Number of rows of one file: equal shares; the first files take one more event or shower of a remainder."""
         share, rest = divmod(self.num_events // self.rows_per_unit, self.num_files)
         return (share + (file_index < rest)) * self.rows_per_unit
 
@@ -110,7 +111,7 @@ class DatasetPlan:
 
 @dataclass(frozen=True)
 class Written:
-    """What one file, or a whole data set, holds."""
+    """Contents of one file, or of a whole data set."""
 
     num_files: int
     num_events: int
@@ -131,10 +132,10 @@ def write_dataset(
     overwrite: bool = False,
     on_file: Callable[[Written], None] | None = None,
 ) -> Written:
-    """Writes all files; ``on_file`` gets each file's numbers as soon as it stands under its name.
+    """Write all files; ``on_file`` gets the numbers of each file once it is complete.
 
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
-    writer, which are then removed first.
+    writer, which are removed first.
     """
     _prepare(out, overwrite)
     total = Written(0, 0, 0, 0)
@@ -152,11 +153,10 @@ def write_dataset(
 
 
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
-    """Writes one file of the data set, whole or not at all: under a ``.part`` name, then renamed."""
+    """Write one file of the data set, completely or not at all: under a ``.part`` name, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
     num_events = num_muons = 0
-    try:
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part")) as part:
         with pq.ParquetWriter(
             part, SCHEMA, compression=COMPRESSION, use_dictionary=False, write_page_checksum=True
         ) as writer:
@@ -165,9 +165,6 @@ def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_inde
                 num_events += table.num_rows
                 num_muons += _num_muons(table)
         num_bytes = part.stat().st_size
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return Written(1, num_events, num_muons, num_bytes)
 
 
@@ -188,7 +185,7 @@ def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[n
 
 
 def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iterator[pa.Table]:
-    """The rows of one file, about a row group at a time. Id: (file index, event or shower in the file)."""
+    """Rows of one file, about a row group at a time. Id: (file index, event or shower in the file)."""
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(plan.seed, spawn_key=(file_index,))))
     num_units = plan.num_rows(file_index) // plan.rows_per_unit
     units_per_table = max(ROW_GROUP_ROWS // plan.rows_per_unit, 1)
@@ -205,7 +202,7 @@ def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iter
 
 
 def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of exactly ROW_GROUP_ROWS, the last one shorter."""
+    """Tables of the same rows with exactly ROW_GROUP_ROWS each, the last one shorter."""
     pending: list[pa.Table] = []
     num_rows = 0
     for table in tables:
@@ -225,7 +222,7 @@ def _num_muons(table: pa.Table) -> int:
 
 
 def _prepare(out: Path, overwrite: bool) -> None:
-    """Makes ``out`` an empty directory, or says why not."""
+    """Make ``out`` an empty directory. Raises BadInputError."""
     if out.exists() and not out.is_dir():
         raise BadInputError(f"{out} is a file: name a directory for the data set")
     if out.is_dir():
@@ -240,7 +237,7 @@ def _prepare(out: Path, overwrite: bool) -> None:
         for path in files:
             path.unlink()
         for directory in out.iterdir():
-            # Only bundles were in it; a range that the new data set lacks must not stay behind empty.
+            # It held bundles only; a range that the new data set lacks must not be left as an empty directory.
             if _OWN_RANGE.fullmatch(directory.name):
                 directory.rmdir()
     out.mkdir(parents=True, exist_ok=True)

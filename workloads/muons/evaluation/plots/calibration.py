@@ -1,4 +1,4 @@
-"""Whether the model's own distribution of the number of muons is right."""
+"""Reliability of the model's distribution of the number of muons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BINS = 20
 
 
 def reliability(events: EventPairs, pit_E: Float64) -> Figure:
-    """Histogram of the probability integral transform of the real counts, which is flat for a right model; its CDF."""
+    """Histogram and CDF of the probability integral transform of the real counts; uniform for a correct model."""
     drawn = Figure(figsize=(13.0, 4.6), dpi=DPI)
     left, right = (drawn.add_axes(Box(6.7 * place, 0.0, 6.2, 4.6).inside().part_of(drawn)) for place in range(2))
     edges = np.linspace(0.0, 1.0, _BINS + 1)

@@ -1,4 +1,4 @@
-"""How many muons: the number's distribution, its mean and spread, and the events without any."""
+"""Number of muons: its distribution, mean and spread, and the fraction of events without muons."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 
 def counts(events: EventPairs) -> Figure:
-    """N over all primaries."""
+    """Distribution of N over all primaries."""
     drawn, places = figure(1, width=7.0)
     _counts(places[0], events, np.arange(len(events.sample)), "")
     return drawn
 
 
 def counts_by_energy(events: EventPairs) -> Figure:
-    """N in quarters of the primary energy."""
+    """Distributions of N in quarters of the primary energy."""
     quarters = events.energy_quarters
     drawn, places = figure(2, -(-len(quarters) // 2), width=5.6, height=4.6)
     for place, (label, chosen) in zip(places, quarters, strict=False):
@@ -65,7 +65,7 @@ def mean_and_spread(events: EventPairs) -> Figure:
 
 
 def empty_by_depth(events: EventPairs) -> Figure:
-    """P(N = 0) against depth."""
+    """Probability of N = 0 against depth."""
     drawn, (place,) = figure(1, width=7.0)
     edges = events.depth_edges
     depth_E = events.sample.primary_E4[:, 3]
@@ -98,7 +98,7 @@ def _counts(place: PanelAxes, events: EventPairs, chosen: Int64, title: str) -> 
 
 
 def _edges(most: int) -> Float64:
-    """Between integers: one number a bin at first, then up to 14 bins a decade."""
+    """Bin edges between integers: one integer a bin at first, then up to 14 bins a decade."""
     edges: Float64 = np.unique(np.round(np.geomspace(1, most + 1, max(int(14 * np.log10(most + 1)), 2)))) - 0.5
     return edges
 

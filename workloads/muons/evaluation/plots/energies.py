@@ -13,7 +13,7 @@ _PER_DECADE = 10
 
 
 def spectrum(events: EventPairs) -> Figure:
-    """E dN/dE of muons at depth."""
+    """Spectrum E dN/dE of muons at depth."""
     drawn, (place,) = figure(1, width=7.0)
     values = [(side.energy_gev_P, side.event_P) for side in events.sides]
     edges = _decades(np.concatenate([energy for energy, _ in values]))
@@ -28,7 +28,7 @@ def spectrum(events: EventPairs) -> Figure:
 
 
 def bundle_energies(events: EventPairs) -> Figure:
-    """The most energetic muon of an event, and the sum of all."""
+    """Energies of the leading muon and of the bundle."""
     drawn, places = figure(2, width=6.2)
     for place, name, label in (
         (places[0], "log10_leading_energy", "energy of the leading muon / GeV"),
@@ -51,7 +51,7 @@ def _of_events(side: BundleArrays, name: str) -> tuple[Float64, np.ndarray]:
 
 
 def _decades(energy_gev: Float64) -> Float64:
-    """Bins of equal width in lg E over all energies but the outermost few, which are told apart by no statistics."""
+    """Bins of equal width in lg E, without the outermost few energies, which are too few for a distribution."""
     if not len(energy_gev):
         return np.array([1.0, 10.0])
     low, high = np.log10(np.quantile(energy_gev, [1e-5, 1 - 1e-5]))

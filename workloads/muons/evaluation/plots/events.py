@@ -1,4 +1,4 @@
-"""What all pictures are drawn from: real and generated events for the same primaries, and their groups. Pure.
+"""Input of all pictures: real and generated events for the same primaries, and their groups. Pure.
 
 E events, P muons.
 """
@@ -20,7 +20,7 @@ _MOST_MASSES = 6
 
 @dataclass(frozen=True)
 class EventPairs:
-    """Event i of both sides has primary i."""
+    """Real and generated events; event i of both has primary i."""
 
     sample: Sample
     generated: BundleArrays
@@ -28,27 +28,27 @@ class EventPairs:
 
     @property
     def sides(self) -> tuple[BundleArrays, BundleArrays]:
-        """Real and generated."""
+        """Real and generated bundles."""
         return self.sample.bundles, self.generated
 
     @cached_property
     def groups(self) -> Groups:
-        """Showers in groups, for the bands."""
+        """Groups of showers, for the bootstrap bands."""
         return Groups(self.sample.shower_E, self.sample.weight_E, self.seed)
 
     @cached_property
     def energy_edges(self) -> Float64:
-        """lg(E0/GeV) of up to 12 bins of equal width."""
+        """Edges in lg(E0/GeV) of up to 12 bins of equal width."""
         return _even(np.log10(self.sample.primary_E4[:, 0]), 12)
 
     @cached_property
     def depth_edges(self) -> Float64:
-        """Vertical metres of up to 12 bins of equal width."""
+        """Edges in vertical depth (metres) of up to 12 bins of equal width."""
         return _even(self.sample.primary_E4[:, 3], 12)
 
     @cached_property
     def energy_quarters(self) -> list[tuple[str, Int64]]:
-        """Events by the quarter of their primary energies, with a label. Fewer where energies coincide."""
+        """Events in each quarter of the primary energies, with a label; fewer groups if energies coincide."""
         log_energy_E = np.log10(self.sample.primary_E4[:, 0])
         edges = np.unique(np.quantile(log_energy_E, [0.0, 0.25, 0.5, 0.75, 1.0]))
         if len(edges) < 2:
@@ -61,7 +61,7 @@ class EventPairs:
 
     @cached_property
     def masses(self) -> list[tuple[str, Int64]]:
-        """Events by mass number, with a label; of many masses in six groups."""
+        """Events of each mass number, with a label; many masses are put in six groups."""
         mass_E = self.sample.primary_E4[:, 2]
         found = np.unique(mass_E)
         if len(found) <= _MOST_MASSES:

@@ -80,7 +80,7 @@ _DRAWN: tuple[tuple[str, str, str, Callable[[EventPairs], Figure]], ...] = (
 
 
 def pictures(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> Iterator[Picture]:
-    """Each as it is drawn. What there is no data for is left out."""
+    """Pictures, each drawn when it is taken. Pictures without data are left out."""
     with rc_context(STYLE):
         for name, title, caption, draw in _DRAWN:
             yield Picture(name, title, caption, as_png(draw(events)))
@@ -97,7 +97,7 @@ def pictures(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, Tr
 
 
 def as_png(figure: Figure) -> bytes:
-    """The picture's bytes."""
+    """Figure as PNG bytes."""
     buffer = io.BytesIO()
     FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""A distribution with its ratio below: the form of nearly every picture."""
+"""Panel of distributions with their ratio below: the form of nearly every picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 from workloads.muons.evaluation.plots.resample import band, ratio
 from workloads.muons.metrics.bundles import Float64
 
-# Okabe and Ito's colours: told apart with any kind of colour vision, and in grey by their styles.
+# Okabe and Ito's colours: distinguishable with any kind of colour vision, and in grey by their line styles.
 REAL = "#000000"
 GENERATED = "#D55E00"
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
@@ -36,19 +36,19 @@ DPI = 110
 _UPPER_PART = 0.75
 _GAP_INCHES = 0.12
 _WELL_KNOWN = 0.5
-"""Width of a ratio's band, as a part of it, up to which the axis must show it."""
+"""Relative width of a ratio's band up to which the axis must show it."""
 
 
 @dataclass(frozen=True)
 class PanelAxes:
-    """Two axes above each other that share the x axis."""
+    """Two axes, one above the other, with a common x axis."""
 
     upper: Axes
     lower: Axes
 
 
 def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5.2) -> tuple[Figure, list[PanelAxes]]:
-    """A figure with so many places, row by row; width and height of a place in inches."""
+    """Figure with ``columns`` × ``rows`` panels, row by row; width and height of a panel in inches."""
     whole = Figure(figsize=(width * columns, height * rows), dpi=DPI)
     places = []
     for row, column in itertools.product(range(rows), range(columns)):
@@ -62,7 +62,7 @@ def figure(columns: int, rows: int = 1, *, width: float = 6.0, height: float = 5
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of a figure, in inches. Places are fixed: to have matplotlib find them takes longer than to draw."""
+    """Rectangle of a figure, in inches. Positions are fixed: matplotlib's layout takes longer than the drawing."""
 
     left: float
     bottom: float
@@ -70,11 +70,11 @@ class Box:
     height: float
 
     def inside(self) -> Box:
-        """Without the room for labels."""
+        """Box without the margins for labels."""
         return Box(self.left + 0.85, self.bottom + 0.6, self.width - 1.0, self.height - 0.95)
 
     def cut(self, upper_part: float) -> tuple[Box, Box]:
-        """One above the other, with a gap."""
+        """Two boxes, one above the other, with a gap."""
         upper = upper_part * (self.height - _GAP_INCHES)
         lower = self.height - _GAP_INCHES - upper
         return (
@@ -83,15 +83,15 @@ class Box:
         )
 
     def part_of(self, whole: Figure) -> tuple[float, float, float, float]:
-        """As parts of the figure."""
+        """Position as fractions of the figure."""
         across, up = whole.get_size_inches()
         return self.left / across, self.bottom / up, self.width / across, self.height / up
 
 
 def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str, linestyle: str = "-") -> None:
-    """A histogram with its bootstrap band."""
+    """Draw a histogram with its bootstrap band."""
     value, low, high = band(draws_DX)
-    # A bin without entries is no point of a curve on a logarithmic axis.
+    # An empty bin has no point on a logarithmic axis.
     shown = np.where(value > 0, value, np.nan) if axes.get_yscale() == "log" else value
     axes.stairs(shown, edges, color=color, label=label, linewidth=1.5, linestyle=linestyle, baseline=None)
     if axes.get_yscale() == "log":
@@ -109,13 +109,13 @@ def steps(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: s
 
 
 def use_log_scale(axes: Axes, draws: Sequence[Float64]) -> None:
-    """Unless there is nothing that it could show."""
+    """Set a logarithmic y axis, unless there is no value above 0."""
     if any((draws_DX[0] > 0).any() for draws_DX in draws):
         axes.set_yscale("log")
 
 
 def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: str) -> None:
-    """Values in bins as markers with errors."""
+    """Draw values in bins as markers with errors."""
     value, low, high = band(draws_DX)
     shown = np.where(value > 0, value, np.nan)
     errors = np.array([np.minimum(shown - low, 0.6 * shown), high - shown])
@@ -124,7 +124,7 @@ def points(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str, label: 
 
 
 def line(axes: Axes, edges: Float64, draws_DX: Float64, *, color: str) -> None:
-    """Values in bins as a line through their centres with a band."""
+    """Draw values in bins as a line through the bin centres, with a band."""
     value, low, high = band(draws_DX)
     centres = (edges[1:] + edges[:-1]) / 2
     axes.plot(centres, np.where(value > 0, value, np.nan), color=color, linewidth=1.4)
@@ -140,7 +140,7 @@ def compare(
     labels: Sequence[str] = ("real", "generated"),
     log: bool = False,
 ) -> None:
-    """Both distributions and generated / real below."""
+    """Draw both distributions, and generated / real below."""
     colors = (REAL, GENERATED)
     if log:
         use_log_scale(place.upper, [real_DX, generated_DX])
@@ -151,14 +151,14 @@ def compare(
 
 
 def ratio_steps(axes: Axes, edges: Float64, real_DX: Float64, generated_DX: Float64, *, color: str) -> Float64:
-    """generated / real with its band; what both have from their primaries cancels. (1 + B, X)."""
+    """Draw generated / real with its band; fluctuations of the common primaries cancel. -> (1 + B, X)."""
     ratio_DX = ratio(generated_DX, real_DX)
     steps(axes, edges, ratio_DX, color=color, label="")
     return ratio_DX
 
 
 def finish(place: PanelAxes, *, x: str, y: str, title: str = "") -> None:
-    """Labels, with units."""
+    """Add labels, with units."""
     place.lower.set_xlabel(x)
     place.upper.set_ylabel(y)
     place.upper.set_title(title)
@@ -168,7 +168,7 @@ def finish(place: PanelAxes, *, x: str, y: str, title: str = "") -> None:
 
 
 def frame_ratio(axes: Axes, ratios: Sequence[Float64]) -> None:
-    """The line of a perfect generator, and limits as wide as what is known well needs: ±20 % to a factor of 3."""
+    """Draw the line at 1; set limits that show the well-known ratios: ±20 % to a factor of 3."""
     reach = 0.2
     for ratio_DX in ratios:
         value, low, high = band(ratio_DX)

@@ -1,4 +1,4 @@
-"""Energy and distance of muons together."""
+"""Joint distribution of muon energy and distance to the axis."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float
 
 _BINS = 40
 _DARKEST = 1e-3
-"""Density of the darkest colour, as a part of the largest."""
+"""Density of the darkest colour, as a fraction of the largest."""
 _FEW = 5.0
-"""Real muons in a cell below which its ratio is left out."""
+"""Fewest real muons in a cell for which its ratio is drawn."""
 
 
 def energy_and_radius(events: EventPairs) -> Figure:

@@ -1,4 +1,4 @@
-"""Distances to the shower axis, to each other, and how they go with energy."""
+"""Distances of muons to the shower axis and to each other, and their correlation with energy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workloads.muons.evaluation.plots.resample import bins_of
 from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 
 _MOST_SHOWN = 0.9995
-"""Part of the muons that a linear axis shows."""
+"""Fraction of the muons that a linear axis shows."""
 _MOST_PAIRS = 50
 _BINS = 40
 
 
 def radii(events: EventPairs) -> Figure:
-    """r, and the density of muons in the plane across the axis."""
+    """Distribution of r, and the density of muons in the plane perpendicular to the axis."""
     drawn, (linear, density) = figure(2, width=6.2)
     both = np.concatenate([side.radius_m_P for side in events.sides])
     edges = np.linspace(0.0, _far(both), _BINS + 1)
@@ -65,9 +65,9 @@ def decoherence(events: EventPairs) -> Figure:
 
 
 def _pair_distances(side: BundleArrays, seed: int) -> tuple[Float64, Int64, Float64]:
-    """Distance, event and weight of pairs of muons: all of an event with few, random ones of an event with many.
+    """Distance, event and weight of pairs of muons: all pairs of a small event, random ones of a large one.
 
-    The pairs of an event weigh 1 together: else the largest event would be all that is seen.
+    The weights of an event's pairs sum to 1: else the largest event would dominate.
     """
     counts_E = side.counts_E
     num_pairs_E = np.minimum(counts_E * (counts_E - 1) // 2, _MOST_PAIRS)
@@ -100,7 +100,7 @@ def _far(metres: Float64) -> float:
 
 
 def _inner(values: Float64, nothing: tuple[float, float]) -> tuple[float, float]:
-    """Range without the outermost thousandth on each side."""
+    """Range of the values without the outermost thousandth on each side."""
     if not len(values):
         return nothing
     low, high = np.quantile(values, [0.001, 0.999])

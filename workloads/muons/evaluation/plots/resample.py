@@ -1,8 +1,7 @@
-"""How far a histogram or a mean moves when showers are drawn anew. Pure.
+"""Bootstrap of histograms and means over showers. Pure.
 
-Showers are dealt to groups; sums over the groups are what is drawn anew (a bootstrap of groups), so that a picture of a
-million muons costs one pass over them. E events, G groups, B bootstraps, X bins. Row 0 of every ``(1 + B, X)`` array is
-the data itself.
+Showers are assigned to groups; the bootstrap draws sums over groups, so that a picture of a million muons takes one
+pass over them. E events, G groups, B bootstraps, X bins. Row 0 of every ``(1 + B, X)`` array is the data itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ BOOTSTRAPS = 200
 
 
 class Groups:
-    """Groups of whole showers, and how often each is drawn."""
+    """Groups of whole showers, and the number of times that each is drawn."""
 
     def __init__(self, shower_E: Int64, weight_E: Float64 | None, seed: int) -> None:
         random = np.random.default_rng([seed, 4])
@@ -31,7 +30,7 @@ class Groups:
         self._times_DG = np.concatenate([np.ones((1, self._num)), drawn])
 
     def sums(self, bins: Int64, num_bins: int, events: Int64, values: npt.ArrayLike = 1.0) -> Float64:
-        """Sum of weight × value in each bin, (1 + B, X). ``events``: whose each entry is. Bins below 0 are none."""
+        """Sum of weight × value in each bin, (1 + B, X). ``events``: event of each entry. Bins below 0: left out."""
         inside = (bins >= 0) & (bins < num_bins)
         events, bins = events[inside], bins[inside]
         weights = self._weight_E[events] * np.broadcast_to(values, inside.shape)[inside]
@@ -57,14 +56,14 @@ def bins_of(values: Float64, edges: Float64) -> Int64:
 
 
 def ratio(over_DX: Float64, under_DX: Float64) -> Float64:
-    """One over the other, NaN where there is nothing under it. Same showers in each row: what they share cancels."""
+    """Ratio, NaN where the denominator is 0. Each row has the same showers in both: common fluctuations cancel."""
     result = np.full(np.broadcast_shapes(over_DX.shape, under_DX.shape), np.nan)
     np.divide(over_DX, under_DX, out=result, where=np.broadcast_to(under_DX > 0, result.shape))
     return result
 
 
 def band(values_DX: Float64) -> tuple[Float64, Float64, Float64]:
-    """The data's own value, and one standard deviation of the bootstraps below and above it. (X,) each."""
+    """Value of the data, and one standard deviation of the bootstraps below and above it. (X,) each."""
     finite = np.where(np.isfinite(values_DX[1:]), values_DX[1:], np.nan)
     known = np.isfinite(finite).sum(0) > 1
     error = np.full(values_DX.shape[1], np.nan)

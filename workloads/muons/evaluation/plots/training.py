@@ -1,4 +1,4 @@
-"""The panel's distances over the training, from the run's TensorBoard files."""
+"""Distances of the panel during the training, from the run's TensorBoard files."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _NOT_DRAWN = ("_floor", "muons_not_finite")
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """One number over the steps of a training."""
+    """Values of one scalar over the steps of a training."""
 
     steps: Float64
     values: Float64
 
 
 def read_courses(run_dir: Path) -> dict[str, TrainingCurve]:
-    """The panel's scalars by tag, of all sessions; nothing if the run has none."""
+    """Scalars of the panel by tag, from all sessions; empty if the run has none."""
     folder = run_dir / TENSORBOARD_FOLDER
     if not folder.is_dir():
         return {}
-    # Slow to import, and not needed by an evaluation elsewhere.
+    # Slow to import, and needed only here.
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
@@ -50,7 +50,7 @@ def read_courses(run_dir: Path) -> dict[str, TrainingCurve]:
 
 
 def distances_by_step(courses: Mapping[str, TrainingCurve]) -> Figure:
-    """Each distance beside its floor."""
+    """Curves of each distance and its floor."""
     shown = sorted(tag for tag in courses if not tag.endswith(_NOT_DRAWN))
     rows = -(-len(shown) // _COLUMNS)
     drawn = Figure(figsize=(_WIDTH * _COLUMNS, _HEIGHT * rows), dpi=DPI)

@@ -8,7 +8,7 @@ from workloads.muons.metrics.bundles import Float64
 
 
 class Auc:
-    """P(score of b > score of a), ties counted half, for many sets of weights. 0.5: not told apart."""
+    """P(score of b > score of a), ties counted half, for many sets of weights. 0.5: indistinguishable samples."""
 
     def __init__(self, scores_a: Float64, scores_b: Float64) -> None:
         values, code = np.unique(np.concatenate([scores_a, scores_b]), return_inverse=True)
@@ -17,7 +17,7 @@ class Auc:
         self._known = bool(np.isfinite(values).all())
 
     def __call__(self, weights_a_B: Float64, weights_b_B: Float64) -> Float64:
-        """(B, scores of a), (B, scores of b) -> (B,). NaN if a score is not finite: it is above or below nothing."""
+        """AUCs, (B, scores of a), (B, scores of b) -> (B,). NaN if a score is not finite, as it has no rank."""
         if not self._known:
             return np.full(len(weights_a_B), np.nan)
         return np.array([self._one(a, b) for a, b in zip(weights_a_B, weights_b_B, strict=True)])

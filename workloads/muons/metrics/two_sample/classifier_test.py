@@ -1,4 +1,4 @@
-"""Classifier two-sample test: trained on half of the showers, it is asked about the other half (arXiv:1610.06545)."""
+"""Classifier two-sample test: trained on half of the showers, evaluated on the other half (arXiv:1610.06545)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _LEARNING_RATE = 3e-3
 
 @dataclass(frozen=True)
 class ClassifierTest:
-    """AUC of the events that were not trained on, for many sets of event weights."""
+    """AUC on the events of the test half, for many sets of event weights."""
 
     test_a_E: Bool
     test_b_E: Bool
     auc: Auc
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> Float64:
-        """One for each set of weights."""
+        """AUC for each set of weights."""
         return self.auc(weights_a_BE[:, self.test_a_E], weights_b_BE[:, self.test_b_E])
 
 
 def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
-    """DeepSets on raw sets. ``progress``: the part of the training that is done."""
+    """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
     inputs = SetInputs(a, b, settings.c2st_max_muons, stream(settings.seed, Purpose.SET_MUONS))
     return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, progress)
 
@@ -45,7 +45,7 @@ def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Calla
 def summary_test(
     a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]
 ) -> ClassifierTest:
-    """Dense layers on the nine features of an event."""
+    """Test with dense layers on the nine features of an event."""
     inputs = SummaryInputs(a, b)
     return _test(a, b, inputs, lambda: EventClassifier(inputs.width, settings.c2st_width), settings, progress)
 
@@ -61,7 +61,7 @@ def _test(
     test_a_E, test_b_E = _test_halves(a, b, settings.seed)
     test_E = np.concatenate([test_a_E, test_b_E])
     labels_E = torch.cat([torch.zeros(len(a)), torch.ones(len(b))])
-    # Each sample counts as much as the other in the training, however many events of it there are.
+    # Both samples have the same total weight in the training, whatever their numbers of events.
     weights_E = torch.from_numpy(
         np.concatenate([one.weights_E / one.weights_E[~test].mean() for one, test in ((a, test_a_E), (b, test_b_E))])
     ).float()
@@ -75,7 +75,7 @@ def _test(
 
 
 def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
-    """Half of the showers, each with all its events of both samples."""
+    """Masks of the test half: half of the showers, each with all its events of both samples."""
     names, index = np.unique(np.concatenate([a.shower_E, b.shower_E]), return_inverse=True)
     chosen = stream(seed, Purpose.TEST_HALVES).permutation(len(names)) < len(names) // 2
     test_a_E, test_b_E = np.split(chosen[index], [len(a)])

@@ -1,4 +1,4 @@
-"""Events of two samples as classifiers see them. Numpy in, torch out.
+"""Inputs of the classifiers from events of two samples. Numpy in, torch out.
 
 E events of both samples, real ones first; P their muons; C conditions.
 """
@@ -23,7 +23,7 @@ class SetInputs:
     """Raw sets: every muon with energy, radius and direction from the axis, the conditions and the count."""
 
     def __init__(self, a: Sample, b: Sample, max_muons: int, rng: np.random.Generator) -> None:
-        """At most ``max_muons`` of an event are seen, a random choice; its count is the true one."""
+        """``max_muons``: most muons of an event in the input, chosen at random; its count is the true one."""
         self._conditions_EC = torch.from_numpy(_conditions(a, b))
         counts_E = np.concatenate([a.bundles.counts_E, b.bundles.counts_E])
         self._log_counts_E1 = torch.from_numpy(np.log1p(counts_E).astype(np.float32) / 2).unsqueeze(1)
@@ -35,7 +35,7 @@ class SetInputs:
         self._first_E = np.cumsum(self._counts_E) - self._counts_E
 
     def __call__(self, events: npt.NDArray[np.int64]) -> tuple[Tensor, ...]:
-        """Muons of these events, how many each has, conditions, log(1 + N) / 2."""
+        """Muons of these events, their number in each, conditions, log(1 + N) / 2."""
         counts = self._counts_E[events]
         begin = np.cumsum(counts) - counts
         index = np.repeat(self._first_E[events] - begin, counts) + np.arange(counts.sum())
@@ -49,7 +49,7 @@ class SetInputs:
 
 
 class SummaryInputs:
-    """The nine features of an event and its conditions; features are 0 where there is no muon."""
+    """The nine features of an event and its conditions; features are 0 for an event without muons."""
 
     def __init__(self, a: Sample, b: Sample) -> None:
         both = [event_summary(one.bundles) for one in (a, b)]

@@ -1,4 +1,4 @@
-"""The two classifiers. Small: what they see must not depend on luck.
+"""Networks of the two classifiers, small enough that their result depends little on the random start.
 
 E events, P muons, C conditions, W width.
 """
@@ -12,7 +12,7 @@ from workloads.muons.metrics.two_sample.inputs import NUM_CONDITIONS, NUM_MUON_F
 
 
 class DeepSets(nn.Module):
-    """A network a muon, mean and maximum over the event's muons, a network an event (arXiv:1703.06114)."""
+    """Network on muons, mean and maximum over the event's muons, network on events (arXiv:1703.06114)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class DeepSets(nn.Module):
 
 
 class EventClassifier(nn.Module):
-    """A network on numbers of an event."""
+    """Network on features of an event."""
 
     def __init__(self, num_inputs: int, width: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class EventClassifier(nn.Module):
 
 
 def dense(num_inputs: int, width: int) -> nn.Sequential:
-    """Two hidden layers, one number."""
+    """Network of two hidden layers with one output."""
     return nn.Sequential(
         nn.Linear(num_inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1)
     )

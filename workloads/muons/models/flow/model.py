@@ -1,7 +1,7 @@
-"""The velocity field: where each muon of a half-noisy event moves next.
+"""Velocity field of the flow, for each muon of a partly noisy event.
 
-Muons see each other through their event's context alone, as in EPiC networks (arXiv:2301.08128, arXiv:2310.00049): it
-costs as much as muons are many, and a permutation of an event's muons permutes their velocities.
+Muons interact only through their event's context, as in EPiC networks (arXiv:2301.08128, arXiv:2310.00049): the cost is
+linear in the number of muons, and a permutation of an event's muons permutes their velocities.
 
 Shape suffixes: E events, P particles, F features, C conditions, D width, G width of the context.
 """
@@ -20,7 +20,7 @@ from workloads.muons.models.standardise import NUM_CONDITIONS
 
 
 class VelocityField(nn.Module):
-    """v(x, t, c, N) for each muon, in standardised features per unit of time."""
+    """Velocity v(x, t, c, N) of each muon, in standardised features per unit of time."""
 
     wave_numbers: Tensor
 
@@ -40,7 +40,7 @@ class VelocityField(nn.Module):
         nn.init.zeros_(self.output.weight)
 
     def forward(self, features_PF: Tensor, time_E: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
-        """(P, F), (E,) in [0, 1], (E, C) -> (P, F)."""
+        """Velocities. (P, F), (E,) in [0, 1], (E, C) -> (P, F)."""
         size_E1 = segments.sizes_E.to(features_PF.dtype).log1p().unsqueeze(1) / 2
         waves_EK = torch.cos(time_E.unsqueeze(1) * self.wave_numbers)
         known_EK = torch.cat([conditions_EC, size_E1, waves_EK], 1)
@@ -54,7 +54,7 @@ class VelocityField(nn.Module):
 
 
 class _Exchange(nn.Module):
-    """The muons of an event make its context, and the context changes them."""
+    """Exchange layer: the muons of an event update its context, and the context updates the muons."""
 
     def __init__(self, width: int, context: int, num_known: int, num_pools: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Exchange(nn.Module):
     def forward(
         self, muons_PD: Tensor, known_EK: Tensor, segments: Segments, pools: tuple[str, ...]
     ) -> tuple[Tensor, Tensor]:
-        """Muons and context."""
+        """Updated muons and context."""
         argmax_ED = segment_argmax(muons_PD, segments) if "max" in pools else None
         pooled_ED = pool(muons_PD, segments, pools, argmax_ED)
         context_EG = F.silu(self.event_input(torch.cat([pooled_ED, known_EK], 1)))

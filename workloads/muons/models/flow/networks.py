@@ -1,4 +1,4 @@
-"""The flow's networks and losses, for a part of a microbatch, and the way from noise to muons.
+"""Networks and losses of the flow, for a part of a microbatch, and the integration from noise to muons.
 
 The flow is trained by conditional flow matching on straight lines (arXiv:2210.02747): between noise x0 at t = 0 and
 the muons x1 of a real event at t = 1, the velocity is x1 - x0.
@@ -29,8 +29,8 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
-class Events:
-    """A part of a microbatch as the networks see it."""
+class FlowEvents:
+    """Input of the networks from a part of a microbatch."""
 
     conditions_EC: Tensor
     segments: Segments
@@ -40,8 +40,8 @@ class Events:
     time_E: Tensor
 
 
-class Networks:
-    """Standardisation, count head, velocity field with its running mean."""
+class FlowNetworks:
+    """Standardisation, count head, velocity field and its running mean."""
 
     def __init__(self, config: FlowConfig, context: StepContext) -> None:
         self.config = config
@@ -54,7 +54,7 @@ class Networks:
         self.averaged = AveragedWeights(self.velocity, config.average_decay)
 
     def modules(self) -> dict[str, nn.Module]:
-        """By their name in a checkpoint."""
+        """Modules by their name in a checkpoint."""
         return {
             "standardise": self.standardise,
             "count_head": self.count_head,
@@ -63,9 +63,9 @@ class Networks:
         }
 
     def with_noise(self, source: Microbatch, random: torch.Generator) -> Microbatch:
-        """The microbatch with its noise as further columns, so that its parts have theirs, however it is cut.
+        """Microbatch with its noise in additional columns: each part has its own, wherever the microbatch is cut.
 
-        Times of neighbours differ by the golden ratio: any run of events has them evenly spread over [0, 1].
+        Times of consecutive events differ by the golden ratio: any sequence of events covers [0, 1] evenly.
         """
         start = torch.rand((), device=self.device, generator=random, dtype=torch.float64)
         number_E = torch.arange(source.num_events, device=self.device, dtype=torch.float64)
@@ -77,15 +77,15 @@ class Networks:
             particle_columns=source.particle_columns | {_NOISE: noise_PF},
         )
 
-    def events(self, source: Microbatch) -> Events:
-        """What the networks see of ``source``, which has its noise."""
+    def events(self, source: Microbatch) -> FlowEvents:
+        """Input of the networks from ``source``, which has its noise."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons_P3, noise_PF = source.particle_columns["muons"], source.particle_columns[_NOISE]
         real_PF = self.standardise.features(muons_P3)
         if self.config.pair_by_energy:
             real_PF = real_PF[sort_within_events(real_PF[:, 0], segments)]
             noise_PF = noise_PF[sort_within_events(noise_PF[:, 0], segments)]
-        return Events(
+        return FlowEvents(
             conditions_EC=self.standardise.conditions(source.event_columns["primary"]),
             segments=segments,
             real_PF=real_PF,
@@ -94,9 +94,9 @@ class Networks:
         )
 
     def flow_loss(self, source: Microbatch, velocity: VelocityField | None = None) -> Tensor:
-        """Σ over events of N ** muon_weight × the squared error of a velocity, mean over features and muons. -> ().
+        """Sum over events of N ** muon_weight × squared error of the velocity, mean over features and muons. -> ().
 
-        ``velocity``: the weights that are trained, if no others are given.
+        ``velocity``: by default the trained weights.
         """
         part = self.events(source)
         weight_E = part.segments.sizes_E**self.config.muon_weight / part.segments.counts_E.clamp_min(1)
@@ -110,19 +110,19 @@ class Networks:
         return loss
 
     def total_weight(self, source: Microbatch) -> float:
-        """Σ N ** muon_weight over the events with muons."""
+        """Sum of N ** muon_weight over the events with muons."""
         counts_E = np.diff(source.host_offsets_E1)
         return float((counts_E[counts_E > 0].astype(np.float64) ** self.config.muon_weight).sum())
 
     def count_loss(self, source: Microbatch) -> Tensor:
-        """Of the count head, a sum over events."""
+        """Loss of the count head, summed over events."""
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
         loss: Tensor = self.count_head.loss(conditions_EC, counts_of(source))
         return loss
 
 
 def draw_noise(segments: Segments, num_features: int, shared: float, random: torch.Generator) -> Tensor:
-    """Normal numbers of spread 1, of which an event's muons share the part ``shared`` of their variance. -> (P, F)."""
+    """Normal numbers of variance 1; the fraction ``shared`` of it is common to an event's muons. -> (P, F)."""
     device = segments.event_P.device
     of_event_EF = torch.randn(segments.num_events, num_features, device=device, generator=random)
     of_muon_PF = torch.randn(segments.num_particles, num_features, device=device, generator=random)
@@ -133,7 +133,7 @@ def draw_noise(segments: Segments, num_features: int, shared: float, random: tor
 def integrate(
     velocity: VelocityField, noise_PF: Tensor, conditions_EC: Tensor, segments: Segments, steps: int
 ) -> Tensor:
-    """Features at t = 1 of what was noise at t = 0, by the midpoint rule. (P, F), (E, C) -> (P, F)."""
+    """Features at t = 1 from noise at t = 0, by the midpoint rule. (P, F), (E, C) -> (P, F)."""
     features_PF = noise_PF
     step = 1 / steps
     time_E = conditions_EC.new_empty(segments.num_events)

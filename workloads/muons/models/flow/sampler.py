@@ -1,4 +1,4 @@
-"""A trained flow as what it is for: counts and muons of given primaries. See workloads.muons.generation.generator.
+"""Sampler of a trained flow: counts and muons of given primaries. See workloads.muons.generation.generator.
 
 E events, P particles.
 """
@@ -19,12 +19,12 @@ from workloads.muons.models.standardise import Standardise
 
 
 class FlowSampler:
-    """Standardisation, count head and the velocity field whose weights are meant to be used."""
+    """Standardisation, count head and the velocity field with the weights for generation."""
 
     def __init__(
         self, config: FlowConfig, standardise: Standardise, count_head: MixtureCountHead, velocity: VelocityField
     ) -> None:
-        """RuntimeError if nothing was trained on yet."""
+        """Raises RuntimeError before the first training batch."""
         standardise.require_fit()
         self.config = config
         self.standardise = standardise
@@ -33,9 +33,9 @@ class FlowSampler:
 
     @classmethod
     def from_state(cls, config: FlowConfig, task_state: dict[str, Any], device: torch.device) -> FlowSampler:
-        """From what FlowTask.state_dict() gave.
+        """Sampler from the result of FlowTask.state_dict().
 
-        KeyError or RuntimeError if the networks differ, or nothing was trained on yet.
+        Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
         """
         standardise = Standardise(config.network).to(device)
         count_head = MixtureCountHead(config.network).to(device)
@@ -59,8 +59,8 @@ class FlowSampler:
 
     @torch.no_grad()
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device, to learn which events have muons, and how many there are."""
-        present_E = counts_E > 0  # the others would cost as much as their context
+        """See MuonGenerator. Waits for the device, for the number of muons and the events that have any."""
+        present_E = counts_E > 0  # for the others even the context would be wasted
         primary_E4, counts_E = primary_E4[present_E], counts_E[present_E]
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
         noise_PF = draw_noise(segments, self.standardise.num_features, self.config.network.shared_noise, random)

@@ -1,4 +1,4 @@
-"""The training step of the muon flow: one update of the velocity field, one of the count head."""
+"""Training step of the muon flow: one update of the velocity field, one of the count head."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.flow.config import FlowConfig
-from workloads.muons.models.flow.networks import Networks
+from workloads.muons.models.flow.networks import FlowNetworks
 from workloads.muons.models.flow.sampler import FlowSampler
 
 
 class FlowTask(BaseTask[FlowConfig, Microbatch]):
-    """Count head and velocity field.
+    """Task of count head and velocity field.
 
-    Metrics of a step: flow_loss is the squared error of the velocity field (1 is about what it begins with, and an
-    error of 0 can't be reached: docs/flow.md), m_loss the count head's loss per event, skipped_updates the number of
-    updates that were left out: a loss or gradient was not finite, or beyond the limits.
+    Metrics of a step: flow_loss is the squared error of the velocity field (about 1 at the start; 0 can't be reached:
+    docs/flow.md), m_loss the count head's loss per event, skipped_updates the number of updates that were skipped
+    because a loss or gradient was not finite, or beyond the limits.
 
-    A batch without muons trains the count head alone, one without events nothing.
+    A batch without muons trains only the count head, one without events nothing.
     """
 
     SECTION = "trainer.flow"
@@ -34,7 +34,7 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
     RECIPE = ("schedule", "schedule_steps", "warmup_steps", "flow_lr", "count_lr", "muon_weight", "pair_by_energy")
 
     def __init__(self, config: FlowConfig, context: StepContext) -> None:
-        self.networks = networks = Networks(config, context)
+        self.networks = networks = FlowNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
         flow_adam = uncompiled(Adam)(networks.velocity.parameters(), config.flow_lr, betas=config.betas, fused=True)
         optimisers = {"count": (networks.count_head, count_adam), "flow": (networks.velocity, flow_adam)}
@@ -42,7 +42,7 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
 
     @property
     def is_fitted(self) -> bool:
-        """True once events can be generated: a batch with two muons was trained on."""
+        """True once events can be generated: after a training batch with two muons."""
         return self.networks.standardise.is_fitted
 
     # ---- The step.
@@ -52,15 +52,15 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
         return fit_standardise(self.networks.standardise, batch, self.context)
 
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """Thinned, and with its noise."""
+        """Thinned microbatch with its noise."""
         return self.networks.with_noise(thinned(microbatch, self.config.max_muons, random), random)
 
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Microbatch:
-        """The chunk itself, which has its noise."""
+        """Chunk itself, which has its noise."""
         return chunk
 
     def train(self, batch: Batch, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
-        """Updates of velocity field and count head, in this order."""
+        """Update velocity field and count head, in this order."""
         networks = self.networks
         if batch.total_particles > 0 and networks.standardise.has_features:
             with_muons = [part for part in parts if part.num_particles > 0]
@@ -74,8 +74,8 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
-        """m_loss and flow_loss, as in ``step``, of events that are not trained on; the flow's by the weights that are
-        meant to be used. The same noise at each call. RuntimeError before the first batch with muons.
+        """Metrics m_loss and flow_loss, as in ``step``, on events outside the training; flow_loss of the weights for
+        generation. The same noise at each call. Raises RuntimeError before the first batch with muons.
         """
         networks = self.networks
         networks.standardise.require_fit()
@@ -89,10 +89,10 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
+        """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
 
-        Waits for the device, and holds all events at once: split long lists. Its seed is drawn from torch's global
-        generator. RuntimeError before the first batch with muons.
+        Waits for the device, and holds all events in memory: split long lists. Its seed is drawn from torch's global
+        generator. Raises RuntimeError before the first batch with muons.
         """
         sampler = self.sampler()
         random = torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
@@ -103,6 +103,6 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
         return Bundles(counts_E, muons_P3, int((drawn_E > self.config.max_count).sum()))
 
     def sampler(self) -> FlowSampler:
-        """Of the weights as they are now. RuntimeError before the first batch with muons."""
+        """Sampler with the present weights. Raises RuntimeError before the first batch with muons."""
         networks = self.networks
         return FlowSampler(self.config, networks.standardise, networks.count_head, networks.averaged.used)

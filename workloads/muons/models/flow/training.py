@@ -19,7 +19,7 @@ class FlowTraining:
     meaning_of_weights = ("network.radius_offset_m", "network.pooling")
 
     def task(self, config: FlowConfig, context: StepContext) -> FlowTask:
-        """Networks, optimisers and their step."""
+        """Task with networks, optimisers and training step."""
         return FlowTask(config, context)
 
     def evaluator(self, task: FlowTask, seed: int) -> MuonPanel:
@@ -27,7 +27,7 @@ class FlowTraining:
         return MuonPanel(task, seed)
 
     def warnings(self, config: FlowConfig) -> Sequence[str]:
-        """No setting is known to train badly."""
+        """Empty: no setting is known to train badly."""
         return ()
 
 

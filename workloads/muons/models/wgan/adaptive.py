@@ -1,8 +1,8 @@
-"""The adaptive critic: a pure controller of critic steps and penalty weight.
+"""Adaptive critic: a pure controller of critic steps and penalty weight.
 
-It looks at the gap D(real) - D(fake) on a batch that has not been trained on, and at the gradient norm of the penalty.
-A gap far below its running median says that the critic has lost its lead: it gets a step more. A gap that rises check
-after check while the gradient norm is large says that the critic runs away: the penalty grows. Quiet checks take
+Inputs are the gap D(real) - D(fake) on a batch before training on it, and the gradient norm of the penalty.
+A gap far below its running median means that the critic is too weak: it gets one more step. A gap that rises check
+after check with a large gradient norm means that the critic diverges: the penalty grows. Quiet checks take
 both back, one step at a time.
 """
 
@@ -15,25 +15,25 @@ from workloads.muons.models.wgan.config import AdaptiveConfig
 
 _GAPS_KEPT = 50
 _GAPS_NEEDED = 5
-"""Gaps before the median says anything."""
+"""Gaps before the median is used."""
 
 
 @dataclass(frozen=True)
 class AdaptiveState:
-    """What the controller remembers; part of a checkpoint."""
+    """State of the controller; part of a checkpoint."""
 
     critic_steps: int
     penalty_weight: float
     gaps: tuple[float, ...] = ()
     rises: int = 0
-    """Checks in a row at which the gap rose."""
+    """Consecutive checks with a rising gap."""
     quiet: int = 0
-    """Checks in a row that asked for nothing."""
+    """Consecutive checks without a change."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The controller's state after a check, and what it changed (empty: nothing)."""
+    """State of the controller after a check, and the reason for a change (empty: no change)."""
 
     state: AdaptiveState
     reason: str = ""
@@ -48,7 +48,7 @@ def check(
     critic_steps: int,
     penalty_weight: float,
 ) -> Decision:
-    """One check. ``critic_steps`` and ``penalty_weight`` are the configured ones, to which quiet checks go back."""
+    """Decision of one check. Quiet checks return to the configured ``critic_steps`` and ``penalty_weight``."""
     typical = median(state.gaps) if len(state.gaps) >= _GAPS_NEEDED else None
     rises = state.rises + 1 if state.gaps and gap > state.gaps[-1] else 0
     seen = replace(state, gaps=(*state.gaps, gap)[-_GAPS_KEPT:], rises=rises)

@@ -17,20 +17,20 @@ class NetworkConfig(MuonNetworkConfig):
     """Sizes and shapes of the three networks: a checkpoint fits only the network it was written with."""
 
     z_global: int = Field(default=16, ge=1)
-    """Random numbers that all muons of an event share: how events of one primary differ."""
+    """Number of random inputs common to all muons of an event: the difference between events of one primary."""
 
     z_local: int = Field(default=8, ge=1)
-    """Random numbers of each muon's own: how muons of one event differ."""
+    """Number of random inputs of each muon: the difference between muons of one event."""
 
     hidden: int = Field(default=128, ge=1)
     """Width of every hidden layer of generator and critic."""
 
     count_head: Literal["nb_mixture", "mse"] = "nb_mixture"
-    """How the number of muons is learned: ``nb_mixture`` is a distribution, learned by its likelihood; ``mse`` is one
+    """Model of the number of muons: ``nb_mixture`` is a distribution, trained by its likelihood; ``mse`` is one
     number for each primary, the mean of ln(1 + N), for comparison with older models, without ``count_components``."""
 
     pooling: Literal["mean+max", "max", "mean", "sum"] = "mean+max"
-    """How the critic makes one row of an event's muons."""
+    """Pooling of an event's muons in the critic."""
 
     layer_norm: bool = True
     """Layer normalisation in the critic. (The generator's event network always has it.)"""
@@ -40,14 +40,14 @@ class NetworkConfig(MuonNetworkConfig):
     gradient penalty. Needs ``layer_norm = false``, which would undo it."""
 
     xavier_gain: float = Field(default=0.5, ge=0)
-    """Gain of the Xavier-uniform start of generator and critic, biases 0. 0: torch's own start."""
+    """Gain of the Xavier-uniform initial weights of generator and critic, biases 0. 0: torch's own initialisation."""
 
     score_limit: float = Field(default=100.0, ge=0)
     """L in L·tanh(score / L), which bounds the critic's score smoothly. 0: unbounded."""
 
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> NetworkConfig:
-        """ValueError for a setting that another one cancels."""
+        """Raise ValueError for a setting that another one cancels."""
         if self.spectral_norm and self.layer_norm:
             raise ValueError(
                 "spectral_norm = true has no effect with layer_norm = true: set layer_norm = false"
@@ -62,42 +62,42 @@ class NetworkConfig(MuonNetworkConfig):
 
 
 class AdaptiveConfig(ConfigBranch):
-    """The adaptive critic: strengthens critic or penalty by what it sees on a batch before it is trained on."""
+    """Adaptive critic: strengthens critic or penalty according to a batch before training on it."""
 
     enabled: bool = False
-    """Let `critic_steps` and `penalty_weight` move. Off: they stay as configured."""
+    """Adapt `critic_steps` and `penalty_weight`. Off: they stay as configured."""
 
     every: int = Field(default=200, ge=1)
-    """Steps between checks. What is found is acted on at the next log step: not less than `trainer.log_every`."""
+    """Steps between checks. A check takes effect at the next log step: use at least `trainer.log_every`."""
 
     weak_gap: float = Field(default=0.25, gt=0, lt=1)
-    """A gap below this part of the running median of the gaps says that the critic is too weak: one step more."""
+    """Fraction of the running median of the gaps below which the critic is too weak and gets one more step."""
 
     max_critic_steps: int = Field(default=10, ge=1)
     """Most critic steps."""
 
     rising_checks: int = Field(default=3, ge=2)
-    """A gap that rose at so many checks in a row, with a gradient norm above `max_gp_norm`, says that the critic runs
-    away: a stronger penalty."""
+    """Consecutive checks with a rising gap and a gradient norm above `max_gp_norm` after which the critic is taken as
+    diverging: a stronger penalty."""
 
     max_gp_norm: float = Field(default=1.5, gt=0)
-    """Gradient norm above which the critic runs away."""
+    """Gradient norm above which the critic is taken as diverging."""
 
     penalty_factor: float = Field(default=1.5, gt=1)
-    """What the penalty is multiplied by then."""
+    """Factor on the penalty weight for a diverging critic."""
 
     max_penalty_weight: float = Field(default=20.0, gt=0)
     """Largest penalty weight."""
 
     quiet_checks: int = Field(default=5, ge=1)
-    """After so many checks in a row without either, both go back by one step towards their configured values."""
+    """Consecutive checks without either after which both return by one step towards their configured values."""
 
 
 class SamplingConfig(ConfigBranch):
-    """Bounds on what is generated, so that a rare extreme costs one wrong event and not the memory."""
+    """Bounds on generated events, so that a rare extreme costs one wrong event and not the memory."""
 
     max_count: int = Field(default=100_000, ge=1)
-    """Most muons in a generated event. Events are cut down to it."""
+    """Most muons in a generated event; larger events are truncated."""
 
     max_deviation: float = Field(default=10.0, gt=0)
     """Bound on a generated feature, in standard deviations of the training data from their mean."""
@@ -110,10 +110,10 @@ class WganConfig(ConfigBranch):
     """Sizes and shapes."""
 
     sampling: SamplingConfig = SamplingConfig()
-    """Bounds on what is generated."""
+    """Bounds on generated events."""
 
     optimiser: Literal["adam", "sgd"] = "adam"
-    """Of generator and critic. The count head always has Adam."""
+    """Optimiser of generator and critic. The count head always has Adam."""
 
     generator_lr: float = Field(default=5e-4, gt=0)
     """Learning rate of the generator at the start of the schedule."""
@@ -125,13 +125,13 @@ class WganConfig(ConfigBranch):
     """Learning rate of the count head at the start of the schedule."""
 
     betas: tuple[float, float] = (0.0, 0.9)
-    """Adam's decay of the mean and of the mean square of the gradient, for generator and critic."""
+    """Decay of Adam's means of the gradient and of its square, for generator and critic."""
 
     momentum: float = Field(default=0.5, ge=0, lt=1)
-    """SGD's momentum. Adam does not read it."""
+    """Momentum of SGD; no effect with Adam."""
 
     schedule: Literal["constant", "cosine"] = "cosine"
-    """Course of the three learning rates after the warm-up: ``cosine`` falls to 5 % over ``schedule_steps``."""
+    """Schedule of the three learning rates after the warm-up: ``cosine`` falls to 5 % over ``schedule_steps``."""
 
     schedule_steps: int = Field(default=0, ge=0)
     """Optimiser steps of the cosine, usually those of the run. 0: the learning rates stay constant."""
@@ -143,29 +143,29 @@ class WganConfig(ConfigBranch):
     """Critic updates per step, all on the same real batch with fresh noise each."""
 
     critic_max_muons: int = Field(default=0, ge=0)
-    """Most muons of an event that generator and critic are trained on: of larger events a random subset each step. The
-    count head, and what the others are told of N, keep the whole number. 0: all."""
+    """Most muons of an event in the training of generator and critic: a random subset of larger events in each step.
+    The count head, and the others' input N, keep the whole number. 0: all."""
 
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
 
     energy_score_weight: float = Field(default=5.0, ge=0)
-    """Weight of the energy score in the generator's loss, beside the critic's judgement: it compares single muons and a
-    few numbers of an event directly, and keeps their distributions in place (docs/model.md). 0: the critic alone."""
+    """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
+    few features of an event directly, and stabilises their distributions (docs/model.md). 0: the critic alone."""
 
     gp_every: int = Field(default=1, ge=1)
-    """The gradient penalty is computed in every so many critic updates, and multiplied by that number."""
+    """Critic updates for each gradient penalty, which is multiplied by this number."""
 
     gp_max_muons: int = Field(default=0, ge=0)
-    """Most muons of a microbatch that the gradient penalty sees: whole consecutive events from a random one on, as
-    many as fit. An event with more muons alone is never penalised. 0: all."""
+    """Most muons of a microbatch in the gradient penalty: as many whole consecutive events, from a random one on, as
+    fit. A single event with more muons is never penalised. 0: all."""
 
     gp_sample_fraction: float = Field(default=1.0, gt=0, le=1)
-    """Part of the events of a microbatch that the gradient penalty sees: consecutive ones from a random one on. Their
-    mean stands for that of all."""
+    """Fraction of the events of a microbatch in the gradient penalty: consecutive ones, from a random one on. Their
+    mean estimates that of all."""
 
     one_sided: bool = False
-    """Punish only gradient norms above 1."""
+    """Penalise only gradient norms above 1."""
 
     gradient_clip: float = Field(default=0.0, ge=0)
     """Largest gradient norm of an update, per network. 0: no clipping."""
@@ -178,16 +178,16 @@ class WganConfig(ConfigBranch):
     """Adaptive critic."""
 
     compile: bool = False
-    """Compile generator and critic with `torch.compile`: a minute or more at the start (a C++ compiler is needed on
-    the CPU). On the CPU steps were not faster; on a GPU nothing was measured yet."""
+    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and on the CPU needs a
+    C++ compiler. On the CPU steps were not faster; not yet measured on a GPU."""
 
     chunk_particles: int = Field(default=0, ge=0)
-    """Particles that go through the networks at once: a microbatch is worked off in chunks of whole events, which gives
-    the same gradients and fewer bytes out of the cache. 0: 2,048 on a CPU, the whole microbatch on a GPU."""
+    """Particles in one pass through the networks: a microbatch is processed in chunks of whole events, which gives the
+    same gradients with better use of the cache. 0: 2,048 on a CPU, the whole microbatch on a GPU."""
 
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> WganConfig:
-        """ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
+        """Raise ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
         if self.schedule == "constant" and self.schedule_steps > 0:
@@ -213,7 +213,7 @@ class WganConfig(ConfigBranch):
         return self
 
     def warnings(self) -> list[str]:
-        """One line for each setting that is allowed but was measured, or is known, to train badly."""
+        """Warnings, one line for each setting that is allowed but was measured, or is known, to train badly."""
         found = []
         if self.optimiser == "sgd":
             for name, rate in (("generator_lr", self.generator_lr), ("critic_lr", self.critic_lr)):

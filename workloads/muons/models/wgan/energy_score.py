@@ -1,13 +1,13 @@
-"""The energy score: how far generated bundles are from real ones, without a critic.
+"""Energy score: a distance of generated bundles from real ones, without a critic.
 
 For a real value y and two independent generated ones x, x' of the same primary and count,
 
     ½ |x - y| + ½ |x' - y| - ½ |x - x'|
 
-is, in the mean, smallest if and only if x has the distribution of y (a strictly proper score: Gneiting & Raftery, JASA
-102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch, so it
-pulls generated bundles to the right place from the first step on, and at that place it pulls no more. It is taken
-of single muons, each counting the same, and of a few numbers of an event that feel how its muons hang together.
+has its smallest mean if and only if x has the distribution of y (a strictly proper score: Gneiting & Raftery, JASA
+102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch: its
+gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is computed
+for single muons, all with the same weight, and for a few features of an event that depend on its muons' correlations.
 
 Shape suffixes: E events, P particles, F features, S summary numbers of an event.
 """
@@ -21,27 +21,27 @@ from torch import Tensor
 
 from workloads.base.segments import Segments, pool, segment_argmax, segment_sum, spread
 
-# Keeps the slope of a distance finite at 0; features are standardised, so it is far below any that matters.
+# Keeps the slope of a distance finite at 0; features are standardised, so it is far below any relevant distance.
 _DISTANCE_FLOOR = 1e-12
 
 
 class EnergyScore(NamedTuple):
-    """Sums, ()."""
+    """Sums of the energy score, ()."""
 
     of_muons: Tensor
-    """Over all muons."""
+    """Sum over all muons."""
     of_events: Tensor
-    """Over events with muons, of their summaries."""
+    """Sum over events with muons, of their summaries."""
 
 
 def energy_score(
     one_PF: Tensor, other_PF: Tensor, real_PF: Tensor, segments: Segments, lg_energy_spread: Tensor
 ) -> EnergyScore:
-    """Of events that were generated twice. 3 times (P, F).
+    """Energy score of events that were generated twice. 3 times (P, F).
 
     ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
 
-    Muons are paired as they come: the generated ones of an event are in no order, so any pairing is independent of
+    Muons are paired by position: the generated ones of an event are in no order, so any pairing is independent of
     their values.
     """
     one_ES, other_ES, real_ES = (
@@ -54,7 +54,7 @@ def energy_score(
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
     """Mean of each feature, largest lg E, lg of the summed energy, mean of (lg E) x feature. (P, F) -> (E, S).
 
-    All in units of the standardised features; 0 for an empty event.
+    Units are those of the standardised features; 0 for an empty event.
     """
     ln_energy_P1 = features_PF[:, :1] * (lg_energy_spread * _LN10)
     argmax_E1 = segment_argmax(ln_energy_P1, segments)

@@ -1,8 +1,8 @@
-"""The generator's forward pass as it is used a million times: no autograd, no temporary, rows that stay in the cache.
+"""Fast forward pass of the generator: no autograd, no temporaries, rows that stay in the cache.
 
-The same numbers as `Generator` and `Standardise.muons` to rounding: ``test_wgan_inference.py``. Random numbers are
-drawn piece by piece, each event's when it is its turn: which ones an event gets depends on the events before it, on the
-sizes of a piece, and on nothing else.
+The results equal those of `Generator` and `Standardise.muons` to rounding: ``test_wgan_inference.py``. Random numbers
+are drawn piece by piece, in the order of events: those of an event depend on the events before it and on the sizes of
+a piece only.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from workloads.muons.models.wgan.model import Generator, size_E1
 
 @dataclass(frozen=True)
 class PieceSizes:
-    """What goes through the networks at once."""
+    """Sizes of the pieces in one pass through the networks."""
 
     events: int
     particles: int
     counts: int
-    """Events whose numbers of muons are drawn."""
+    """Events in one draw of numbers of muons."""
 
 
 CPU_PIECES = PieceSizes(events=1024, particles=1024, counts=2048)
-"""1,024 particles 128 wide take half a MiB a layer: all layers stay in a core's second cache, also of a shared one."""
+"""Sizes on a CPU: 1,024 particles 128 wide take half a MiB a layer, so that all layers fit a core's L2 cache."""
 GPU_PIECES = PieceSizes(events=65_536, particles=262_144, counts=262_144)
-"""A GPU waits for launches, not for its caches."""
+"""Sizes on a GPU, which is limited by launches, not by caches."""
 
 _LN_10 = math.log(10.0)
 
 
 class Inference:
-    """Muons of events whose numbers are given, in memory that depends on the piece, the result aside.
+    """Muons of events with given counts, in memory that depends on the size of a piece, apart from the result.
 
     ``max_deviation``: see SamplingConfig.
     """
@@ -51,15 +51,15 @@ class Inference:
         self._buffers: dict[str, Tensor] = {}
 
     def draw(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """(E, 4), (E,) of any length -> (P, 3) = [energy_gev, x_m, y_m]."""
+        """Muons. (E, 4), (E,) of any length -> (P, 3) = [energy_gev, x_m, y_m]."""
         pieces = GPU_PIECES if counts_E.is_cuda else CPU_PIECES
         counts = counts_E.cpu().numpy()
-        present = np.flatnonzero(counts)  # an empty event costs nothing
+        present = np.flatnonzero(counts)  # empty events are skipped
         if len(present) < len(counts):
             rows = torch.from_numpy(present).to(counts_E.device)
             primary_E4, counts_E, counts = primary_E4[rows], counts_E[rows], counts[present]
         ends = np.concatenate([[0], np.cumsum(counts)])
-        muons_P3 = torch.empty((int(ends[-1]), 3), device=counts_E.device)  # outside: others may write into it
+        muons_P3 = torch.empty((int(ends[-1]), 3), device=counts_E.device)  # no reused buffer: the caller may change it
         with torch.inference_mode():
             layers = _Layers.of(self._generator, self._standardise)
             known_EC = torch.cat([self._standardise.conditions(primary_E4), size_E1(counts_E, primary_E4.dtype)], 1)
@@ -79,7 +79,7 @@ class Inference:
         return muons_P3
 
     def _events(self, layers: _Layers, known_EC: Tensor, random: torch.Generator) -> Tensor:
-        """What each event adds to the first layer of its muons, the bias with it. (E, C) with the size -> (E, D)."""
+        """Contribution of each event to the first layer of its muons, with the bias. (E, C) with the size -> (E, D)."""
         num = len(known_EC)
         z_EZ = self._buffer("noise", (num, self._generator.z_global), known_EC).normal_(generator=random)
         row_ED = torch.cat([z_EZ, known_EC], 1)
@@ -94,7 +94,7 @@ class Inference:
     def _particles(
         self, layers: _Layers, of_event_ED: Tensor, event_P: Tensor, into_FP: Tensor, random: torch.Generator
     ) -> None:
-        """One piece. Each layer is computed in place, or into the buffer that the next but one will be."""
+        """Compute one piece. Each layer is computed in place, or into one of two alternating buffers."""
         num, width = len(event_P), of_event_ED.shape[1]
         z_PZ = self._buffer("noise", (num, self._generator.z_local), into_FP).normal_(generator=random)
         first_PD = self._buffer("first", (num, width), into_FP)
@@ -103,11 +103,11 @@ class Inference:
         second_PD = self._buffer("second", (num, width), into_FP)
         torch.addmm(layers.hidden_bias_D, first_PD, layers.hidden_DD, out=second_PD)
         F.leaky_relu_(second_PD, LEAK)
-        # (F, P) in place of (P, F): four times as fast for so few columns, and each feature is a row then.
+        # (F, P) instead of (P, F): four times as fast for so few columns, and each feature is a row.
         torch.mm(layers.last_FD, second_PD.t(), out=into_FP)
 
     def _to_muons(self, layers: _Layers, features_FP: Tensor, into_P3: Tensor, random: torch.Generator) -> None:
-        """`Standardise.muons`, into the columns of the result. Overwrites the features."""
+        """Write muons as of `Standardise.muons` into the columns of the result. Overwrites the features."""
         of = self._standardise
         most_F1 = self._max_deviation * layers.scale_F1
         features_FP.add_(layers.last_bias_F1).clamp_(-most_F1, most_F1).add_(layers.mean_F1)
@@ -123,7 +123,7 @@ class Inference:
         torch.mul(radius_P, azimuth_P.sin_(), out=into_P3[:, 2])
 
     def _buffer(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Uninitialised memory that is kept between pieces."""
+        """Uninitialised buffer that is reused between pieces."""
         num = math.prod(shape)
         kept = self._buffers.get(name)
         if kept is None or kept.numel() < num:
@@ -133,14 +133,14 @@ class Inference:
 
 @dataclass(frozen=True)
 class _Layers:
-    """The layers as they are multiplied with: modules cost as much as a small layer, in Python.
+    """Weights of the layers, without modules: calling a module costs as much in Python as a small layer.
 
-    The last one gives ln 10 × what is standardised (lg), or what asinh was taken of, less its mean: 10^x is then e^x,
+    The last layer gives ln 10 × the logarithmic feature, or the argument of sinh, minus its mean: 10^x is then e^x,
     ten times as fast, and needs no pass to scale it.
     """
 
     event: tuple[tuple[Tensor, Tensor, nn.LayerNorm], ...]
-    """Of the event's own layers: weight, bias, normalisation."""
+    """Layers of the event network: weight, bias, normalisation."""
     context_DD: Tensor
     first_bias_D: Tensor
     noise_ZD: Tensor
@@ -149,7 +149,7 @@ class _Layers:
     last_FD: Tensor
     last_bias_F1: Tensor
     scale_F1: Tensor
-    """Of one standard deviation."""
+    """Scale of one standard deviation."""
     mean_F1: Tensor
 
     @classmethod

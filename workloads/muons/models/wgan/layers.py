@@ -1,8 +1,8 @@
-"""Layers that also tell their own derivative with respect to their input, as an expression like any other.
+"""Layers with an explicit derivative with respect to their input.
 
-The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but does so slowly
-(half of a step was the second derivative of layer normalisation), and compilers refuse it. Written out, the slope is a
-forward computation: its gradient is of first order.
+The gradient penalty trains on the critic's slope. Autograd can differentiate its own backward pass, but slowly
+(half of a step was the second derivative of layer normalisation), and compilers refuse it. Written explicitly, the
+slope is a forward computation: its gradient is of first order.
 
 Shape suffixes: R rows (events or particles), A inputs, D outputs.
 """
@@ -23,7 +23,7 @@ Pullback = Callable[[Tensor], Tensor]
 
 
 class Dense(nn.Module):
-    """Linear, layer normalisation if wanted, leaky ReLU."""
+    """Linear layer, optional layer normalisation, leaky ReLU."""
 
     def __init__(self, inputs: int, outputs: int, *, layer_norm: bool) -> None:
         super().__init__()
@@ -31,23 +31,23 @@ class Dense(nn.Module):
         self.norm = nn.LayerNorm(outputs) if layer_norm else None
 
     def forward(self, input_RA: Tensor) -> Tensor:
-        """(R, A) -> (R, D)."""
+        """Output of the layer. (R, A) -> (R, D)."""
         return self.activate(self.linear(input_RA))
 
     def activate(self, linear_RD: Tensor) -> Tensor:
-        """What follows the linear part. (R, D) -> (R, D)."""
+        """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
         if self.norm is None:
             return F.leaky_relu(linear_RD, LEAK)
         return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
-        """The output, and how a gradient comes back through the layer: both can be differentiated once more."""
+        """Output and pullback of a gradient through the layer; both are differentiable."""
         weight_DA, norm = self.linear.weight, self.norm
         linear_RD = F.linear(input_RA, weight_DA, self.linear.bias)
         if norm is None:
             output_RD = F.leaky_relu(linear_RD, LEAK)
             return output_RD, lambda gradient_RD: _leaky_pullback(gradient_RD, output_RD) @ weight_DA
-        linear_RD = linear_RD.float()  # what autocast does for layer_norm
+        linear_RD = linear_RD.float()  # as autocast does for layer_norm
         normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(
             linear_RD, norm.normalized_shape, norm.weight, norm.bias, norm.eps
         )
@@ -62,11 +62,11 @@ class Dense(nn.Module):
 
 
 class _LayerNormPullback(torch.autograd.Function):
-    """r = J(γ u): the derivative of layer normalisation, transposed, applied to u.
+    """Pullback r = J(γ u) of layer normalisation: its transposed derivative, applied to u.
 
     With x̂ the normalised row, σ its spread and n its length, J v = (v - mean(v) - x̂ mean(x̂ v)) / σ is symmetric, so
     that the gradient with respect to γ u of ⟨s, r⟩ is J s. That with respect to the row itself is
-    -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ). Three times as fast on a CPU as what autograd makes of it.
+    -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ). On a CPU it is three times as fast as autograd.
     """
 
     @staticmethod
@@ -82,7 +82,7 @@ class _LayerNormPullback(torch.autograd.Function):
         (s_RD,) = gradients
         u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD = ctx.saved_tensors
         js_RD = _pull(s_RD, row_RD, mean_R1, inverse_R1, None)
-        # Each pass over the rows is dear: row products are shared, and summed by matrix-vector products.
+        # Each pass over the rows is expensive: row products are shared, and summed by matrix-vector products.
         centred_RD = row_RD - mean_R1
         products_RD = u_RD * js_RD
         weight_gradient_D = products_RD.sum(0)
@@ -96,13 +96,13 @@ class _LayerNormPullback(torch.autograd.Function):
 
 
 def _leaky_pullback(gradient_RD: Tensor, output_RD: Tensor) -> Tensor:
-    """Its second derivative is 0."""
+    """Pullback of the leaky ReLU, with a second derivative of 0."""
     pulled_RD: Tensor = torch.ops.aten.leaky_relu_backward(gradient_RD, output_RD.detach(), LEAK, True)
     return pulled_RD
 
 
 def _pull(u_RD: Tensor, row_RD: Tensor, mean_R1: Tensor, inverse_R1: Tensor, weight_D: Tensor | None) -> Tensor:
-    """J(γ u), (R, D); γ = 1 without a weight."""
+    """Vector J(γ u), (R, D); γ = 1 without a weight."""
     r_RD: Tensor = torch.ops.aten.native_layer_norm_backward(
         u_RD.contiguous(), row_RD, [row_RD.shape[1]], mean_R1, inverse_R1, weight_D, None, [True, False, False]
     )[0]

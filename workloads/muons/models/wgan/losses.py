@@ -1,7 +1,7 @@
-"""Losses of the muon WGAN. Each is a sum over events, so that microbatches add up to their batch.
+"""Losses of the muon WGAN. Each is a sum over events, so that those of microbatches add up to their batch.
 
 The caller divides by the events of the whole batch. ``present_E`` is (E,), 1.0 for an event with muons and
-0.0 for an empty one, which critic and generator do not see. (An index would too, but needs a host sync.)
+0.0 for an empty one, which critic and generator ignore. (An index would need a host sync.)
 Shape suffixes: E events, P particles, F features.
 """
 
@@ -18,24 +18,24 @@ NORM_FLOOR = 1e-12
 
 
 def critic_loss(real_scores_E: Tensor, fake_scores_E: Tensor, present_E: Tensor) -> Tensor:
-    """Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. 3 times (E,) -> ()."""
+    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. 3 times (E,) -> ()."""
     return ((fake_scores_E - real_scores_E) * present_E).sum()
 
 
 def generator_loss(fake_scores_E: Tensor, present_E: Tensor) -> Tensor:
-    """-Σ D(fake). (E,), (E,) -> ()."""
+    """Generator loss -Σ D(fake). (E,), (E,) -> ()."""
     return -(fake_scores_E * present_E).sum()
 
 
 class GradientPenalty(NamedTuple):
-    """Both are sums over events, ()."""
+    """Penalty and gradient norm, both sums over events, ()."""
 
     penalty: Tensor
     norm: Tensor
 
 
 def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor) -> Tensor:
-    """A point between each real and generated event. 2 times (P, F), muons in order of energy -> (P, F).
+    """Points between each real and generated event. 2 times (P, F), muons in order of energy -> (P, F).
 
     ``mix_E`` (E,), uniform in [0, 1], is the share of the real event. A set has no order, so real and generated muons
     are paired by rank in the first feature, lg E: optimal transport in one dimension.
@@ -44,12 +44,12 @@ def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor)
 
 
 def gradient_penalty(slope_PF: Tensor, segments: Segments, *, one_sided: bool = False) -> GradientPenalty:
-    """Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF`` is the derivative of the events' scores.
+    """Gradient penalty Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF``: derivative of the events' scores.
 
-    ``one_sided`` punishes only norms above 1: arXiv:1709.08894.
+    ``one_sided`` penalises only norms above 1: arXiv:1709.08894.
 
-    The norm is per event, and dual to the root mean square distance between two events: √(N Σᵢ |gᵢ|²). So the critic's
-    slope means the same for 2 muons and for 2000.
+    The norm is per event, and dual to the root mean square distance between two events: √(N Σᵢ |gᵢ|²). The critic's
+    slope then has the same meaning for 2 muons and for 2000.
     """
     square_E = segments.counts_E * segment_sum(slope_PF.square().sum(1), segments)
     norm_E = (square_E + NORM_FLOOR).sqrt()

@@ -1,6 +1,6 @@
-"""The two networks of the GAN: what muons look like, and whether they look real.
+"""Generator and critic of the GAN.
 
-p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py has the first factor, generator and critic are the second.
+p(N, muons | c) = p(N | c) p(muons | N, c): count_head.py models the first factor, the generator the second.
 
 Shape suffixes: E events, P particles, F features, C conditions, D width, Z noise.
 """
@@ -21,7 +21,7 @@ from workloads.muons.models.wgan.layers import Dense
 
 
 class Generator(nn.Module):
-    """Standardised muon features of events whose number of muons is given."""
+    """Generator of standardised muon features for events with given numbers of muons."""
 
     def __init__(self, num_features: int, config: NetworkConfig) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Generator(nn.Module):
         _start_xavier(self, config.xavier_gain)
 
     def noise(self, segments: Segments, random: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Fresh normal numbers, one row per event (E, Z) and one per particle (P, Z)."""
+        """New normal numbers, one row per event (E, Z) and one per particle (P, Z)."""
         device = segments.event_P.device
         return (
             torch.randn(segments.num_events, self.z_global, device=device, generator=random),
@@ -43,10 +43,10 @@ class Generator(nn.Module):
         )
 
     def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
-        """Features of one muon per particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
+        """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
         context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
-        # The event's part of the first layer is computed once an event, and not again for each of its muons.
+        # The event's part of the first layer is computed once for each event, not for each of its muons.
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
@@ -56,11 +56,11 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """A score for an event as a whole: the order of its muons does not matter, their number does.
+    """Critic: a score for an event as a whole, independent of the order of its muons but not of their number.
 
-    Muons are embedded one by one and pooled, by mean and maximum if nothing else is set (DeepSets, arXiv:1703.06114).
-    Neither sees how many there are, so ln(1 + N) is an input (EPiC-GAN, arXiv:2301.08128). The conditions enter once
-    more as a projection on the last layer (arXiv:1802.05637).
+    Muons are embedded one by one and pooled, by default by mean and maximum (DeepSets, arXiv:1703.06114). Neither
+    depends on the number of muons, so ln(1 + N) is an input (EPiC-GAN, arXiv:2301.08128). The conditions also enter
+    as a projection on the last layer (arXiv:1802.05637).
     """
 
     def __init__(self, num_features: int, config: NetworkConfig) -> None:
@@ -83,7 +83,7 @@ class Critic(nn.Module):
                     spectral_norm(module)
 
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
-        """Unbounded score of each event. (P, F), (E, C) -> (E,). That of an empty event means nothing."""
+        """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
         muons_PD = self.muon_input(torch.cat([features_PF, spread(conditions_EC, segments)], 1))
         muons_PD = self.muon_hidden(muons_PD)
         argmax_ED = segment_argmax(muons_PD, segments) if "max" in self.pools else None
@@ -92,19 +92,19 @@ class Critic(nn.Module):
         return self._score(self.event_hidden(self.event_input(event_ED)), conditions_EC)
 
     def saturate(self, scores_E: Tensor) -> Tensor:
-        """L·tanh(score / L) with L = ``score_limit``: bounded, and the identity near 0. (E,) -> (E,)."""
+        """Bounded score L·tanh(score / L) with L = ``score_limit``: the identity near 0. (E,) -> (E,)."""
         if self.score_limit == 0:
             return scores_E
         return self.score_limit * torch.tanh(scores_E / self.score_limit)
 
     def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
-        """Score of each event, the one that is trained. (P, F), (E, C) -> (E,)."""
+        """Bounded score of each event, as used in training. (P, F), (E, C) -> (E,)."""
         return self.saturate(self.raw_scores(features_PF, conditions_EC, segments))
 
     def slope(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Derivative of each event's score with respect to the features of its muons. (P, F), (E, C) -> (P, F).
 
-        The same as autograd's for ``forward``, but a forward computation itself: see layers.py.
+        Equal to autograd's derivative of ``forward``, but itself a forward computation: see layers.py.
         """
         muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
         muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
@@ -131,7 +131,7 @@ class Critic(nn.Module):
 
 
 def size_E1(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
-    """ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
+    """Size input ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
     return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
 
 

@@ -1,4 +1,4 @@
-"""The networks of the muon WGAN, and what their losses are made of, for a part of a microbatch.
+"""Networks of the muon WGAN, and the terms of their losses, for a part of a microbatch.
 
 Shape suffixes: E events, P particles, C conditions.
 """
@@ -31,52 +31,52 @@ from workloads.muons.models.wgan.penalty_sample import penalised_events
 
 
 @dataclass(frozen=True)
-class Events:
-    """A part of a microbatch as the networks see it."""
+class WganEvents:
+    """Input of the networks from a part of a microbatch."""
 
     conditions_EC: Tensor
     segments: Segments
     present_E: Tensor
-    """(E,) float32: 1 for an event with muons, 0 for an empty one."""
+    """Flag, (E,) float32: 1 for an event with muons, 0 for an empty one."""
     real_PF: Tensor
-    """Standardised muons, sorted by energy in each event. The networks don't care, the penalty pairs by rank."""
+    """Standardised muons, sorted by energy in each event: the penalty pairs them by rank."""
     twice: tuple[Tensor, Segments]
-    """Conditions and segments of the events, followed by themselves: for real and generated ones in one pass."""
+    """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
     source: Microbatch
     share: float
-    """The part's particles, over those of its microbatch."""
+    """Particles of the part as a fraction of its microbatch."""
     random: torch.Generator
-    remake: Callable[[Microbatch], Events]
-    """The same of some of its events."""
+    remake: Callable[[Microbatch], WganEvents]
+    """Function that builds the same input from some of its events."""
 
     @property
     def num_particles(self) -> int:
         """Muons of all events."""
         return self.source.num_particles
 
-    def halves(self) -> tuple[Events, ...]:
-        """Two parts with about half of the muons each; itself alone if it is one event."""
+    def halves(self) -> tuple[WganEvents, ...]:
+        """Two parts with about half of the muons each; the part itself if it has one event."""
         return tuple(self.remake(half) for half in self.source.halves())
 
 
 class Draw(NamedTuple):
-    """What an update draws at random for a part."""
+    """Random numbers of an update for a part."""
 
     z_EZ: Tensor
     z_PZ: Tensor
     mix_E: Tensor
-    """Uniform in [0, 1]: where between real and generated event the penalty is taken."""
+    """Position between real and generated event for the penalty, uniform in [0, 1]."""
     other: tuple[Tensor, Tensor] | None = None
-    """z_EZ and z_PZ of a second event for the same primary and count, where the energy score needs one."""
+    """Noise z_EZ and z_PZ of a second event for the same primary and count, if the energy score needs one."""
 
     @property
     def noise(self) -> tuple[Tensor, Tensor]:
-        """What the generator is given."""
+        """Noise of the generator: z_EZ and z_PZ."""
         return self.z_EZ, self.z_PZ
 
 
-class Networks:
-    """Standardisation, count head, generator with its running mean, critic."""
+class WganNetworks:
+    """Standardisation, count head, generator and its running mean, critic."""
 
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         self.config = config
@@ -97,7 +97,7 @@ class Networks:
             self._slope = torch.compile(self._slope, dynamic=True)
 
     def modules(self) -> dict[str, nn.Module]:
-        """By their name in a checkpoint."""
+        """Modules by their name in a checkpoint."""
         return {
             "standardise": self.standardise,
             "count_head": self.count_head,
@@ -107,18 +107,18 @@ class Networks:
         }
 
     def normalise(self) -> None:
-        """Compute the critic's weights, where they are normalised: once an update, on a rank without muons as well."""
+        """Compute the critic's normalised weights: once an update, also on a rank without muons."""
         for module in self.critic.modules():
             if parametrize.is_parametrized(module, "weight"):
                 _ = module.weight
 
-    def events(self, source: Microbatch, share: float, random: torch.Generator) -> Events:
-        """What the networks see of ``source``."""
+    def events(self, source: Microbatch, share: float, random: torch.Generator) -> WganEvents:
+        """Input of the networks from ``source``."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons = source.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
-        return Events(
+        return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
             present_E=(segments.counts_E > 0).float(),
@@ -130,30 +130,30 @@ class Networks:
             remake=lambda half: self.events(half, share * half.num_particles / max(source.num_particles, 1), random),
         )
 
-    def draw(self, part: Events, *, for_generator: bool = False) -> Draw:
-        """For a critic's update, or a generator's. Moves the part's generator on."""
+    def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
+        """Random numbers for a critic's update, or a generator's. Advances the part's random generator."""
         mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
         draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
         if not for_generator or self.config.energy_score_weight == 0:
             return draw
         return draw._replace(other=self.generator.noise(part.segments, part.random))
 
-    def fake(self, part: Events, noise: tuple[Tensor, Tensor]) -> Tensor:
-        """Generated features with the real counts, so that both have the same segments. -> (P, F)."""
+    def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """Generated features for the real counts, so that both have the same segments. -> (P, F)."""
         with self._precision():
             features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
         return features_PF
 
-    def critic_loss(self, part: Events, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
-        """The critic's loss without penalty, and the gap D(real) - D(fake), unsaturated; sums over events."""
+    def critic_loss(self, part: WganEvents, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
+        """Critic loss without penalty, and the gap D(real) - D(fake) before saturation; sums over events."""
         with self._precision():  # real and generated events in one pass
             real_E, fake_E = self._raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice).chunk(2)
         gap = -losses.critic_loss(real_E.detach(), fake_E.detach(), part.present_E)
         saturate = self.critic.saturate
         return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
 
-    def penalty(self, part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
-        """Of the part's events, or of a sample that stands for them; None if none of the sample has muons."""
+    def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
+        """Gradient penalty of the part's events or of a sample of them; None if no event of the sample has muons."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         conditions_EC, segments, scale = part.conditions_EC, part.segments, 1.0
@@ -177,8 +177,8 @@ class Networks:
         penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
         return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
 
-    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, EnergyScore]:
-        """-Σ D(fake), a sum over events, and the energy score, 0 where it has no weight."""
+    def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
+        """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         fake_PF = self.fake(part, draw.noise)
         with self._precision():
             raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
@@ -188,16 +188,16 @@ class Networks:
         other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
         return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
 
-    def count_loss(self, part: Events) -> Tensor:
-        """Of the count head, a sum over events."""
+    def count_loss(self, part: WganEvents) -> Tensor:
+        """Loss of the count head, summed over events."""
         return self.count_head.loss(part.conditions_EC, part.segments.sizes_E)
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """An event for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
+        """Events, one for each primary. (E, 4) = [energy_gev, zenith_rad, mass_a, depth_m].
 
-        Waits for the device, and holds all events at once: split long lists. Draws from torch's global generator.
-        RuntimeError before the first batch with muons.
+        Waits for the device, and holds all events in memory: split long lists. Draws from torch's global generator.
+        Raises RuntimeError before the first batch with muons.
         """
         self.standardise.require_fit()
         sampling = self.config.sampling

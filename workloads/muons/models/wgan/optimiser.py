@@ -1,4 +1,4 @@
-"""The optimiser of generator and critic, as configured."""
+"""Optimiser of generator and critic, as configured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workloads.muons.models.wgan.config import WganConfig
 
 
 def make_optimiser(network: nn.Module, config: WganConfig, learning_rate: float) -> Adam | SGD:
-    """As configured, ``fused``: such optimisers can leave an update out by themselves."""
+    """Configured optimiser, ``fused``: such optimisers can skip an update on the device."""
     if config.optimiser == "adam":
         return uncompiled(Adam)(network.parameters(), learning_rate, betas=config.betas, fused=True)
     optimiser = uncompiled(SGD)(network.parameters(), learning_rate, momentum=config.momentum, fused=True)
     if config.momentum > 0:
-        # torch makes them at the first update, and leaves them unset if that one is left out.
+        # torch creates them at the first update, and leaves them unset if that one is skipped.
         for parameter in network.parameters():
             optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimiser

@@ -1,4 +1,4 @@
-"""The panel of the WGAN: what is special about it."""
+"""Panel of the WGAN: additions to the common panel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from workloads.muons.models.wgan.task import WganTask
 
 
 class WganPanel(MuonPanel):
-    """Also tells what the adaptive critic may change."""
+    """Panel that also reports the settings which the adaptive critic changes."""
 
     def __init__(self, task: WganTask, seed: int) -> None:
         super().__init__(task, seed)
         self._wgan = task
 
     def settings(self) -> dict[str, float]:
-        """Learning rates, and what the adaptive critic may change."""
+        """Learning rates, and the settings that the adaptive critic changes."""
         return {
             **super().settings(),
             "critic_steps": self._wgan.critic_steps,
@@ -26,10 +26,10 @@ class WganPanel(MuonPanel):
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[None]:
-        """Spectral normalisation moves its vectors on at each use, but in the mode for evaluation."""
+        """Context in evaluation mode: else spectral normalisation updates its vectors at each use."""
         critic = self._wgan.networks.critic
         was_training = critic.training
-        if self._wgan.config.network.spectral_norm:  # else nothing differs, and compiled code would be compiled again
+        if self._wgan.config.network.spectral_norm:  # else the mode changes nothing, but causes a recompilation
             critic.eval()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Which events the gradient penalty sees, where not all: neighbours, since the stream is shuffled. Pure."""
+"""Sample of events for the gradient penalty: consecutive ones, since the stream is shuffled. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workloads.base.noise import noise_seed
 def penalised_events(events: Microbatch, *, fraction: float, max_particles: float, update: int) -> tuple[int, int]:
     """First and last (exclusive) event: about ``fraction`` of them, with at most ``max_particles`` (0: any number).
 
-    Another random place for each ``update``. Empty if the event there has more particles than that alone.
+    The position is random for each ``update``. Empty if the event there alone has more particles.
     """
     wanted = math.ceil(events.num_events * fraction)
     if 0 < max_particles < events.num_particles:

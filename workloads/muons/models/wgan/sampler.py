@@ -1,4 +1,4 @@
-"""A trained WGAN as what it is for: counts and muons of given primaries. See workloads.muons.generation.generator.
+"""Sampler of a trained WGAN: counts and muons of given primaries. See workloads.muons.generation.generator.
 
 E events, P particles.
 """
@@ -18,7 +18,7 @@ from workloads.muons.models.wgan.model import Generator
 
 
 class WganSampler:
-    """Standardisation, count head and the generator whose weights are meant to be used; no critic."""
+    """Standardisation, count head and the generator with the weights for generation; no critic."""
 
     def __init__(self, config: WganConfig, device: torch.device) -> None:
         self.config = config
@@ -32,9 +32,9 @@ class WganSampler:
 
     @classmethod
     def from_state(cls, config: WganConfig, task_state: dict[str, Any], device: torch.device) -> WganSampler:
-        """From what WganTask.state_dict() gave.
+        """Sampler from the result of WganTask.state_dict().
 
-        KeyError or RuntimeError if the networks differ, or nothing was trained on yet.
+        Raises KeyError or RuntimeError if the networks differ, or before the first training batch.
         """
         sampler = cls(config, device)
         networks = task_state["networks"]
@@ -53,7 +53,7 @@ class WganSampler:
         return torch.cat([self.count_head.sample(piece_EC, random) for piece_EC in conditions_EC.split(pieces)])
 
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
-        """See MuonGenerator. Waits for the device once, to learn the counts."""
+        """See MuonGenerator. Waits for the device once, for the counts."""
         return self._inference.draw(primary_E4, counts_E, random)
 
     @torch.no_grad()

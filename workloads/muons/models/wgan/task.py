@@ -1,4 +1,4 @@
-"""The training step of the muon WGAN: `critic_steps` critic updates, one generator update, one of the count head."""
+"""Training step of the muon WGAN: `critic_steps` critic updates, one of the generator, one of the count head."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Draw, Events, Networks
+from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
 
 logger = logging.getLogger(__name__)
 
 MUONS_SCORE_FACTOR = 3.0
-"""Weight of the mean score of muons beside that of events: it is one of two numbers against one of six."""
+"""Weight of the mean score of muons relative to that of events: a muon has two features, an event six."""
 
 
-class WganTask(BaseTask[WganConfig, Events]):
-    """Count head, generator and critic.
+class WganTask(BaseTask[WganConfig, WganEvents]):
+    """Task of count head, generator and critic.
 
     Metrics of a step: c_loss (without the penalty), w_gap and critic_grad_norm are those of the last critic update;
     w_gap is the mean of D(real) - D(fake) over events with muons, before the score is saturated. energy_score is that
     of the generator's update, gp_norm is the mean gradient norm at the latest gradient penalty, m_loss the count head's
-    loss per event, skipped_updates the number of updates that were left out: a loss or gradient was not finite, or
-    beyond the limits. held_out_gap, with the adaptive critic: w_gap of events before they are trained on.
+    loss per event, skipped_updates the number of updates that were skipped because a loss or gradient was not finite,
+    or beyond the limits. held_out_gap, with the adaptive critic: w_gap of events before training on them.
 
-    A batch without muons trains the count head alone, one without events nothing.
+    A batch without muons trains only the count head, one without events nothing.
     """
 
     SECTION = "trainer.wgan"
@@ -53,8 +53,8 @@ class WganTask(BaseTask[WganConfig, Events]):
     COUNTERS = ("steps", "generator_updates", "critic_updates", "rate_scale", "gap_measured_at", "gap_checked_at")
 
     def __init__(self, config: WganConfig, context: StepContext) -> None:
-        """Raises BadInputError if the model can't be compiled here, although that is wanted."""
-        self.networks = networks = Networks(config, context)
+        """Raises BadInputError if compilation is configured and not possible here."""
+        self.networks = networks = WganNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
         generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr)
         critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr)
@@ -67,7 +67,7 @@ class WganTask(BaseTask[WganConfig, Events]):
                 "generator": (networks.generator, generator_optimiser),
                 "critic": (networks.critic, critic_optimiser),
             },
-            # Spectral normalisation changes its state as it is used, and a compiler runs its own threads.
+            # Spectral normalisation changes its state in the forward pass, and compiled code runs its own threads.
             parallel=not (config.network.spectral_norm or config.compile),
         )
         self._adaptive = adaptive.AdaptiveState(config.critic_steps, config.penalty_weight)
@@ -78,17 +78,17 @@ class WganTask(BaseTask[WganConfig, Events]):
 
     @property
     def is_fitted(self) -> bool:
-        """True once events can be generated: a batch with two muons was trained on."""
+        """True once events can be generated: after a training batch with two muons."""
         return self.networks.standardise.is_fitted
 
     @property
     def critic_steps(self) -> int:
-        """Critic updates per step, now."""
+        """Present number of critic updates per step."""
         return self._adaptive.critic_steps
 
     @property
     def penalty_weight(self) -> float:
-        """λ, now."""
+        """Present weight λ of the gradient penalty."""
         return self._adaptive.penalty_weight
 
     # ---- The step.
@@ -98,15 +98,15 @@ class WganTask(BaseTask[WganConfig, Events]):
         return fit_standardise(self.networks.standardise, batch, self.context)
 
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
-        """Thinned: generator and critic see a sample of a large event."""
+        """Thinned microbatch: generator and critic get a sample of a large event."""
         return thinned(microbatch, self.config.critic_max_muons, random)
 
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Events:
-        """See Networks.events."""
+    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
+        """See WganNetworks.events."""
         return self.networks.events(chunk, chunk.num_particles / max(whole.num_particles, 1), random)
 
-    def train(self, batch: Batch, parts: list[Events], metrics: dict[str, Tensor]) -> None:
-        """Updates of critic, generator and count head, in this order."""
+    def train(self, batch: Batch, parts: list[WganEvents], metrics: dict[str, Tensor]) -> None:
+        """Update critic, generator and count head, in this order."""
         if batch.total_particles > 0 and self.networks.standardise.has_features:
             num_present = self._num_present(batch)
             if self.config.adaptive.enabled and self.steps % self.config.adaptive.every == 0:
@@ -124,7 +124,9 @@ class WganTask(BaseTask[WganConfig, Events]):
         if self.config.adaptive.enabled:
             metrics["held_out_gap"] = self._held_out_gap
 
-    def _update_critic(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> list[Events]:
+    def _update_critic(
+        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor]
+    ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
@@ -132,7 +134,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
         weight = self.penalty_weight * self.config.gp_every / num_present
 
-        def gradients_of(part: Events, draw: Draw) -> PartGradients:
+        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             with torch.no_grad():
                 fake_PF = networks.fake(part, draw.noise)
             loss, gap = networks.critic_loss(part, fake_PF)
@@ -151,12 +153,12 @@ class WganTask(BaseTask[WganConfig, Events]):
         return parts
 
     def _update_generator(
-        self, parts: list[Events], num_present: Tensor, num_muons: int | Tensor, metrics: dict[str, Tensor]
-    ) -> list[Events]:
+        self, parts: list[WganEvents], num_present: Tensor, num_muons: int | Tensor, metrics: dict[str, Tensor]
+    ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
         generator, score_weight = self.optimisers["generator"], self.config.energy_score_weight
 
-        def gradients_of(part: Events, draw: Draw) -> PartGradients:
+        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             loss, score = self.networks.generator_loss(part, draw)
             loss = loss / num_present
             mean = MUONS_SCORE_FACTOR * score.of_muons / num_muons + score.of_events / num_present
@@ -171,11 +173,11 @@ class WganTask(BaseTask[WganConfig, Events]):
         return parts
 
     def _over_parts(
-        self, gradients_of: Callable[[Events, Draw], PartGradients], *, for_generator: bool = False
-    ) -> Callable[[list[Events]], Iterator[PartGradients]]:
-        """The gradients of each part with muons, in order, each with noise of its own."""
+        self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
+    ) -> Callable[[list[WganEvents]], Iterator[PartGradients]]:
+        """Gradients of each part with muons, in order, each with separate noise."""
 
-        def over(parts: list[Events]) -> Iterator[PartGradients]:
+        def over(parts: list[WganEvents]) -> Iterator[PartGradients]:
             with_muons = [part for part in parts if part.num_particles > 0]
             draws = (self.networks.draw(part, for_generator=for_generator) for part in with_muons)
             return self.pool.map(gradients_of, with_muons, draws)
@@ -186,8 +188,8 @@ class WganTask(BaseTask[WganConfig, Events]):
         """Events with muons of all ranks, at least 1, ()."""
         return self.context.total(sum(microbatch.num_present for microbatch in batch.microbatches)).clamp_min(1)
 
-    def _num_shown(self, batch: Batch, parts: list[Events]) -> int | Tensor:
-        """Muons of all ranks that generator and critic are trained on, at least 1."""
+    def _num_shown(self, batch: Batch, parts: list[WganEvents]) -> int | Tensor:
+        """Muons of all ranks in the training of generator and critic, at least 1."""
         if self.config.critic_max_muons == 0:
             return batch.total_particles
         return self.context.total(sum(part.num_particles for part in parts)).clamp_min(1)
@@ -195,7 +197,7 @@ class WganTask(BaseTask[WganConfig, Events]):
     # ---- The adaptive critic.
 
     def observed(self, metrics: Mapping[str, float]) -> None:
-        """The newest step's metrics have reached the host: the adaptive critic judges a new gap, if there is one."""
+        """Take the newest step's metrics, now on the host: the adaptive critic checks a new gap, if there is one."""
         if not self.config.adaptive.enabled or self.gap_measured_at == self.gap_checked_at:
             return
         self.gap_checked_at = self.gap_measured_at
@@ -211,8 +213,8 @@ class WganTask(BaseTask[WganConfig, Events]):
         if decision.reason:
             logger.info("adaptive critic, step %d: %s", self.steps, decision.reason)
 
-    def _measure_gap(self, parts: list[Events], num_present: Tensor) -> None:
-        """w_gap of events that have not been trained on, over all ranks."""
+    def _measure_gap(self, parts: list[WganEvents], num_present: Tensor) -> None:
+        """Measure w_gap of events before training on them, over all ranks."""
         gap = torch.zeros_like(self.zero)  # it is summed over the ranks in place
         self.networks.critic.eval()  # spectral normalisation must not move: ranks have different numbers of parts
         with torch.no_grad():
@@ -224,8 +226,8 @@ class WganTask(BaseTask[WganConfig, Events]):
         self._held_out_gap = gap
         self.gap_measured_at = self.steps
 
-    def _gap(self, part: Events) -> Tensor:
-        """D(real) - D(fake), a sum over the part's events."""
+    def _gap(self, part: WganEvents) -> Tensor:
+        """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
         return self.networks.critic_loss(part, fake_PF)[1]
 
@@ -233,9 +235,9 @@ class WganTask(BaseTask[WganConfig, Events]):
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> dict[str, Tensor]:
-        """m_loss and w_gap, as in ``step``, of events that are not trained on. The same noise at each call.
+        """Metrics m_loss and w_gap, as in ``step``, on events outside the training. The same noise at each call.
 
-        RuntimeError before the first batch with muons.
+        Raises RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
         noise = Noise(0, self.device)
@@ -252,7 +254,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         return {"m_loss": m_loss, "w_gap": w_gap}
 
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """See Networks.generate."""
+        """See WganNetworks.generate."""
         return self.networks.generate(primary_E4)
 
     # ---- Checkpoints.

@@ -19,7 +19,7 @@ class WganTraining:
     meaning_of_weights = ("network.radius_offset_m", "network.pooling")
 
     def task(self, config: WganConfig, context: StepContext) -> WganTask:
-        """Networks, optimisers and their step."""
+        """Task with networks, optimisers and training step."""
         return WganTask(config, context)
 
     def evaluator(self, task: WganTask, seed: int) -> WganPanel:
