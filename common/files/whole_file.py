@@ -28,7 +28,7 @@ def plan_file(path: Path, workload: EventSchema, stream: StreamConfig, *, name: 
 
 
 def rows_of(parts: Iterable[Part], workload: EventSchema, *, shuffled: bool = True) -> Generator[RaggedRows]:
-    """What the parts hold, a part at a time. Raises BadRowsError, which names the file. See Reader."""
+    """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file."""
     with closing(ContentReader(workload, shuffled=shuffled)) as reader:
         for part in parts:
             yield from reader.read([part])

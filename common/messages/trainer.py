@@ -1,4 +1,4 @@
-"""Messages between a trainer and the dispatcher; Refuse goes to any peer."""
+"""Messages between a trainer and the dispatcher; Refuse is sent to any peer."""
 
 from __future__ import annotations
 
