@@ -111,7 +111,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(BadInputError, match=r"rank 1 of 2 did not connect for 0\.3 s"):
         Ranks.join(place(0, free_port()), CPU, timeout_s=0.3, stopped=lambda: False)
     port = free_port()
-    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* didn't come"):
+    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* did not connect"):
         Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
 
 
