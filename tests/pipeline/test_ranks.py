@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
+from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
 from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
@@ -235,7 +235,7 @@ def start_torchrun_rank(processes: Processes, rank: int, port: int, **environmen
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(PACKAGE_ROOT)} | environment
     with output_path.open("wb") as output:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "services.trainer", "--run-dir", str(processes.run_dir)],
+            [sys.executable, *ICESTREAM, "trainer", "--run-dir", str(processes.run_dir)],
             cwd=PACKAGE_ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
