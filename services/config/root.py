@@ -148,11 +148,15 @@ def load_config(
 
 
 def store_config(run_dir: Path, config: Config) -> None:
-    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
+    """Write the resolved tree into the run directory, so that any service can be started from it alone.
+
+    Without the models of other workloads: who reads it may not have these.
+    """
+    others = {name for one in registry.every_workload() if one.name != config.workload for name in one.models}
     path = run_dir / CONFIG_FILE
     part = path.with_suffix(".part")
     part.touch(mode=0o600)  # an input may be a URL with a secret in it
-    part.write_text(config.model_dump_json(indent=2) + "\n")
+    part.write_text(config.model_dump_json(indent=2, exclude={"trainer": others}) + "\n")
     part.replace(path)
 
 
