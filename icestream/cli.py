@@ -97,6 +97,8 @@ def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
     wanted = None
     remaining = iter(arguments)
     for argument in remaining:
+        if argument == "--":
+            return wanted, [*rest, argument, *remaining]  # what follows are no options
         if argument == "--workload":
             wanted = next(remaining, None)
             if wanted is None:

@@ -150,9 +150,14 @@ def load_config(
 
 
 def store_config(run_dir: Path, config: Config) -> None:
-    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
+    """Write the resolved tree into the run directory, so that any service can be started from it alone.
+
+    Sections of other workloads' models are left out: the run may go on where these workloads are not installed.
+    """
+    others = {name for one in registry.every_workload() if one.name != config.workload for name in one.models}
+    stored = config.model_dump_json(indent=2, exclude={"trainer": others}) + "\n"
     # For the owner only: an input may be a URL with a secret in it.
-    replace_file(run_dir / CONFIG_FILE, config.model_dump_json(indent=2) + "\n", durable=True, mode=OWNER_ONLY)
+    replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
 
 
 _TABLES = ("source.fields",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -18,6 +17,7 @@ from common.transport import StopRequested
 from services.config.root import Config
 from services.trainer.checkpoints.changed_settings import changed_settings
 from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints
+from services.trainer.counting.checkpoint import read_position
 from services.trainer.health.health import update_limits
 from services.trainer.loop import train
 from services.trainer.ranks.agreement import Agreement
@@ -129,7 +129,7 @@ def _restore(
         ranks.broadcast(_STOP)
         raise
     if (counted := checkpoints.foreign()) is not None:
-        require_model(json.loads(counted.read_text()), config)
+        require_model(read_position(counted), config)
     latest = checkpoints.latest()
     ranks.broadcast(latest[0].name.encode() if latest is not None else b"new")
     ranks.broadcast_state(latest[1] if latest is not None else None)

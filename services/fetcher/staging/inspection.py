@@ -27,7 +27,9 @@ from common.input_errors import MachineError
 from common.plan import Footer, RowGroup, Span
 from common.process import PARENT_VARIABLE
 
-_COMMAND = [sys.executable, "-m", "services.fetcher.staging.inspection_child"]
+_SAFE_PATH = [] if Path.cwd() == Path(__file__).resolve().parents[3] else ["-P"]
+"""`-m` looks into the working directory first, where a user's folder `common/` would hide ours, and be run."""
+_COMMAND = [sys.executable, *_SAFE_PATH, "-m", "services.fetcher.staging.inspection_child"]
 _MOST_PROCESSES = 2
 _SOON_S = 0.5
 """Time for which the first process must be busy before a second is started: each costs 60 MiB."""

@@ -79,5 +79,7 @@ def decide(moment: Moment, every: int) -> tuple[Act, ...]:
     newest = moment.on_disk if moment.writing is None else moment.writing
     if newest == moment.now:
         return (*acts, Act.REPORT)
+    if acts and not moment.asked:
+        acts = (*acts, Act.REPORT)  # else steps that are quicker than the disk would leave all but the last unreported
     acts = (*acts, Act.SAVE)
     return (*acts, Act.SETTLE, Act.REPORT) if moment.ending else acts

@@ -26,10 +26,15 @@ class PositionCheckpoints(CheckpointFolder):
         file.write(json.dumps(content).encode() + b"\n")
 
     def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
-        return content
+        return read_position(path)
+
+
+def read_position(path: Path) -> dict[str, Any]:
+    """What was saved. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+    return content
