@@ -68,7 +68,10 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Allowed values of a field: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input."""
+    """Allowed values of a field: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input.
+
+    A field of floats without a rule must be finite.
+    """
 
     column: str
     field: int

@@ -6,6 +6,7 @@ A workload outside of this repository is a folder `workloads/NAME/` in a directo
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import workloads
+from common.errors import BadInputError, IcestreamError
 from workloads.base.verb import Verb
 
 if TYPE_CHECKING:
@@ -32,8 +34,11 @@ def names() -> tuple[str, ...]:
 @cache
 def workload(name: str) -> Workload:
     """Workload named ``name``, which must be one of names()."""
-    found: Workload = import_module(f"workloads.{name}.workload").WORKLOAD
-    assert found.name == name, f"workloads/{name} calls itself {found.name}"
+    found: Workload = imported(f"workloads.{name}.workload:WORKLOAD")
+    if found.name != name:
+        raise BadInputError(
+            f"workloads/{name}/workload.py: its name is {found.name!r}; expected {name!r}, as the folder's"
+        )
     return found
 
 
@@ -48,7 +53,7 @@ def verbs(name: str) -> Mapping[str, Verb]:
     folders = [Path(folder) / name for folder in workloads.__path__]
     if not any((folder / "verbs.py").exists() for folder in folders):
         return {}
-    found: Mapping[str, Verb] = import_module(f"workloads.{name}.verbs").VERBS
+    found: Mapping[str, Verb] = imported(f"workloads.{name}.verbs:VERBS")
     return found
 
 
@@ -59,6 +64,23 @@ def sample(name: str) -> Callable[[Path, int, int], None] | None:
 
 
 def imported(target: str) -> Any:
-    """Object named by `module:attribute`."""
+    """Object named by `module:attribute`. Raises BadInputError, in one line, for an error in a workload's code."""
     module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
+    try:
+        return getattr(import_module(module), attribute)
+    except IcestreamError:
+        raise
+    except Exception as error:
+        if not module.startswith("workloads."):
+            raise
+        what = f"{type(error).__name__}: {error}{_place(error)}"
+        raise BadInputError(f"{target} can't be imported: {what}") from error
+
+
+def _place(error: Exception) -> str:
+    """Where in a workload the error was raised."""
+    if isinstance(error, SyntaxError):
+        return f" ({error.filename})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if any(Path(frame.filename).is_relative_to(one) for one in workloads.__path__)]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""

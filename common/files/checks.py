@@ -16,7 +16,7 @@ from common.unit_arrays import Array
 def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
     """Rows without fillers. Raises BadRowsError that names column, row and value."""
     for column in workload.columns:
-        rules = [rule for rule in workload.rules if rule.column == column.name]
+        rules = _rules_of(column, workload)
         if rules:
             per_event = column.per == "event"
             values = (rows.event_columns if per_event else rows.particle_columns)[column.name]
@@ -31,6 +31,15 @@ def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int)
         if rule.drop_unless_positive:
             rows = _without_fillers(rows, rule)
     return rows
+
+
+def _rules_of(column: Column, workload: EventSchema) -> list[ValueRule]:
+    """Rules of the column's fields; a field of floats without one must be finite."""
+    rules = [rule for rule in workload.rules if rule.column == column.name]
+    if "f" in column.dtype:
+        ruled = {rule.field for rule in rules}
+        rules += [ValueRule(column.name, field) for field in range(len(column.fields)) if field not in ruled]
+    return rules
 
 
 def _surely_good(values: Array, rules: list[ValueRule], column: Column) -> bool:

@@ -69,6 +69,11 @@ class Config(ConfigBranch):
             )
         return self
 
+    def own_json(self, indent: int | None = None) -> str:
+        """The tree as JSON without sections of other workloads' models: those may not be installed where it is read."""
+        others = {name for one in registry.every_workload() if one.name != self.workload for name in one.models}
+        return self.model_dump_json(indent=indent, exclude={"trainer": others})
+
     def stored_workload(self) -> EventSchema:
         """Workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
@@ -152,10 +157,9 @@ def load_config(
 def store_config(run_dir: Path, config: Config) -> None:
     """Write the resolved tree into the run directory, so that any service can be started from it alone.
 
-    Sections of other workloads' models are left out: the run may go on where these workloads are not installed.
+    See Config.own_json.
     """
-    others = {name for one in registry.every_workload() if one.name != config.workload for name in one.models}
-    stored = config.model_dump_json(indent=2, exclude={"trainer": others}) + "\n"
+    stored = config.own_json(indent=2) + "\n"
     # For the owner only: an input may be a URL with a secret in it.
     replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
 

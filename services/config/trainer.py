@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, create_model, field_validator
 
 from common.config import ConfigBranch
+from common.errors import BadInputError
 from services.config.health import HealthConfig
 from workloads import registry
 
@@ -106,6 +107,19 @@ class _Settings(ConfigBranch):
         return section
 
 
+def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:
+    """One section for each model of each workload, by the model's name, which no other may have."""
+    sections: dict[str, tuple[type[ConfigBranch], ConfigBranch]] = {}
+    for workload in registry.every_workload():
+        for name, model in workload.models.items():
+            if name in sections or name in _Settings.model_fields or name == NO_MODEL:
+                raise BadInputError(
+                    f"workload {workload.name}: trainer.{name} has another meaning already: give its model another name"
+                )
+            sections[name] = (model.config, model.config())
+    return sections
+
+
 if TYPE_CHECKING:
     TrainerConfig = _Settings
 else:
@@ -113,10 +127,6 @@ else:
         "TrainerConfig",
         __base__=_Settings,
         __doc__=_Settings.__doc__,
-        **{
-            name: (model.config, model.config())
-            for workload in registry.every_workload()
-            for name, model in workload.models.items()
-        },
+        **model_sections(),
     )
     """Settings of the trainer, with a section for each model of each workload."""

@@ -46,4 +46,4 @@ def require_data(status: TrainerStatus) -> None:
 def config_for_checkpoint(config: Config) -> str:
     """Configuration as JSON without secrets: checkpoints are passed on."""
     inputs = tuple(without_secrets(text) for text in config.input)
-    return config.model_copy(update={"input": inputs}).model_dump_json()
+    return config.model_copy(update={"input": inputs}).own_json()

@@ -86,6 +86,13 @@ def poll(server: RemoteServer) -> list[Event]:
     return server.poll()
 
 
+def wait_for(what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 def poll_until(server: RemoteServer, what: Callable[[], object]) -> list[Event]:
     events: list[Event] = []
     for _ in range(_MANY_POLLS):
@@ -264,6 +271,7 @@ def test_messages_that_are_read_may_be_as_many_as_there_are(monkeypatch: pytest.
         gate.start(port)
         sender = opened.enter_context(opened.enter_context(zmq.Context()).socket(zmq.DEALER))
         sender.connect(f"tcp://{HERE}:{port}")
+        wait_for(lambda: gate._open)  # messages that are read before count for no connection
         for _ in range(400):
             for _ in range(10):
                 sender.send(bytes(1000))
@@ -289,14 +297,12 @@ def test_descriptors_that_run_out_for_a_moment_end_no_good_connection(
         gate.start(port)
         sender = opened.enter_context(opened.enter_context(zmq.Context()).socket(zmq.DEALER))
         sender.connect(f"tcp://{HERE}:{port}")
+        wait_for(lambda: gate._open)  # messages that are read before count for no connection
         for _ in range(5):
             sender.send(bytes(100_000))
             assert router.poll(20_000)
             name, body = router.recv_multipart(copy=False)
             gate.read(name.get(zmq.SRCFD), [body])
-        opened_by_s = time.monotonic() + 60.0
-        while not gate._open and time.monotonic() < opened_by_s:
-            time.sleep(0.01)  # the gate hears of the connection in a thread of its own
         with gate._lock:
             (fd,) = gate._open
             with monkeypatch.context() as short:

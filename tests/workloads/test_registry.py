@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from common.errors import BadInputError
 from icestream.cli import cli
 from icestream.reading.workload import load_run_config, workload_of_files
 from services.config.root import Config
+from services.config.trainer import model_sections
 from workloads import registry
 
 WORKLOAD = """
@@ -158,3 +161,32 @@ def test_a_workload_that_is_named_is_not_looked_for(sparks: None, tmp_path: Path
 def test_a_workload_that_nobody_knows_is_named_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="workload = 'pions': expected one of muons"):
         workload_of(tmp_path, assignments=("workload=pions",))
+
+
+BROKEN = {
+    "raise RuntimeError('broken')": r"sparks.*RuntimeError: broken \(.*workload.py, line 1\)",
+    "WORKLOAD = (": r"sparks.*SyntaxError: .*workload.py",
+    "WORKLAOD = 1": "sparks.*has no attribute 'WORKLOAD'",
+    WORKLOAD.replace('name="sparks"', 'name="spark"'): "its name is 'spark'; expected 'sparks'",
+    WORKLOAD.replace('"<f4", ("t_s"', '"f", ("t_s"'): "column sparks has type f; expected one of",
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_a_workload_that_can_not_be_imported_is_one_line(sparks: None, tmp_path: Path, code: str) -> None:
+    (tmp_path / "workloads" / "sparks" / "workload.py").write_text(code)
+    sys.modules.pop("workloads.sparks.workload", None)
+    importlib.invalidate_caches()
+    with pytest.raises(BadInputError, match=BROKEN[code]):
+        registry.workload("sparks")
+    sys.modules.pop("workloads.sparks.workload", None)
+
+
+@pytest.mark.parametrize("name", ["wgan", "device", "none"])
+def test_a_model_whose_name_is_taken_is_refused(sparks: None, tmp_path: Path, name: str) -> None:
+    (tmp_path / "workloads" / "sparks" / "workload.py").write_text(WORKLOAD.replace('"spark":', f'"{name}":'))
+    sys.modules.pop("workloads.sparks.workload", None)
+    importlib.invalidate_caches()
+    with pytest.raises(BadInputError, match=f"workload sparks: trainer.{name} has another meaning already"):
+        model_sections()
+    sys.modules.pop("workloads.sparks.workload", None)

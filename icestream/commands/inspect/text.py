@@ -53,7 +53,8 @@ def _lines(found: Description) -> list[str]:
         text.append(f"  particles of an event: {above}")
     for number, event in enumerate(found.first_events):
         ids = ", ".join(f"{name} {value}" for name, value in event.ids.items())
-        text.append(f"  event {number}: {ids}; {_fields(event.event)}; {event.num_particles:,} particles")
+        columns = f"{ids}; {_fields(event.event)}" if ids else _fields(event.event)
+        text.append(f"  event {number}: {columns}; {event.num_particles:,} particles")
         text += [f"    {_fields(particle)}" for particle in event.particles]
         if event.num_particles > len(event.particles):
             text.append(f"    … and {event.num_particles - len(event.particles):,} more")

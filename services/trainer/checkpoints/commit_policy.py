@@ -75,7 +75,7 @@ def decide(moment: Moment, every: int) -> tuple[Act, ...]:
                 return (Act.ASK,)  # without data no step would come whose commit raises it
             case _:
                 return ()
-    acts = (Act.SETTLE,) if moment.writing is not None else ()
+    acts: tuple[Act, ...] = (Act.SETTLE,) if moment.writing is not None else ()
     newest = moment.on_disk if moment.writing is None else moment.writing
     if newest == moment.now:
         return (*acts, Act.REPORT)
