@@ -30,10 +30,9 @@ import h5py
 import numpy as np
 
 from common.config import StreamConfig
-from common.files.footers import read_footer
 from common.files.hdf5.reader import Hdf5Reader
+from common.files.whole_file import plan_file
 from common.messages import Part
-from common.plan import SlotCapacity, StagedFile, plan_block
 from workloads.muons.columns import MUONS
 from workloads.muons.simulator.config import PRESETS
 from workloads.muons.simulator.write import DatasetPlan, _tables
@@ -97,11 +96,7 @@ def flat_tables(num_events: int) -> dict[str, np.ndarray]:
 
 
 def parts_of(path: Path) -> list[Part]:
-    stream = StreamConfig(shuffle=False, slot_mib=16)
-    capacity = SlotCapacity(MUONS, stream)
-    staged = StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=1)
-    return [part for unit in units for part in unit.parts]
+    return plan_file(path, MUONS, StreamConfig(shuffle=False, slot_mib=16))[1]
 
 
 def by_h5py(path: Path) -> int:

@@ -27,8 +27,8 @@ from muon_files import make_events, write_events  # noqa: E402
 from common.config import SourceConfig, StreamConfig  # noqa: E402
 from common.files.footers import read_footer  # noqa: E402
 from common.plan import SlotCapacity  # noqa: E402
-from common.schema import MUONS  # noqa: E402
 from services.fetcher.staging.inspection import Inspection  # noqa: E402
+from workloads.muons.columns import MUONS  # noqa: E402
 
 _TURNS = 30
 _FILES = 20

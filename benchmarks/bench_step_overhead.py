@@ -36,7 +36,7 @@ from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.loop import train
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.feed import FedBatch
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.open_telemetry import open_telemetry

@@ -23,7 +23,7 @@ from workloads.base.noise import Noise
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.layers import LEAK, Dense
-from workloads.muons.models.wgan.networks import Networks
+from workloads.muons.models.wgan.networks import WganNetworks
 from workloads.muons.models.wgan.task import MUONS_SCORE_FACTOR
 
 
@@ -31,7 +31,7 @@ class ReferenceStep:
     """Plain step for one microbatch a batch, `mean+max` pooling and layer normalisation: the defaults."""
 
     def __init__(self, config: WganConfig, device: torch.device, seed: int) -> None:
-        self.networks = Networks(config, StepContext(device, seed))
+        self.networks = WganNetworks(config, StepContext(device, seed))
         self._config = config
         self._device = device
         self._noise = Noise(seed, device)

@@ -1,1 +1,1 @@
-"""Modules that every room uses: units, slots, plan, messages, files (numpy, no torch)."""
+"""Shared modules: units, slots, plan, messages, files (numpy, no torch)."""

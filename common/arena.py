@@ -2,13 +2,13 @@
 
 Contract (rule R3 of the queue; the dispatcher holds it by leases, this module by types):
 
-    who          calls                  when                         what holds after
+    caller       call                   time                         guarantee afterwards
     fetcher      Arena.create           once, at start               all pages are allocated, size and seals are sealed
     fetcher      Arena.fd               a peer's lifeline opened     the peer has a descriptor of its own
     decoder      Arena.attach(write)    after its lifeline opened    it may write into slots that it has leased, only
-    decoder      slot(i)                between Lease and Done       nobody else reads or writes slot i
+    decoder      slot(i)                between Lease and Done       no other process reads or writes slot i
     trainer      Arena.attach(read)     after its lifeline opened    it may read slots that were delivered to it, only
-    trainer      slot(i)                delivery to Release or Reject nobody writes slot i
+    trainer      slot(i)                delivery to Release or Reject no process writes slot i
     any          close                  at its end                   its mapping is gone; the last one frees the memory
 """
 
@@ -39,7 +39,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Arena:
-    """A mapping of the slab. Use it as a context manager, or close it."""
+    """Mapping of the slab. Use it as a context manager, or close it."""
 
     def __init__(self, fd: int, slots: int, slot_bytes: int, *, writable: bool) -> None:
         self.fd = fd
@@ -54,7 +54,7 @@ class Arena:
         """Allocate the slab in full.
 
         ``wait`` is called while there is too little memory: it pauses, and returns False to give up. Raises
-        BadInputError where the memory isn't there.
+        BadInputError if there is not enough memory.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Settings that two services must agree on: how the stream is cut, and how processes meet."""
+"""Settings shared by several services: division of the stream, and connections between processes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ class ConfigBranch(BaseModel):
 
 
 class StreamConfig(ConfigBranch):
-    """How source files become units, microbatches and batches. Every field but `slots` is part of the plan hash."""
+    """Division of source files into units, microbatches, batches. Every field but `slots` is part of the plan hash."""
 
     block_files: int = Field(8, ge=1, le=1024)
     """Files staged and shuffled together."""
     unit_events: int = Field(65_536, ge=1)
-    """A unit is closed once it has this many events, or earlier where the next row group would not fit the slot. The
-    more row groups a unit has, the better its events are mixed: see `icestream plan`."""
+    """Events at which a unit is closed, or earlier where the next row group would not fit the slot. The more row groups
+    a unit has, the better its events are mixed: see `icestream plan`."""
     batch_events: int = Field(256, ge=1)
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)
-    """Most particles in one microbatch: bounds the device's memory."""
+    """Maximum particles in one microbatch: bounds the device's memory."""
     max_particles_per_event: int = Field(0, ge=0)
-    """An event with more particles is an outlier and is set aside in `outliers/`. 0: `max_particles`."""
+    """Maximum particles of an event in the stream; a larger one is an outlier and is stored in `outliers/`.
+    0: `max_particles`."""
     drop_empty: bool = False
     """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
     lanes: int = Field(1, ge=1, le=256)
-    """Ordered streams that the units are dealt to, one after the other. R trainers take lanes / R each, so that what is
-    trained, in which order, does not depend on their number. A step takes batch_events / lanes events of each lane."""
+    """Number of ordered streams that the units are dealt to in turn. R trainers take lanes / R each, so that the events
+    of each step don't depend on the number of trainers. A step takes batch_events / lanes events of each lane."""
     slots: int = Field(8, ge=1)
-    """Slots of the arena: units that may be in decoding, ready or in use at a time. At least one a lane."""
+    """Slots of the arena: maximum units in decoding, ready or in use at a time. At least one a lane."""
     slot_mib: float = Field(8.0, gt=0)
     """Size of one slot. The arena takes slots × slot_mib of memory."""
 
@@ -54,7 +55,7 @@ class StreamConfig(ConfigBranch):
 
     @property
     def outlier_above(self) -> int:
-        """Most particles of an event that is not an outlier."""
+        """Maximum particles of an event that is not an outlier."""
         return self.max_particles_per_event or self.max_particles
 
     @model_validator(mode="after")
@@ -81,33 +82,36 @@ class StreamConfig(ConfigBranch):
 
 
 class SourceConfig(ConfigBranch):
-    """What stands in the source files. Part of the plan hash."""
+    """Content of the source files. Part of the plan hash."""
 
     fields: dict[str, tuple[str, ...]] = {}
-    """Numbers of each innermost list, in the files' order, by file column: for files with more, or other, ones than
-    the workload's (docs/files.md has examples). A name that the workload doesn't know is skipped. In HDF5 files the ids
-    stand before these."""
+    """Names of the numbers in each innermost list, in the files' order, by file column: for files with more or other
+    numbers than the workload's (docs/files.md has examples). A name unknown to the workload is skipped. In HDF5 files
+    the ids come before these."""
     depth_kind: Literal["vertical", "slant"] = "vertical"
-    """What the files call depth: metres below the surface, or metres along the track. It is vertical after decoding."""
+    """Meaning of depth in the files: metres below the surface, or metres along the track. After decoding it is
+    vertical."""
     nulls: Literal["error", "empty"] = "error"
-    """`error`: a null event or list quarantines its row group. `empty`: an event without its event columns is dropped
-    and counted as empty, a null list of particles is an event without any, a null particle is dropped and counted."""
+    """Treatment of nulls. `error`: a null event or list quarantines its row group. `empty`: an event without its event
+    columns is dropped and counted as empty, a null list of particles is an event without particles, a null particle is
+    dropped and counted."""
 
 
 class TransportConfig(ConfigBranch):
-    """How processes of a run find each other."""
+    """Connections between the processes of a run."""
 
     sockets: Literal["abstract", "folder"] = "abstract"
-    """`abstract`: names without files, for one host. `folder`: socket files in the run directory, for containers
-    that share it as a volume, and for a host with users who may be hostile: they can take an abstract name first."""
+    """Kind of unix sockets. `abstract`: names without files, for one host. `folder`: socket files in the run directory,
+    for containers that share it as a volume, and for a host with possibly hostile users: they can take an abstract
+    name first."""
     connect_timeout_s: float = Field(600.0, gt=0)
-    """How long a decoder or a trainer waits for the run's fetcher before it gives up."""
+    """Maximum wait of a decoder or a trainer for the run's fetcher."""
     listen: str = ""
     """Address at which the fetcher also serves a trainer on another machine: `tcp://0.0.0.0:5570`, port `*` for any.
-    Empty: none. It needs `keys`, on loopback too."""
+    Empty: none. Requires `keys`, on loopback too."""
     connect: str = ""
-    """Address at which a trainer finds its fetcher: `tcp://HOST:5570`. Empty: on this host, by the run directory."""
+    """Address of the trainer's fetcher: `tcp://HOST:5570`. Empty: on this host, found by the run directory."""
     keys: Path | None = None
     """Folder with CURVE certificates, made by `icestream keys`: the fetcher's, or on the trainer's side `for-NAME`."""
     heartbeat_timeout_s: float = Field(20.0, ge=0.1)
-    """A tcp connection whose other side is silent for this long is given up. Longer than a unit's transfer takes."""
+    """Silence of the other side after which a tcp connection is closed. Must exceed the transfer time of a unit."""

@@ -6,12 +6,12 @@ USER_ERROR_EXIT_CODE = 2
 
 
 class IcestreamError(Exception):
-    """Expected: its text is one line for the user, who sees no traceback."""
+    """Expected error: its text is one line for the user, shown without a traceback."""
 
 
 class BadInputError(IcestreamError):
-    """A file, value or setting is wrong: the text says which, what was expected and what to do."""
+    """Wrong file, value or setting: the text names it, the expected value and the remedy."""
 
 
 class TransientError(IcestreamError):
-    """May pass: worth another try, with jitter."""
+    """Temporary error: retried with jitter."""

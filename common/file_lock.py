@@ -1,9 +1,9 @@
-"""Locks between processes, of one host or of several. Kernel or file server free them when their holder dies.
+"""Locks between processes, of one host or of several. The kernel or file server frees them when their holder dies.
 
-All are flock on a *regular* file that is open for *writing*: an NFS client makes a byte-range lock at the server of it,
-and Lustre mounted with `flock` asks its servers. For a directory neither asks anybody: other hosts don't see the lock.
-fcntl's byte-range locks of a process are no choice, since they go when it closes any descriptor of the file. Those of
-an open file (F_OFD_SETLK) hold as long as flock's do and are the same lock on NFS: they would gain nothing.
+All are flock on a *regular* file that is open for *writing*: an NFS client turns it into a byte-range lock at the
+server, and Lustre mounted with `flock` asks its servers. For a directory neither asks a server: other hosts don't see
+the lock. fcntl's byte-range locks of a process are unsuitable: they are released when it closes any descriptor of the
+file. Those of an open file (F_OFD_SETLK) hold as long as flock's and are the same lock on NFS: no advantage.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 MODE = 0o600
 LOCKS_FOLDER = "locks"
-"""In a run directory. Never deleted, not by --fresh either: a lock's file must stay the same one."""
+"""Folder of locks in a run directory. Never deleted, not by --fresh either: a lock's file must stay the same one."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system without locks answers."""
+"""Error numbers of a file system without locks."""
 RunPart = Literal["run", "fetcher", "trainer"]
 RUN_PARTS: tuple[RunPart, ...] = get_args(RunPart)
 
@@ -39,13 +39,13 @@ _PAUSE_S = 0.05
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Wait = Callable[[], bool]
-"""Called while somebody else holds a lock: it pauses, and returns False to give up."""
+"""Callback while another process holds a lock: it pauses, and returns False to give up."""
 
 
 def try_lock(path: Path) -> int | None:
-    """A descriptor that holds the lock until it is closed; None if somebody else holds it.
+    """Descriptor that holds the lock until it is closed; None if another process holds it.
 
-    The file is made if need be. Its holder may unlink it: whoever opened it before looks for it anew.
+    The file is created if missing. Its holder may unlink it: a process that opened it before opens the path again.
     Raises FileNotFoundError if its folder is gone, OSError (see NO_LOCKS) where the file system has no locks.
     """
     while True:
@@ -65,7 +65,7 @@ def try_lock(path: Path) -> int | None:
 
 @contextmanager
 def locked(path: Path, wait: Wait) -> Iterator[bool]:
-    """Hold the lock, and unlink its file at the end. False, without it, once ``wait`` says so."""
+    """Hold the lock, and unlink its file at the end. Yields False, without the lock, once ``wait`` returns False."""
     while (descriptor := try_lock(path)) is None:
         if not wait():
             yield False
@@ -73,12 +73,12 @@ def locked(path: Path, wait: Wait) -> Iterator[bool]:
     try:
         yield True
     finally:
-        path.unlink(missing_ok=True)  # while it is held, or another's new file would go
+        path.unlink(missing_ok=True)  # while it is held: later, it would remove another's new file
         os.close(descriptor)
 
 
 def patience(seconds: float) -> Wait:
-    """Wait so long, from now on."""
+    """Wait callback that gives up ``seconds`` from now."""
     deadline_s = time.monotonic() + seconds
 
     def wait() -> bool:
@@ -90,11 +90,11 @@ def patience(seconds: float) -> Wait:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a run's lock, as the lock's file says."""
+    """Holder of a run's lock, as recorded in the lock's file."""
 
     host: str
     boot_id: str
-    """Of the kernel: the containers of one host have it in common."""
+    """Boot id of the kernel: shared by the containers of one host."""
     pid: int
     since: str
     what: str
@@ -109,7 +109,7 @@ class Holder:
 
 
 class RunLock:
-    """The place of one part of a run. Its file names the holder; one whose holder is dead keeps nobody out.
+    """Exclusive lock on one part of a run. Its file names the holder; a lock of a dead holder excludes no process.
 
     Use it as a context manager, or close it. Raises BadInputError that names the holder, once ``wait`` gives up.
     """
@@ -143,7 +143,7 @@ class RunLock:
         self._write(json.dumps(asdict(mine)))
 
     def close(self) -> None:
-        """Let the next one in."""
+        """Release the lock."""
         if self._descriptor >= 0:
             self._write("")
             os.close(self._descriptor)
@@ -158,7 +158,7 @@ class RunLock:
         self.close()
 
     def _write(self, note: str) -> None:
-        """The note is for people: a full disk takes nothing from the lock."""
+        """Write the holder, for people only: the lock holds even if the disk is full."""
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, note.encode(), 0)
@@ -167,7 +167,7 @@ class RunLock:
 
 @contextmanager
 def no_other_host(run_dir: Path, part: RunPart) -> Iterator[None]:
-    """For what only the processes of one host may share, as SQLite's ledger: keep those of others out meanwhile.
+    """Exclude processes of other hosts meanwhile, for files that only one host may use, such as SQLite's ledger.
 
     Raises BadInputError if one of them holds the lock.
     """
@@ -189,9 +189,9 @@ def _path_of(run_dir: Path, part: RunPart) -> Path:
 
 
 def _read(path: Path) -> Holder | None:
-    """None if it names nobody: released, or being written."""
+    """Holder in a lock file; None if it names none: released, or being written."""
     try:
-        with path.open("rb") as file:  # opened anew: NFS looks at the server then
+        with path.open("rb") as file:  # opened again, so that NFS asks the server
             holder = Holder(**json.loads(file.read(_NOTE_BYTES)))
     except (OSError, ValueError, TypeError):
         return None

@@ -1,4 +1,4 @@
-"""Every number that a run tells, under one name: the progress view, TensorBoard and Prometheus show the same.
+"""Names of all numbers that a run reports: the progress view, TensorBoard and Prometheus show the same.
 
 hop/<hop>/wait_put_s wait_get_s wait_put_share wait_get_share occupancy     <hop>: common.status.HOPS
 stall/<reason>_s <reason>_share                                             <reason>: common.status.STALL_REASONS
@@ -28,12 +28,12 @@ _COUNTERS = frozenset(
         *("wait_put_s", "wait_get_s"),
     }
 )
-"""Fields that only grow, but for a restart."""
+"""Counters: fields that only grow, except at a restart."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number. A counter only grows, but for a restart; anything else is a gauge."""
+    """Reported number. A counter only grows, except at a restart; any other number is a gauge."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Measurement:
 
 
 def measurements(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> list[Measurement]:
-    """What the services tell now; nothing of one without a status."""
+    """Current numbers of the services; none of a service without a status."""
     found: list[Measurement] = []
     if fetcher is not None:
         found += _numbers("fetcher", fetcher)
@@ -59,7 +59,7 @@ def measurements(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -
 
 
 def values(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> dict[str, float]:
-    """The same as name -> value."""
+    """Measurements as values by name."""
     return {measurement.name: measurement.value for measurement in measurements(fetcher, trainer)}
 
 

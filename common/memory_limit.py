@@ -1,4 +1,4 @@
-"""Memory that this process may still take: what the machine has, and the limits of all control groups it is in."""
+"""Memory still available to this process: that of the machine, limited by all its control groups."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _PROC = Path("/proc")
 
 
 class _Files(NamedTuple):
-    """Of a memory control group."""
+    """File names of a memory control group."""
 
     limit: str
     used: str
     droppable: tuple[str, str]
-    """In memory.stat, of the group and those below it: pages of files read or written, which the kernel can drop."""
+    """Keys in memory.stat, of the group and those below it: file pages, which the kernel can drop."""
 
 
 _VERSION_1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
@@ -23,7 +23,7 @@ _VERSION_2 = _Files("memory.max", "memory.current", ("inactive_file", "active_fi
 
 
 def available_memory_bytes() -> int:
-    """The least of what the machine and each group have left. A job's limit may be at any level above its processes."""
+    """Minimum of the bytes left in the machine and in each group. A job's limit may be at any level above a process."""
     fields = {}
     for line in (_PROC / "meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -53,9 +53,9 @@ def _own_groups(text: str) -> dict[str, str]:
 
 
 def _left_from(mount: Path, root: str, path: str, files: _Files) -> Iterator[int]:
-    """What is left in the group ``path`` and in all above it that can be seen, the mount's ``root`` the last."""
+    """Bytes left in the group ``path`` and in each visible one above it, up to the mount's ``root``."""
     group = PurePosixPath(path)
-    # In a container that is told paths of the host, the mount shows its own group at most.
+    # In a container that sees paths of the host, the mount shows at most its own group.
     below = group.relative_to(root) if group.is_relative_to(root) and ".." not in group.parts else PurePosixPath()
     for folder in (mount / below, *(mount / parent for parent in below.parents)):
         left = _left_in(folder, files)
@@ -64,7 +64,7 @@ def _left_from(mount: Path, root: str, path: str, files: _Files) -> Iterator[int
 
 
 def _left_in(folder: Path, files: _Files) -> int | None:
-    """None without a limit, or where none can be read."""
+    """Bytes left in one group; None without a limit, or if it can't be read."""
     try:
         limit = (folder / files.limit).read_text().strip()
         if limit == "max":

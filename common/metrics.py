@@ -11,14 +11,14 @@ WINDOW_S = 5.0
 
 
 class Rate:
-    """How fast a counter grows, over the last ``window_s`` seconds."""
+    """Growth rate of a counter over the last ``window_s`` seconds."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._samples: deque[tuple[float, float]] = deque()
 
     def update(self, now_s: float, value: float) -> float:
-        """Note the counter; its growth per second, 0 before the second sample."""
+        """Record the counter and return its growth per second, 0 before the second sample."""
         self._samples.append((now_s, value))
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
             self._samples.popleft()
@@ -27,19 +27,19 @@ class Rate:
 
 
 def seconds_each(per_s: float) -> float:
-    """The inverse of a rate: seconds for one; 0 while there is none."""
+    """Inverse of a rate: seconds for one; 0 while the rate is 0."""
     return 1.0 / per_s if per_s > 0.0 else 0.0
 
 
 class Shares:
-    """How much of the last seconds went into each of several named waits."""
+    """Share of each of several named waits in the last seconds."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._rates: dict[str, Rate] = {}
 
     def update(self, now_s: float, seconds: Mapping[str, float]) -> dict[str, float]:
-        """Note the seconds waited so far, by name; each as a part (0 to 1) of the last seconds."""
+        """Record the seconds waited so far, by name, and return each as a part (0 to 1) of the last seconds."""
         return {
             name: self._rates.setdefault(name, Rate(self._window_s)).update(now_s, value)
             for name, value in seconds.items()
@@ -47,7 +47,7 @@ class Shares:
 
 
 class HopMeter:
-    """Adds up the three numbers of a hop (common.status.Hop) from spans of time in which nothing changed."""
+    """Sums of the three numbers of a hop (common.status.Hop), from spans of time in which nothing changed."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._wait_put_s = 0.0
@@ -56,14 +56,14 @@ class HopMeter:
         self._shares = Shares(window_s)
 
     def add(self, span_s: float, *, put: float = 0.0, get: float = 0.0, occupancy: float = 0.0) -> None:
-        """For ``span_s`` seconds a part ``put`` of the producers waited, a part ``get`` of the consumers,
-        and the queue between them was filled to ``occupancy``; each is 0 to 1."""
+        """Add a span of ``span_s`` seconds in which a part ``put`` of the producers waited, a part ``get`` of the
+        consumers, and the queue between them was filled to ``occupancy``; each is 0 to 1."""
         self._wait_put_s += span_s * put
         self._wait_get_s += span_s * get
         self._filled_s += span_s * occupancy
 
     def hop(self, now_s: float) -> Hop:
-        """The hop so far, and over the last seconds."""
+        """Hop since the start, and over the last seconds."""
         waited = {"put": self._wait_put_s, "get": self._wait_get_s, "filled": self._filled_s}
         shares = {name: min(share, 1.0) for name, share in self._shares.update(now_s, waited).items()}
         return Hop(

@@ -12,18 +12,18 @@ from common.user_path import user_path
 
 
 def run_dir_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--run-dir."""
+    """Option --run-dir."""
     return click.option(
         "--run-dir",
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("run"),
         show_default=True,
-        help="Everything of one run: configuration, ledger, checkpoints, logs. An existing one is resumed.",
+        help="Folder of one run: configuration, ledger, checkpoints, logs. An existing run is resumed.",
     )(function)
 
 
 def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--config and --set."""
+    """Options --config and --set."""
     function = click.option(
         "--set",
         "assignments",
@@ -41,7 +41,7 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """-i/--input."""
+    """Option -i/--input."""
     return click.option(
         "-i",
         "--input",
@@ -52,7 +52,7 @@ def input_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--ranges."""
+    """Option --ranges."""
     return click.option(
         "--ranges",
         metavar="FIRST:LAST:STEP",
@@ -61,19 +61,19 @@ def ranges_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--model, also under its former name --generator."""
+    """Option --model, also under its former name --generator."""
     return click.option(
         "--model",
         "--generator",
         "model",
         metavar="NAME",
-        help="Model to train, one of the workload's; none: only count the events, which shows how fast the pipeline"
-        " alone is.",
+        help="Model to train, one of the workload's; none: only count the events, to measure the speed of the pipeline"
+        " alone.",
     )(function)
 
 
 def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--profile-steps."""
+    """Option --profile-steps."""
     return click.option(
         "--profile-steps",
         type=click.IntRange(min=0),
@@ -83,7 +83,7 @@ def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--token-file."""
+    """Option --token-file."""
     return click.option(
         "--token-file",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -92,7 +92,7 @@ def token_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def absolute(inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Local inputs as absolute paths: a run must not depend on the folder that it was started from."""
+    """Inputs with local paths made absolute: a run must not depend on the folder that it was started from."""
     return tuple(text if "://" in text else _absolute(text) for text in inputs)
 
 

@@ -1,6 +1,6 @@
-"""Decides when what the file system says of one file is that file's own fault, and no hiccup of the machine.
+"""Classification of file system errors: the fault of one file, or of the machine.
 
-For files that are used in place; see input_errors.py for the rest of the rule.
+Applies to files that are used in place; see input_errors.py for the rest of the rule.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from common.input_errors import GONE, OF_THE_PATH, REFUSED
 
 TRIES = 3
 PATIENCE_S = 3.0
-"""A file must be refused so often, and for so long, before that can be its own fault."""
+"""Minimum refusals of a file, and minimum time between the first and the last, before it can be its own fault."""
 FORGET_S = 600.0
-"""A refusal is forgotten unless the next comes so soon: it passed. Much longer than between tries of a refused file,
-also where many decoders take turns."""
+"""Maximum time between two refusals that count together. Much longer than between tries of a refused file, also where
+many decoders take turns."""
 _OTHERS = 8
-"""Most files of its folder that are tried."""
+"""Maximum files of its folder that are tried."""
 
 
 class OwnFaults:
-    """Remembers which files could be read, and which were refused. Used by many threads.
+    """Record of files that could be read, and of refused ones. Used by many threads.
 
     gone      its own fault if its folder still holds something: an empty or missing one may be a file system that is
               not mounted now
     path      (a loop of links, a file among its folders, …) its own fault
     refused   its own fault if that lasts while another file can be opened: the one read last of that file system, or
-              one in its folder. Else permissions of the whole place have changed (an expired ticket, say)
+              one in its folder. Else permissions of the whole place have changed (for example an expired ticket)
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class OwnFaults:
         self._good: dict[int, Path] = {}  # device -> the file that was read last
 
     def worked(self, path: Path) -> None:
-        """The file could be read."""
+        """Record that the file could be read."""
         device = _device(path)
         with self._mutex:
             self._good[device] = path
@@ -76,7 +76,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def _opens(path: Path) -> bool:
-    """True if it is a file that can be opened now."""
+    """True if it is a file that can be opened at present."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -88,7 +88,7 @@ def _opens(path: Path) -> bool:
 
 
 def _device(path: Path) -> int:
-    """Of the file, or of the nearest folder above it that can be seen."""
+    """Device of the file, or of the nearest visible folder above it."""
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
             return place.stat().st_dev

@@ -1,7 +1,7 @@
-"""A limit on the memory of this process, and whose fault a MemoryError is: the limit's, or the machine's.
+"""Memory limit of this process, and the cause of a MemoryError: the limit, or the machine.
 
-The limit is on private memory (RLIMIT_DATA), above what the process has when it is set: neither the arena nor a mapped
-file counts. What reaches it is not allocated, so nothing is paged and nothing else is killed.
+The limit is on private memory (RLIMIT_DATA), on top of the process's memory when it is set: neither the arena nor a
+mapped file counts. An allocation above it fails, so nothing is paged and no other process is killed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _MARGIN_BYTES = 1 << 20
 MIB = 1 << 20
 
 _limit_bytes: int | None = None
-"""Of all private memory."""
+"""Limit on all private memory, in bytes."""
 _extra_bytes = 0
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """From now on this process gets at most so much private memory on top of what it has."""
+    """Limit this process's private memory to ``extra_bytes`` more than at present."""
     global _limit_bytes, _extra_bytes
     _extra_bytes = extra_bytes
     _limit_bytes = _private_bytes() + extra_bytes
@@ -31,8 +31,8 @@ def limit_memory(extra_bytes: int) -> None:
 
 
 def asked_for_too_much() -> bool:
-    """After a MemoryError: True if the machine has what the limit refused, so that it says something about the data;
-    False if the machine refuses memory below the limit, or there is none."""
+    """Cause of a MemoryError: True if the limit refused memory that the machine has, so that the data are the cause;
+    False if the machine refuses memory below the limit, or there is no limit."""
     if _limit_bytes is None:
         return False
     room = _limit_bytes - _private_bytes() - _MARGIN_BYTES
@@ -46,14 +46,14 @@ def asked_for_too_much() -> bool:
 
 
 def free_heap() -> None:
-    """Give back what the C library keeps of freed memory: it counts against the limit, in whatever pieces it lies."""
+    """Return freed memory that the C library keeps, however fragmented: it counts against the limit."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def too_much() -> str:
-    """What was asked for, for a message: "more than 768 MiB of memory"."""
+    """Refused amount, for a message: "more than 768 MiB of memory"."""
     return f"more than {_extra_bytes // MIB} MiB of memory"
 
 

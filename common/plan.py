@@ -1,4 +1,4 @@
-"""The plan: which rows make unit 0, 1, 2, … A pure function of (inventory, footers, seed, epoch, configuration).
+"""Plan: the rows of unit 0, 1, 2, … as a pure function of (inventory, footers, seed, epoch, configuration).
 
 Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into units, each
 closed once it has ``unit_events`` events, and before it would not fit a slot. A row group that is too large for one
@@ -27,12 +27,12 @@ from common.streams import Stream, generator
 
 @dataclass(frozen=True, slots=True)  # slots: there may be millions
 class SourceFile:
-    """One file of the inventory."""
+    """File of the inventory."""
 
     url: str
     size_bytes: int
     checksum: str = ""
-    """`adler32=…`, `md5=…` and the like, where one is known."""
+    """Checksum if known: `adler32=…`, `md5=…` and the like."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Span:
     rows: int
     particles: int
     batch_rows: int = 0
-    """Most rows of one record batch of the row group; 0: as many as a reader takes by itself."""
+    """Maximum rows in one record batch of the row group; 0: the reader's default."""
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """What a footer says about a row group; ``spans`` cover it where one unit can't hold it."""
+    """Counts of a row group, from its footer; ``spans`` divide it if it is too large for one unit."""
 
     rows: int
     particles: int
@@ -57,36 +57,36 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Footer:
-    """The row groups of one staged file."""
+    """Row groups of one staged file."""
 
     row_groups: tuple[RowGroup, ...]
 
     @property
     def rows(self) -> int:
-        """Events in the file."""
+        """Number of events in the file."""
         return sum(row_group.rows for row_group in self.row_groups)
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of a block that is ready to be planned: a footer, or the reason why there is none."""
+    """File of a block, ready for planning: its footer, or the reason for its absence."""
 
     file: int
     path: str
-    """Empty: its footer is known from before, but the file is gone now."""
+    """Local path; empty: its footer is known from before, but the file is gone now."""
     footer: Footer | None
     remote: str = ""
-    """URL, if it was staged from elsewhere."""
+    """URL of a remote file."""
     reason: str = ""
     bad_rows: int = 0
-    """Events of a file without footer, as far as they could be counted."""
+    """Number of events in a file without footer, as far as known."""
 
 
 class Blocks:
-    """Which files make block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end.
+    """Files of block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end.
 
-    A block has files of one range only. Ranges may become known one by one, with append(); until all are, only blocks
-    of those in the first epoch are known.
+    A block has files of one range only. Ranges may become known one by one, with append(); until all are known, so are
+    only their blocks in the first epoch.
     """
 
     def __init__(self, num_files: int, stream: StreamConfig, seed: int, epochs: int) -> None:
@@ -102,30 +102,30 @@ class Blocks:
 
     @classmethod
     def of_ranges(cls, num_ranges: int, stream: StreamConfig, seed: int, epochs: int) -> Blocks:
-        """The blocks of so many ranges, none of which is known yet."""
+        """Blocks of ``num_ranges`` ranges, none of which is known yet."""
         blocks = cls(0, stream, seed, epochs)
         blocks.num_ranges = num_ranges
         blocks._first_file, blocks._first_block = [0], [0]
         return blocks
 
     def append(self, num_files: int) -> None:
-        """The next range has so many files."""
+        """Add the next range, of ``num_files`` files."""
         self._first_file.append(self._first_file[-1] + num_files)
         self._first_block.append(self._first_block[-1] + math.ceil(num_files / self._stream.block_files))
 
     @property
     def num_known(self) -> int:
-        """Ranges that were appended."""
+        """Number of ranges appended so far."""
         return len(self._first_file) - 1
 
     @property
     def num_files(self) -> int:
-        """Of the known ranges."""
+        """Number of files in the known ranges."""
         return self._first_file[-1]
 
     @property
     def per_epoch(self) -> int:
-        """Blocks of the known ranges."""
+        """Number of blocks in the known ranges."""
         return self._first_block[-1]
 
     @property
@@ -135,25 +135,25 @@ class Blocks:
 
     @property
     def end(self) -> int | None:
-        """Number of blocks; None without end, or while it is not known."""
+        """Number of blocks; None without end, or while unknown."""
         return self.epochs * self.per_epoch if self.epochs and self.complete else None
 
     def is_known(self, block: int) -> bool:
-        """True if files() can tell."""
+        """True if the block's files are known."""
         if self.end is not None:
             return block < self.end
         return self.per_epoch > 0 and (self.complete or block < self.per_epoch)
 
     def epoch_of(self, block: int) -> int:
-        """Epoch that the known block belongs to."""
+        """Epoch of the known block."""
         return block // self.per_epoch
 
     def range_of(self, block: int) -> int:
-        """Index of the range that the known block belongs to."""
+        """Index of the known block's range."""
         return bisect_right(self._first_block, block % self.per_epoch) - 1
 
     def last_block(self, index: int) -> int:
-        """Number, in an epoch, of the block behind the last one of a known range."""
+        """Number, in an epoch, of the block after the last one of a known range."""
         return self._first_block[index + 1]
 
     def files(self, block: int) -> list[int]:
@@ -174,7 +174,7 @@ class Blocks:
 
 
 class SlotCapacity:
-    """Whether rows and particles surely fit one slot."""
+    """Capacity of one slot in rows and particles."""
 
     def __init__(self, workload: EventSchema, stream: StreamConfig) -> None:
         self._workload = workload
@@ -195,31 +195,31 @@ class SlotCapacity:
         return slot_bytes_needed(self._workload, Layout(rows, particles, microbatches))
 
     def fits(self, rows: int, particles: int) -> bool:
-        """True if a unit of these counts fits a slot, whatever its events look like."""
+        """True if any unit of these counts fits a slot."""
         return self.bytes_needed(rows, particles) <= self._slot_bytes
 
     @cached_property
     def particles(self) -> int:
-        """Most particles of a unit of one event."""
+        """Maximum particles in a unit of one event."""
         return bisect_right(range(self._slot_bytes), self._slot_bytes, key=partial(self.bytes_needed, 1)) - 1
 
     @property
     def largest_event(self) -> int:
-        """Most particles of an event that is read at all, be it an outlier: see common/bounds.py."""
+        """Maximum particles of a readable event, outliers included: see common/bounds.py."""
         return self.particles * outlier_share(self._stream)
 
 
 def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
-    """Most microbatches that the decoder can make of so many events and particles."""
+    """Maximum number of microbatches that the decoder can make of these counts."""
     # In a greedy cut any two neighbours together exceed max_particles, so 2 P / max_particles bounds the extra cuts.
     return math.ceil(events / stream.lane_batch_events) + 2 * particles // stream.max_particles + 1
 
 
 def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
-    """Cut a row group, given the particles of every row, into spans that each fit a unit.
+    """Spans of a row group that each fit a unit, given the particles of every row.
 
-    An outlier is set aside, but decoded with the others, and it may lose enough fillers to be none. So it counts as the
-    largest event that goes into a slot, or as a share of its particles: see common/bounds.py. No event may have more
+    An outlier is stored separately, but decoded with the others, and may lose enough fillers to be no outlier. So it
+    counts as the largest event of a slot, or as a share of its particles: see common/bounds.py. No event may have more
     than ``capacity.largest_event``.
     """
     counts = np.asarray(counts)
@@ -231,7 +231,7 @@ def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: S
     spans: list[Span] = []
     first = 0
     while first < len(counts):
-        # The longest that fits, by bisection: a row group may have ten million rows. One row always fits.
+        # The longest span that fits, by bisection: a row group may have ten million rows. One row always fits.
         fits, too_many = 1, min(stream.unit_events, len(counts) - first) + 1
         while too_many - fits > 1:
             rows = (fits + too_many) // 2
@@ -245,8 +245,8 @@ def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: S
 
 
 def _batch_rows(counts: npt.NDArray[np.integer], capacity: SlotCapacity) -> int:
-    """The largest power of two of rows of which no batch has more particles than a slot besides its largest event; 0 if
-    batches of any size that readers take do."""
+    """Largest power of two of rows such that no batch, without its largest event, exceeds a slot's particles; 0 if the
+    readers' default sizes satisfy that."""
     most = capacity.particles + int(counts.max(initial=0))
     if len(counts) <= MOST_BATCH_ROWS and counts.sum(dtype=np.int64) <= most:
         return 0
@@ -270,7 +270,7 @@ def plan_block(
     seed: int,
     source: Source = Source(),  # noqa: B008  frozen
 ) -> list[Unit]:
-    """The units of one block, numbered from ``first_k``: at least one, with which quarantined files are told."""
+    """Units of one block, numbered from ``first_k``: at least one, which also carries the quarantined files."""
     parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
     if stream.shuffle:
         order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
@@ -308,9 +308,9 @@ def _parts(file: StagedFile, footer: Footer) -> Iterator[Part]:
 
 
 def _spans_in_order(parts: list[Part]) -> list[Part]:
-    """The spans of each row group in their own order, at the places that they have among all parts.
+    """Parts with the spans of each row group in file order, at the positions that they have among all parts.
 
-    A row group is decoded from its start: who has read one span goes on to the next, and never back.
+    A row group is decoded from its start: a reader continues with the next span, and never goes back.
     """
     spans: dict[tuple[int, int], list[Part]] = {}
     for part in parts:

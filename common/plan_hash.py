@@ -1,5 +1,5 @@
-"""The name of a plan has two parts. The plan hash names the settings: each process can check that it has the same ones.
-The inventory digest names the files, range by range: it grows with the ranges that were listed."""
+"""Name of a plan, in two parts. The plan hash covers the settings: each process can check that it has the same ones.
+The inventory digest covers the files, range by range: it grows with the ranges that were listed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from common.redact import without_tokens
 from common.schema import SCHEMA_VERSION, EventSchema
 
 PLAN_VERSION = 3
-"""Part of the hash: raise it when the same input gives other units."""
+"""Version of the plan, part of the hash: raise it when the same input gives other units."""
 
 _BYTES = 16
 _EVERY_RANGE = "every range"
 
 
 def plan_hash(workload: EventSchema, stream: StreamConfig, seed: int) -> str:
-    """32 hexadecimal digits: everything besides the files that a unit's bytes depend on."""
+    """Hash of everything besides the files that a unit's bytes depend on: 32 hexadecimal digits."""
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,
@@ -33,10 +33,10 @@ def plan_hash(workload: EventSchema, stream: StreamConfig, seed: int) -> str:
 
 
 def _described(schema: EventSchema) -> dict[str, Any]:
-    """The schema as JSON, under the names of plan version 3.
+    """Schema as JSON, under the names of plan version 3.
 
     ``nesting`` is the number of lists around a value; ``depth`` are the fields of finish_unit, as is ``slant_depth``
-    where depths are slant. What schemas can say since then is left out where they say nothing.
+    where depths are slant. Later additions to schemas are omitted where they are not used.
     """
     described = dataclasses.asdict(schema)
     finish, source = described.pop("finish_unit"), described.pop("source")
@@ -51,7 +51,7 @@ def _described(schema: EventSchema) -> dict[str, Any]:
 
 
 def files_digest(files: Iterable[tuple[str, int]]) -> str:
-    """32 hexadecimal digits, of (URL, bytes) of every file of a range, in order."""
+    """Digest of (URL, bytes) of every file of a range, in order: 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=_BYTES)
     for url, size_bytes in files:
         # Without its token: a renewed one makes no other plan.
@@ -60,10 +60,10 @@ def files_digest(files: Iterable[tuple[str, int]]) -> str:
 
 
 def inventory_digest(before: str, files: str) -> str:
-    """The inventory digest after one more range: of that before it ("" for the first) and its ``files_digest()``."""
+    """Inventory digest after one more range: of that before it ("" for the first) and its ``files_digest()``."""
     return hashlib.blake2b(f"{before} {files}".encode(), digest_size=_BYTES).hexdigest()
 
 
 def complete_digest(inventory: str) -> str:
-    """The inventory digest of data from the second epoch on: no range can follow without changing its plan."""
+    """Inventory digest of data from the second epoch on: no range can follow without changing its plan."""
     return inventory_digest(inventory, _EVERY_RANGE)

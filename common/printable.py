@@ -1,20 +1,21 @@
-"""Text from outside (names, messages of servers, columns of files) as a terminal, a log or a page may show it. Pure."""
+"""Printable form of external text (names, servers' messages, files' columns) for terminals, logs and pages. Pure."""
 
 from __future__ import annotations
 
 import re
 
 MOST = 2000
-"""Characters of one text that are shown."""
+"""Maximum characters shown of one text."""
 
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _SPACES = re.compile(r"[\t\n\r\x0b\x0c][\t\n\r\x0b\x0c ]*")
 
 
 def printable(text: str, most: int = MOST) -> str:
-    """One line of at most ``most`` characters, without any that moves the cursor, gives orders or hides others.
+    """One line of at most ``most`` characters, without any that moves the cursor, controls a terminal or hides others.
 
-    C0 and C1 (so no escape sequence begins), line separators, bidirectional and invisible characters, surrogates.
+    Removed are C0 and C1 (with which escape sequences begin), line separators, bidirectional and invisible characters,
+    surrogates.
     """
     text = _SPACES.sub(" ", text) if not text.isprintable() else text
     text = text if text.isprintable() else "".join(char if char.isprintable() else _REPLACED for char in text)
@@ -22,7 +23,7 @@ def printable(text: str, most: int = MOST) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As printable(), line by line and without a limit: tracebacks and tables have several."""
+    """Printable form of several lines without a limit, for tracebacks and tables: see printable()."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     return "\n".join(printable(line, len(line) + 1) for line in text.split("\n"))

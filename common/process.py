@@ -1,4 +1,4 @@
-"""How a service process behaves: stops when asked, ends with its parent, logs one line an event."""
+"""Behaviour of service processes: stop on signals, end with the parent, log one line an event."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from types import FrameType
 from common.redacted_log import redact_everything
 
 PARENT_VARIABLE = "_ICESTREAM_PARENT"
-"""Set by whoever starts services as children and wants them to end with it: its process id."""
+"""Variable with the process id of a parent whose services are to end with it."""
 
 RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
-"""Set by `icestream run` for several trainers: the file of the run directory in which they find each other."""
+"""Variable set by `icestream run` for several trainers: file of the run directory in which they find each other."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 class StopFlag:
-    """True once SIGTERM or SIGINT arrived; the service looks at it between two things that it does."""
+    """Flag that is True after SIGTERM or SIGINT; the service checks it between two actions."""
 
     def __init__(self) -> None:
         self._stopped = False
@@ -38,20 +38,20 @@ class StopFlag:
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Have the kernel send us ``number`` when the parent dies, however it dies; nothing without a parent set."""
+    """Let the kernel send ``number`` to this process when the parent dies; no effect without a parent set."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None:
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before we asked
+    if os.getppid() != int(parent):  # it died before the call
         os.kill(os.getpid(), number)
 
 
 def is_suspended(pid: int) -> bool:
     """True if a process is stopped by a signal, frozen with its control group, or in uninterruptible sleep (a file
-    system that doesn't answer): its silence is the machine's affair. False if that can't be seen from here."""
+    system that doesn't answer): its silence is caused by the machine. False if that can't be determined."""
     try:
-        # The name, in parentheses, may hold anything: the state is what follows the last one.
+        # The name, in parentheses, may contain any text: the state follows the last parenthesis.
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         if state in ("T", "t", "D"):
             return True
@@ -74,9 +74,9 @@ def start_logging(name: str) -> None:
 
 
 def tell_thread_errors() -> None:
-    """An OSError that ends a library's own thread (a full disk, TensorBoard's writer) is one line, not a traceback.
+    """Log an OSError that ends a library's thread (a full disk, TensorBoard's writer) in one line, without traceback.
 
-    Whoever uses that thread gets an error of its own.
+    The user of that thread gets a separate error.
     """
     before = threading.excepthook
 

@@ -1,8 +1,8 @@
-"""How a unit lies in a slot: a header, then 64-byte aligned arrays whose places follow from three counts.
+"""Memory layout of a unit in a slot: a header, then 64-byte aligned arrays at offsets given by three counts.
 
     header | event offsets (E + 1) | microbatch bounds (M + 1) | particle columns (P, ·) | event columns (E, ·) | source
 
-Both sides compute the same places from (workload, counts), so that a descriptor carries counts and no addresses.
+Both sides compute the same offsets from (workload, counts), so that a descriptor carries counts and no addresses.
 E events, P particles, M microbatches.
 """
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from common.messages import Layout
 from common.schema import SOURCE_COLUMNS, Column, EventSchema
+from common.unit_arrays import Array, UnitArrays
 
 _ALIGNMENT_BYTES = 64
 _HEADER = struct.Struct("<4sHH16sQQQQQ")  # magic, version, reserved, plan hash, k, lease, E, P, M
@@ -29,36 +30,20 @@ _OFFSET_DTYPE = np.dtype("<i8")
 OFFSETS = "offsets"
 BOUNDS = "microbatch_bounds"
 
-Array = npt.NDArray[np.generic]
-
 
 class SlotMismatch(Exception):
-    """A slot does not hold what was announced."""
+    """Slot content differs from the announced unit."""
 
 
 @dataclass(frozen=True)
 class SlotHeader:
-    """Who filled the slot, with what."""
+    """Header of a filled slot: plan, unit, lease and counts."""
 
     plan_hash: str
-    """32 hexadecimal digits."""
+    """Hash in 32 hexadecimal digits."""
     k: int
     lease: int
     layout: Layout
-
-
-@dataclass(frozen=True)
-class UnitArrays:
-    """Views of one unit's arrays, in a slot or anywhere else."""
-
-    offsets: npt.NDArray[np.int64]
-    """(E + 1,) event e owns particles offsets[e] to offsets[e + 1]."""
-    microbatch_bounds: npt.NDArray[np.int64]
-    """(M + 1,) microbatch m holds events bounds[m] to bounds[m + 1]."""
-    particle_columns: dict[str, Array]
-    """Name -> (P, fields)."""
-    event_columns: dict[str, Array]
-    """Name -> (E, fields); the source columns are among them."""
 
 
 def event_columns(workload: EventSchema) -> tuple[Column, ...]:
@@ -67,7 +52,7 @@ def event_columns(workload: EventSchema) -> tuple[Column, ...]:
 
 
 def slot_bytes_needed(workload: EventSchema, layout: Layout) -> int:
-    """Bytes that a unit with these counts takes."""
+    """Size in bytes of a unit with these counts."""
     end = _HEADER.size
     for _, dtype, shape in _arrays(workload, layout):
         end = _aligned(end) + dtype.itemsize * shape[0] * (shape[1] if len(shape) == 2 else 1)
@@ -93,10 +78,10 @@ def unit_arrays(slot: npt.NDArray[np.uint8], workload: EventSchema, layout: Layo
 
 
 def content_digest(arrays: UnitArrays) -> str:
-    """Digest of which events lie in the slot, in which order, and of their microbatches; 32 hexadecimal digits.
+    """Digest of the events in the slot, their order and their microbatches; 32 hexadecimal digits.
 
     It compares two decodings of one unit. CRC-32 of the source columns: a cryptographic digest would take 3 % of the
-    decoding, and nobody gains by a collision.
+    decoding, and a forged collision has no benefit.
     """
     digest = hashlib.blake2b(arrays.microbatch_bounds.tobytes(), digest_size=16)
     digest.update(arrays.offsets[arrays.microbatch_bounds].tobytes())
@@ -106,14 +91,14 @@ def content_digest(arrays: UnitArrays) -> str:
 
 
 def write_header(slot: npt.NDArray[np.uint8], header: SlotHeader) -> None:
-    """Stamp the slot: the decoder's last write."""
+    """Write the slot's header: the decoder's last write."""
     layout = header.layout
     counts = (header.k, header.lease, layout.events, layout.particles, layout.microbatches)
     _HEADER.pack_into(slot.data, 0, _MAGIC, _VERSION, 0, bytes.fromhex(header.plan_hash), *counts)
 
 
 def check_header(slot: npt.NDArray[np.uint8], expected: SlotHeader) -> None:
-    """Raise SlotMismatch unless the slot holds exactly the unit that was announced."""
+    """Raise SlotMismatch unless the slot holds exactly the announced unit."""
     magic, version, _, plan_hash, k, lease, events, particles, microbatches = _HEADER.unpack_from(slot.data, 0)
     if magic != _MAGIC or version != _VERSION:
         raise SlotMismatch(f"the slot of unit {expected.k} has no header of version {_VERSION}")

@@ -1,4 +1,4 @@
-"""Log lines that somebody else can cause: a few a minute."""
+"""Rate limit for log lines caused by others: a few per minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WINDOW_S = 60.0
 
 
 class Rarely:
-    """One kind of line: who causes it a million times fills no disk, and hides no other line."""
+    """Rate limit of one kind of line: a million occurrences fill no disk, and hide no other line."""
 
     def __init__(self, logger: logging.Logger, level: int = logging.WARNING) -> None:
         self._logger = logger

@@ -1,4 +1,4 @@
-"""Texts as they may be shown: without tokens, and URLs without their passwords and queries, where tokens stand."""
+"""Redaction of texts: tokens are removed, and passwords and queries (which may contain tokens) of URLs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _JWT = re.compile(r"eyJ[\w-]*\.[\w-]+(?:\.[\w-]*)*", re.ASCII)
 
 _CLOSING = r"\"'<>,;)}\]"
 _VALUE = rf"(?!(?:null|true|false|None)(?:[\s{_CLOSING}:]|$))(?:[^\s{_CLOSING}…]|[{_CLOSING}](?=[^\s{_CLOSING}]))+"
-"""Up to white space or what closes it: a quote or bracket in its middle belongs to it. Never JSON's own words."""
+"""Value up to white space or its closing character: a quote or bracket inside belongs to it. Never JSON keywords."""
 _QUOTE = r"(?:[\[(]?b?[\"'])?"
 _SPACE = r"(?:\s|%20|\+)+"
 _PROSE = (
     r"(?!(?:tokens?|authentication|authori[sz]ation|None)(?=[.,;:)\"']*(?:\s|$)))"
     r"(?!(?:error|realm|scope)(?:_\w+)?=[\"'])"
 )
-"""Not `the bearer token has expired`, not `Bearer error="invalid_token"`; but `Bearer token.x` is a token."""
+"""Prose that must stay: `the bearer token has expired`, `Bearer error="invalid_token"`; but `Bearer token.x` is a
+token."""
 _BEARER = re.compile(rf"\b(Bearer{_SPACE}[\"']?){_PROSE}{_VALUE}", re.IGNORECASE)
 _AUTHORIZATION = re.compile(
     rf"\b((?:proxy-)?authorization[\"']?\s*[:=]\s*{_QUOTE}(?:(?:Basic|Bearer|Digest|Negotiate|Token){_SPACE})?){_VALUE}",
@@ -37,19 +38,19 @@ _WORD = re.compile(
     r"((?:token|secret|api_?key|passw(?:or)?d|passphrase)(?:[\"']?\s*[=:]\s*[\[(]?b?[\"']|=|%3D))" + _VALUE,
     re.IGNORECASE,
 )
-"""After a colon only what is quoted: `no token: BEARER_TOKEN` is prose."""
+"""Values after a colon only if quoted: `no token: BEARER_TOKEN` is prose."""
 _COOKIE = re.compile(r"\b(cookie[\"']?\s*[=:]\s*[\[(]?b?[\"']?)(?:[^\"'\\\r\n…]|\\.)+", re.IGNORECASE)
 _BASIC = re.compile(r"\b(Basic\s+[\"']?)([A-Za-z0-9+/_-]{4,}={0,2})", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://)[^\s/@:\[]*:(?![0-9]{1,5}(?:/|$))[^\s@]*@")
 
 
 def without_tokens(url: str) -> str:
-    """The URL without what is renewed now and then and names no other file."""
+    """URL without its tokens, which are renewed but don't change the named file."""
     return _TOKEN.sub(r"\1", url)
 
 
 def without_secrets(text: str) -> str:
-    """The text without anything that looks like a token, each URL in it without its password and its query.
+    """Text without anything that looks like a token, and its URLs without password and query.
 
     A glob's `?` stays.
     """
@@ -62,19 +63,20 @@ def without_secrets(text: str) -> str:
 
 
 def shown(text: str, most: int = MOST) -> str:
-    """Text from outside as it may be shown: one bounded, printable line without secrets."""
+    """Printable form of external text: one bounded line without secrets."""
     return printable(without_secrets(printable(text, 8 * most)), most)
 
 
 def _redacted(url: str) -> str:
-    """Of a web address the whole query: it may be a secret without a name. Elsewhere a `?` may be a glob's."""
+    """URL without secrets; of a web address without the whole query, which may be a secret without a name. Elsewhere
+    `?` may be a glob's."""
     query = r"\?.+" if _WEB.match(url) else r"\?.*=.*"
     url = re.sub(r"#.*=.*", "#…", re.sub(query, "?…", url))
     return re.sub(r"(://)[^/]*@", r"\1…@", url)
 
 
 def _redacted_basic(found: re.Match[str]) -> str:
-    """Only what holds `user:password`: other words may come after "basic"."""
+    """Basic credentials without `user:password`; other words after "basic" are kept."""
     text = found[2].rstrip("=")
     try:
         content = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_" if set(text) & set("-_") else None)

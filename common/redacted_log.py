@@ -1,4 +1,4 @@
-"""Nothing that a process writes by itself shows a token, or steers a terminal: no log, of no library, no traceback."""
+"""Redaction of all logs, of libraries too, and tracebacks: no tokens and no terminal control sequences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from common.redact import without_secrets
 
 
 class RedactingFormatter(logging.Formatter):
-    """Redacts the whole text of a record, its traceback included, whoever logged it."""
+    """Formatter that redacts the whole text of a record of any logger, its traceback included."""
 
     def format(self, record: logging.LogRecord) -> str:
         return _shown(super().format(record))
 
 
 class RedactingRecord(logging.LogRecord):
-    """Redacts the message wherever it goes: a library may have a handler of its own, with a formatter of its own."""
+    """Record with a redacted message for every handler: a library may have its own handler and formatter."""
 
     def getMessage(self) -> str:
         return _shown(super().getMessage())

@@ -1,4 +1,4 @@
-"""Run directories are their owner's alone: whoever could replace config.json there would choose what a run reads."""
+"""Owner-only run directories: another user able to replace config.json there would choose the files a run reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MODE = 0o700
 
 
 def own_files_only() -> None:
-    """From here on this process, and those that it starts, make all files and folders for their owner only."""
+    """Restrict all new files and folders of this process, and of its children, to their owner."""
     os.umask(0o077)
 
 
 def make_run_dir(run_dir: Path) -> str:
-    """Make it, owner-only, if it isn't there; a warning about one that is, empty if there is nothing to say.
+    """Make the directory, owner-only, if it is missing; returns a warning about an existing one, or an empty text.
 
-    Sets own_files_only(). Raises BadInputError if the directory can't be made, or if everybody may write to it.
+    Calls own_files_only(). Raises BadInputError if the directory can't be made, or if every user may write to it.
     """
     own_files_only()
     try:

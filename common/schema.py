@@ -1,4 +1,4 @@
-"""Columns, units and dtypes, once: what stands in a source file and what stands in a slot."""
+"""Columns, units and dtypes of source files and of slots, defined once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 SCHEMA_VERSION = 2
-"""Part of the plan hash: raise it when the meaning or the order of a column changes."""
+"""Version of the schema, part of the plan hash: raise it when the meaning or the order of a column changes."""
 
 
 DTYPES = frozenset({"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f4", "<f8"})
@@ -25,35 +25,35 @@ Per = Literal["event", "particle"]
 
 @dataclass(frozen=True)
 class Column:
-    """One named array of a unit: one row per event or per particle, ``fields`` wide."""
+    """Named array of a unit: one row per event or per particle, ``fields`` wide."""
 
     name: str
     per: Per
     dtype: str
-    """One of DTYPES."""
+    """Type name, one of DTYPES."""
     fields: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SourceColumn:
-    """One column of a source file, and the column of the unit that it fills.
+    """Column of a source file, and the column of the unit that it fills.
 
-    Its values stand once an event or, one list around them, once a particle, as ``into`` does. Types are those of
-    ``into``: bool from bool, integers from integers of any width that hold no other values, floats from floats, which
-    are rounded.
+    It has one value per event or, with one list around them, per particle, like ``into``. Types are those of
+    ``into``: bool from bool, integers from integers of any width if the values fit, floats from floats, which are
+    rounded.
     """
 
     name: str
-    """In the file. Fields of structs follow after a dot: ``pulses.time`` is field ``time`` of a struct, of a list of
-    structs, or of a struct of lists."""
+    """Name in the file. Fields of structs follow after a dot: ``pulses.time`` is field ``time`` of a struct, of a list
+    of structs, or of a struct of lists."""
     into: str
     """Column of the unit that it fills."""
     field: int | None = None
     """Field of that column; None: all of them, each value being a list of that many numbers."""
     stored: tuple[str, ...] = ()
-    """What each innermost list of the files holds, in order. Empty: the fields of ``into``, and no more."""
+    """Numbers in each innermost list of the files, in order. Empty: the fields of ``into``, and no more."""
     also_seen: tuple[str, ...] = ()
-    """Other numbers that files are known to hold: proposed to the user, never assumed."""
+    """Other numbers known to occur in files: proposed to the user, never assumed."""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -68,18 +68,18 @@ class SourceColumn:
 
 @dataclass(frozen=True)
 class ValueRule:
-    """Values that a field may have: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input."""
+    """Allowed values of a field: finite, at least ``minimum``, at most ``maximum``. Anything else is bad input."""
 
     column: str
     field: int
     minimum: float = float("-inf")
     drop_unless_positive: bool = False
-    """A particle with 0 or less here is none (converters write such fillers): it is dropped and counted."""
+    """True if a particle with 0 or less here is a filler (written by converters): it is dropped and counted."""
     maximum: float = float("inf")
 
 
 class FinishUnit(Protocol):
-    """A workload's last touch on a unit in its slot. A frozen dataclass: its fields are part of the plan hash."""
+    """Final change by a workload of a unit in its slot. A frozen dataclass: its fields are part of the plan hash."""
 
     def __call__(self, arrays: UnitArrays, source: SourceConfig) -> None:
         """Change the columns in place, event by event: the result must not depend on the order of the events."""
@@ -87,37 +87,37 @@ class FinishUnit(Protocol):
 
 @dataclass(frozen=True)
 class FlatTables:
-    """The same events as three HDF5 datasets: one row per event, one row per particle, and particles per event.
+    """Layout of events in three HDF5 datasets: one row per event, one row per particle, and particles per event.
 
-    The ids lead every row of the first two; the numbers of a list follow. An event without particles may stand there
-    as one particle of zeros only.
+    The ids come first in every row of the first two; the numbers of a list follow. An event without particles may be
+    stored as one particle of zeros only.
     """
 
     events: str
     particles: str
     counts: str
     ids: tuple[str, ...]
-    """File columns that the leading numbers stand for."""
+    """File columns of the leading numbers."""
     event_list: str
     """File column whose numbers follow the ids in a row of ``events``."""
     particle_list: str
-    """The same in a row of ``particles``."""
+    """File column whose numbers follow the ids in a row of ``particles``."""
 
 
 @dataclass(frozen=True)
 class EventSchema:
-    """Columns of a workload's units, and the columns of files that they come from."""
+    """Columns of a workload's units, and the file columns that they are read from."""
 
     name: str
     columns: tuple[Column, ...]
     source_columns: tuple[SourceColumn, ...]
     rules: tuple[ValueRule, ...]
     finish_unit: FinishUnit | None = None
-    """Applied by the decoder; None: nothing is."""
+    """Final change by the decoder; None: no change."""
     tables: FlatTables | None = None
-    """How HDF5 files hold the same events; None: there is no such layout."""
+    """Layout of the same events in HDF5 files; None: no such layout."""
     source: SourceConfig = SourceConfig()  # noqa: RUF009  frozen
-    """What stands in the files that are read."""
+    """Content of the files that are read."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for columns that no file could fill."""
@@ -126,31 +126,31 @@ class EventSchema:
             raise ValueError(f"workload {self.name}: {problem}")
 
     def per(self, source: SourceColumn) -> Per:
-        """What the file column has one value of."""
+        """Unit of one value of the file column: an event or a particle."""
         return self.column(source.into).per
 
     def columns_per(self, per: Per) -> tuple[Column, ...]:
-        """The columns with one row per event, or per particle, in slot order."""
+        """Columns with one row per event, or per particle, in slot order."""
         return tuple(column for column in self.columns if column.per == per)
 
     def column(self, name: str) -> Column:
-        """The unit's column of that name."""
+        """Column of the unit by name."""
         return next(column for column in self.columns if column.name == name)
 
     def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
-        """The numbers of an innermost list of this file column, in the files' order."""
+        """Numbers of an innermost list of this file column, in the files' order."""
         return source.stored or self.column(source.into).fields
 
     def numbers_a_value(self, source: SourceColumn) -> int:
-        """How many numbers a value of this file column has."""
+        """Count of numbers in a value of this file column."""
         return len(self.stored_fields(source)) if source.is_list else 1
 
     def source_column(self, name: str) -> SourceColumn:
-        """The file column of that name."""
+        """Column of the file by name."""
         return next(column for column in self.source_columns if column.name == name)
 
     def fields_hint(self, source: SourceColumn, width: int) -> str:
-        """What to set for files whose innermost lists have ``width`` numbers."""
+        """Proposed setting for files whose innermost lists have ``width`` numbers."""
         key = f"source.fields.{source.name}"
         if width == len(source.also_seen):
             names = ", ".join(f'"{field}"' for field in source.also_seen)
@@ -158,7 +158,7 @@ class EventSchema:
         return f"name all of them, in order, with {key}"
 
     def with_all_stored(self) -> EventSchema:
-        """The same schema, but with every number that the files' lists hold, in their order and as they hold it."""
+        """Same schema, with every number of the files' lists, in their order and as stored."""
         stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.is_list}
 
         def moved(column: str, field: int) -> int:
@@ -172,7 +172,7 @@ class EventSchema:
         )
 
     def stored_as(self, source: SourceConfig) -> EventSchema:
-        """This schema, read from files like those. Raises BadInputError that names the key and what it lacks."""
+        """Same schema, read from files like those. Raises BadInputError that names the key and the missing numbers."""
         lists = {column.name: column for column in self.source_columns if column.is_list}
         for name, stored in source.fields.items():
             key = f"source.fields.{name}"
@@ -192,7 +192,7 @@ class EventSchema:
 
 
 def _contradictions(schema: EventSchema) -> Iterator[str]:
-    """Why no file could fill the columns."""
+    """Reasons that no file could fill the columns."""
     columns = {column.name: column for column in schema.columns}
     if len(columns) < len(schema.columns):
         yield "two columns have one name"
@@ -227,7 +227,7 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
 
 NO_TABLES = "HDF5, which the workload {} is not read from: write Parquet files"
 
-# Where an event came from; the decoder adds these to every schema.
+# Source of an event; the decoder adds these to every schema.
 SOURCE_COLUMNS = (
     Column("source_file", "event", "<i4", ("index_in_inventory",)),
     Column("source_row", "event", "<i8", ("row_in_file",)),

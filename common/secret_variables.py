@@ -1,4 +1,4 @@
-"""Environment variables that are secrets, by name or by value: withheld from every process that has no use for them."""
+"""Secret environment variables, by name or by value: withheld from processes that don't need them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(r"://[^/\s]*@|\b(Bearer|Basic) \S|^eyJ[\w-]+\.|-----BEGIN")
-"""A URL with a user's name, a header, a JSON web token, a key."""
+"""Pattern of secret values: a URL with a user's name, a header, a JSON web token, a key."""
 
 
 def without_secret_variables(environment: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
-    """All variables but the secrets; those ``allowed`` stay (names; `*` at the end: all that begin so)."""
+    """Variables without the secrets; those ``allowed`` stay (names; `*` at the end: a prefix)."""
     return {
         name: value
         for name, value in environment.items()

@@ -1,4 +1,4 @@
-"""Progress of a command that may take long: nothing for two seconds, then a bar, or plain lines without a terminal."""
+"""Progress display of a slow command: nothing for two seconds, then a bar, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINE_S = 5.0
 
 
 class SlowProgress:
-    """Context manager; call advance() often. Everything goes to standard error."""
+    """Progress on standard error. Use it as a context manager and call advance() often."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SlowProgress:
             self._bar.stop()
 
     def advance(self, amount: int = 0) -> None:
-        """So much more is done; 0 to tell that it goes on."""
+        """Add to the amount done; 0 only refreshes the display."""
         self._done += amount
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, text=self._text())
@@ -60,7 +60,7 @@ class SlowProgress:
                 click.echo(f"{self._what}: {self._text()}", err=True)
 
     def reach(self, done: int, total: int) -> None:
-        """So much is done, of so much: for who learns the total on the way."""
+        """Set the amount done and the total, for totals that become known later."""
         self._total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)

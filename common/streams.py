@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What the random numbers are for; equal keys of different streams are independent."""
+    """Purpose of random numbers; equal keys of different streams are independent."""
 
     FILES = 1
     """Order of the files in an epoch: key (seed, epoch), from the second range on (seed, epoch, range)."""
@@ -19,5 +19,5 @@ class Stream(IntEnum):
 
 
 def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:
-    """A generator that depends on nothing but its arguments (non-negative; the key's below 2**32)."""
+    """Random generator that depends only on its arguments (non-negative; the key's below 2**32)."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(int(stream), *key))))

@@ -1,4 +1,4 @@
-"""How a run ended, and what became of every event it read (promise 3): `summary.json` and the table on the screen."""
+"""Summary of a run: exit status and fate of every event read (promise 3), as `summary.json` and a table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from common.atomic_file import replace_file
 from common.errors import USER_ERROR_EXIT_CODE
 from common.status import TrainerStatus
 
@@ -20,7 +21,7 @@ ExitStatus = Literal["finished", "interrupted", "failed"]
 
 
 class Summary(BaseModel):
-    """The content of `summary.json`. Counts cover the whole run, restarts and earlier sessions included."""
+    """Content of `summary.json`. Counts cover the whole run, restarts and earlier sessions included."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,34 +33,34 @@ class Summary(BaseModel):
     events_empty: int
     events_quarantined: int
     adds_up: bool
-    """`events_read` is the sum of the other four. False is a bug: the run counts as failed."""
+    """True if `events_read` is the sum of the other four. False is a bug: the run counts as failed."""
     particles_trained: int
     particles_dropped: int
     steps: int
     epochs: int
-    """Epochs begun."""
+    """Number of epochs begun."""
     seconds: float
-    """Of this session: from the start of the command to its end."""
+    """Seconds of this session, from the start of the command to its end."""
     seconds_total: float
-    """Of the trainer, over all sessions."""
+    """Seconds of the trainer, over all sessions."""
     events_per_s: float
-    """Events trained, over ``seconds_total``."""
+    """Events trained per second of ``seconds_total``."""
     particles_per_s: float
     session_events_per_s: float
-    """Events trained by the last trainer process, over the time since its first steps."""
+    """Events per second trained by the last trainer process, since its first steps."""
     replay_events_per_s: float
-    """The replay ceiling: the same steps without feed, logging and checkpoints (`trainer.replay_batches`). 0: not
-    measured."""
+    """Replay ceiling: events per second of the same steps without feed, logging and checkpoints
+    (`trainer.replay_batches`). 0: not measured."""
     replay_fraction: float
-    """``session_events_per_s`` as a part of the ceiling: what the pipeline leaves to the model. 0: not measured."""
+    """Part of the replay ceiling that ``session_events_per_s`` reaches. 0: not measured."""
     restarts: dict[str, int]
-    """Of this session, by service."""
+    """Restarts in this session, by service."""
     checkpoint: str
     """Newest checkpoint, relative to the run directory. Empty: none was written."""
     quarantined: list[str]
     """One line for each of the newest quarantined files, row groups or units."""
     num_quarantined: int
-    """Number of all of them."""
+    """Number of all quarantined files, row groups and units."""
     error: str | None
 
 
@@ -72,9 +73,9 @@ def build_summary(
     restarts: Mapping[str, int] | None = None,
     error: str | None = None,
 ) -> Summary:
-    """The summary of a run whose trainer reported ``status`` last (None: it never did, so all counts are 0).
+    """Summary of a run with the last ``status`` of its trainer (None: no status, so all counts are 0).
 
-    Counts that do not add up make the run a failed one, whatever ``exit_status`` says.
+    Counts that do not add up make the run a failed one, whatever the ``exit_status``.
     """
     status = status or TrainerStatus()
     counters = status.counters
@@ -119,14 +120,11 @@ def build_summary(
 
 def write_summary(run_dir: Path, summary: Summary) -> None:
     """Replace the run directory's summary, atomically."""
-    path = run_dir / SUMMARY_FILE
-    part = path.with_suffix(".part")
-    part.write_text(summary.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    replace_file(run_dir / SUMMARY_FILE, summary.model_dump_json(indent=2) + "\n", durable=True)
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """The summary for people: how it ended, then the sum."""
+    """Lines of the summary for people: exit status, then the sum of events."""
     fates = {
         "trained": summary.events_trained,
         "outlier": summary.events_outlier,

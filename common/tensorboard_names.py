@@ -1,4 +1,4 @@
-"""What a run is called in a merged folder, and what `--since` means. Pure."""
+"""Names of runs in a merged folder, and parser of `--since`. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def sanitised(name: str) -> str:
-    """One path component that any shell, URL and file system takes: never empty, hidden, `.` or `..`."""
+    """Path component valid in any shell, URL and file system: never empty, hidden, `.` or `..`."""
     return _NOT_SAFE.sub("_", name).lstrip(".")[:200] or "_"
 
 
 def run_and_rest(source: Path, folder: Path) -> tuple[str, tuple[str, ...]]:
-    """The run's name, and the path components below it, of a folder with event files in or below ``source``.
+    """Name of the run, and the path components below it, of a folder with event files in or below ``source``.
 
-    A run is what has a folder `tensorboard`: `runs/a/tensorboard/2026-11-21` is (`a`, (`2026-11-21`,)), whether `runs`,
-    `runs/a` or `runs/a/tensorboard` was named. Without one, what was named is the run.
+    A run is a folder with a folder `tensorboard`: `runs/a/tensorboard/2026-11-21` is (`a`, (`2026-11-21`,)), for each
+    of the sources `runs`, `runs/a` and `runs/a/tensorboard`. Without such a folder, the source is the run.
     """
     if source.name == TENSORBOARD_FOLDER:
         source = source.parent
@@ -38,7 +38,7 @@ def run_and_rest(source: Path, folder: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def unique(run: str, rest: tuple[str, ...], parent: str, is_taken: Callable[[str], bool]) -> str:
-    """A relative path that is not taken: the run's name, with its parent's if need be, with a number if need be."""
+    """Unused relative path: the run's name, with its parent's and a number if necessary."""
     below = [sanitised(part) for part in rest]
     candidates = [sanitised(run), sanitised(f"{parent}-{run}")]
     number = 2
@@ -52,7 +52,7 @@ def unique(run: str, rest: tuple[str, ...], parent: str, is_taken: Callable[[str
 
 
 def since_s(text: str, now_s: float) -> float:
-    """Seconds of the epoch of `2026-11-21`, `2026-11-21T08:00` (local time, or with an offset), `12h`, `7d`, `2w`."""
+    """Seconds since 1970 of `2026-11-21`, `2026-11-21T08:00` (local time, or with an offset), `12h`, `7d`, `2w`."""
     age = _AGE.fullmatch(text.strip())
     if age:
         return now_s - float(age[1]) * _SECONDS[age[2]]

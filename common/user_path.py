@@ -1,4 +1,4 @@
-"""Paths as users write them."""
+"""Parser of paths given by users."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from common.errors import BadInputError
 
 
 def check_path(text: str) -> None:
-    """Raise BadInputError if no path can be so."""
+    """Raise BadInputError for a text that can't be a path."""
     if "\0" in text:
         raise BadInputError(f"{text!r}: no path has a zero byte in it")
 
 
 def user_path(text: str | os.PathLike[str]) -> Path:
-    """The path with a leading ``~`` or ``~user`` resolved. Raises BadInputError."""
+    """Path with a leading ``~`` or ``~user`` resolved. Raises BadInputError."""
     check_path(os.fspath(text))
     try:
         return Path(text).expanduser()

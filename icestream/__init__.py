@@ -1,1 +1,1 @@
-"""The front door: commands and what they share."""
+"""Command line: commands and their shared code."""

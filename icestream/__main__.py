@@ -1,4 +1,4 @@
-"""`python -m icestream` is the `icestream` command."""
+"""Entry point of `python -m icestream`, the same as the `icestream` command."""
 
 from icestream.cli import main
 

@@ -1,4 +1,4 @@
-"""The `icestream` command: a table of verbs, each imported only when it is called."""
+"""Command `icestream`: a table of verbs, each imported only when it is called."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _LONGEST_ERROR = 8000
 VERBS = {
     "run": Verb("icestream.commands.run:run", "Start every service on this machine and show progress."),
     "inspect": Verb(
-        "icestream.commands.inspect.command:inspect", "Print what files hold, and what to set to use them."
+        "icestream.commands.inspect.command:inspect", "Print the content of files, and the settings to use them."
     ),
     "convert": Verb(
-        "icestream.commands.convert.command:convert", "Write files of any layout in the one that is read fastest."
+        "icestream.commands.convert.command:convert", "Write files of any layout in the layout for fastest reading."
     ),
     "plan": Verb("icestream.commands.plan.command:plan", "Print a run's plan, bytes and slots without running it."),
-    "ranges": Verb("icestream.commands.ranges:ranges", "Show which ranges of a run are done, and which to come."),
-    "fetcher": Verb("icestream.commands.fetcher:fetcher", "Start a run's fetcher: stages files, deals out units."),
+    "ranges": Verb("icestream.commands.ranges:ranges", "Show the state of a run's ranges: done, running, to come."),
+    "fetcher": Verb("icestream.commands.fetcher:fetcher", "Start a run's fetcher: stages files, distributes units."),
     "decoder": Verb("icestream.commands.decoder:decoder", "Start one decoder: joins a run, and may leave it."),
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer."),
     "outputs": Verb("icestream.commands.outputs:outputs", "Copy a run's checkpoints and TensorBoard files elsewhere."),
     "outliers": Verb(
         "icestream.commands.outliers.command:outliers", "Merge the outlier files of a run into large ones."
     ),
-    "bench": Verb("icestream.commands.bench.command:bench", "Measure what this machine can do: the trainer's ceiling."),
+    "bench": Verb("icestream.commands.bench.command:bench", "Measure this machine's speed: the trainer's ceiling."),
     "tensorboard": Verb(
         "icestream.commands.tensorboard.command:tensorboard", "Collect the TensorBoard files of many runs."
     ),
-    "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or tell which would be used."),
+    "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or show the one in use."),
     "keys": Verb("icestream.commands.keys:keys", "Make the certificates of a trainer on another machine."),
     "config": Verb(
         "icestream.commands.config:config", "Print the resolved configuration, or every key with its meaning."
@@ -48,13 +48,13 @@ VERBS = {
 
 
 class LazyGroup(click.Group):
-    """A click group that imports a command's module when the command is called, not before."""
+    """Click group that imports a command's module when the command is called, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS, *dict.fromkeys(verb for name in registry.names() for verb in registry.verbs(name))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; of a workload's verb, that of the first workload that has it."""
+        """Command by name; for a workload's verb, that of the first workload that has it."""
         verb = VERBS.get(cmd_name)
         for name in registry.names():
             verb = verb or registry.verbs(name).get(cmd_name)
@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command and its arguments. `--workload NAME` behind a workload's verb says of which workload."""
+        """Command and its arguments. `--workload NAME` after a workload's verb selects the workload."""
         cmd_name, command, rest = super().resolve_command(ctx, args)
         if cmd_name is None or cmd_name in VERBS:
             return cmd_name, command, rest
@@ -85,18 +85,20 @@ class LazyGroup(click.Group):
 
 
 def imported(verb: Verb) -> click.Command:
-    """The click command of a verb."""
+    """Click command of a verb."""
     command = registry.imported(verb.target)
     assert isinstance(command, click.Command)
     return command
 
 
 def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The value of `--workload` among the arguments, if it is there, and all the others."""
+    """Value of `--workload` among the arguments, if present, and all other arguments."""
     rest: list[str] = []
     wanted = None
     remaining = iter(arguments)
     for argument in remaining:
+        if argument == "--":
+            return wanted, [*rest, argument, *remaining]  # what follows are no options
         if argument == "--workload":
             wanted = next(remaining, None)
             if wanted is None:

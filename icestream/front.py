@@ -1,4 +1,4 @@
-"""The front door's services for verbs of workloads. Imports little: each command makes it."""
+"""Services of the command line for verbs of workloads. Imports little: each command creates it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class FrontDoor:
-    """The implementation of workloads.base.front.Front."""
+    """Implementation of workloads.base.front.Front."""
 
     def file_settings(
         self, inputs: Sequence[str], *, toml: Path | None, assignments: Sequence[str], config_json: str = ""
     ) -> FileSettings:
-        """See Front."""
+        """Settings of files: see Front."""
         from services.config.root import load_config
         from workloads.base.front import FileSettings
 
@@ -32,11 +32,11 @@ class FrontDoor:
     def read_events(
         self, schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
     ) -> AbstractContextManager[FileEvents]:
-        """See Front."""
+        """Events of files: see Front."""
         from icestream.reading.sample import sampled_events
 
         return sampled_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs)
 
 
 if TYPE_CHECKING:
-    _: Front = FrontDoor()  # click hands it over untyped
+    _: Front = FrontDoor()  # click passes it untyped

@@ -31,6 +31,7 @@ PURE = (
     "common/schema.py",
     "common/secret_variables.py",
     "common/streams.py",
+    "common/unit_arrays.py",
     "common/transport/endpoint.py",
     "common/transport/events.py",
     "common/transport/wire.py",
@@ -235,22 +236,6 @@ def test_no_pickle_is_read() -> None:
                 assert node.attr == "UnpicklingError", f"{name}: pickle.{node.attr}"
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 assert any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in node.keywords)
-
-
-def test_the_engine_knows_no_workload() -> None:
-    for path in sources():
-        name = path.relative_to(ROOT)
-        shared = name.parts[0] in ("common", "services") or name.parts[:2] == ("workloads", "base")
-        if shared and str(name) not in NAMES_A_WORKLOAD:
-            assert "muon" not in path.read_text().lower(), name
-
-
-NAMES_A_WORKLOAD = {
-    "services/config/root.py",
-    "services/config/trainer.py",
-    "services/trainer/service.py",
-}
-"""Still to be mended: they name the workload that there is."""
 
 
 def modules_after(code: str) -> set[str]:

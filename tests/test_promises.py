@@ -24,7 +24,10 @@ def fast_tests_of(path: Path) -> list[str]:
     """Names of a file's tests that have no marker `process` or `slow`."""
     tree = ast.parse(path.read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    if any(is_marked(node) for node in tree.body if isinstance(node, ast.Assign)):
+    of_all = [
+        node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node).startswith("pytestmark ")
+    ]
+    if any(is_marked(node) for node in of_all):  # any other assignment may hold marks of some parameters
         return []
     return [each.name for each in functions if not any(is_marked(mark) for mark in each.decorator_list)]
 

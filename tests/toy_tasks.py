@@ -14,7 +14,7 @@ from workloads.base.step import BaseTask
 from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
-from workloads.muons.models.wgan.networks import Draw, Events, Networks
+from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.task import WganTask
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
     return state
 
 
-def without_noise(self: Networks, part: Events, *, for_generator: bool = False) -> Draw:
+def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool = False) -> Draw:
     num_events, num_particles = part.source.num_events, part.source.num_particles
     draw = Draw(
         torch.zeros(num_events, self.generator.z_global),

@@ -1,7 +1,7 @@
 """Registry of workloads: each folder of `workloads/` with a module `workload`. Imports no torch.
 
-A workload outside of this repository is a folder `workloads/NAME/` in a directory of PYTHONPATH, beside an empty
-`workloads/__init__.py`.
+A workload outside of this repository is a folder `workloads/NAME/` in a directory of PYTHONPATH, without a
+`workloads/__init__.py`, which would hide this package.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.flow.task import FlowTask
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Events
+from workloads.muons.models.wgan.networks import WganEvents
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.models.wgan.task import WganTask
 
@@ -63,14 +63,10 @@ def wgan_config(run: Run) -> WganConfig:
     return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
 
 
-class Wgan:
-    """WGAN of the project, with changes of its step that no setting offers."""
+class _OfTask:
+    """Part that is the same for each model whose step is that of a task."""
 
-    def __init__(self, run: Run) -> None:
-        self.config = wgan_config(run)
-        self.task = WganTask(self.config, StepContext(CPU, run.seed))
-        for name in run.changes:
-            _CHANGES[name](self.task)
+    task: WganTask | FlowTask
 
     @property
     def num_parameters(self) -> int:
@@ -80,10 +76,6 @@ class Wgan:
     def step(self, batch: Batch) -> object:
         """See Model."""
         return self.task.step(batch)
-
-    def sampler(self) -> WganSampler:
-        """See Model."""
-        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
 
     def state_dict(self) -> dict[str, Any]:
         """See Model."""
@@ -97,6 +89,20 @@ class Wgan:
     def begin_with(self, state: dict[str, Any]) -> None:
         """See Model."""
         self.load_state_dict(state)
+
+
+class Wgan(_OfTask):
+    """WGAN of the project, with changes of its step that no setting offers."""
+
+    def __init__(self, run: Run) -> None:
+        self.config = wgan_config(run)
+        self.task: WganTask = WganTask(self.config, StepContext(CPU, run.seed))
+        for name in run.changes:
+            _CHANGES[name](self.task)
+
+    def sampler(self) -> WganSampler:
+        """See Model."""
+        return WganSampler.from_state(self.config, self.task.state_dict(), CPU)
 
 
 class CountHeadAlone(Wgan):
@@ -144,7 +150,7 @@ def _penalty_per_muon(task: WganTask) -> None:
     """Use the present recipe's penalty: i-th real with i-th generated muon, in no order; a norm for each muon."""
     networks = task.networks
 
-    def penalty(part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
+    def penalty(part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         slope_PF = networks.critic.slope(between_PF, part.conditions_EC, part.segments)
         norm_P = (slope_PF.square().sum(1) + losses.NORM_FLOOR).sqrt()
@@ -162,38 +168,16 @@ _CHANGES: dict[str, Callable[[WganTask], None]] = {
 }
 
 
-class Flow:
+class Flow(_OfTask):
     """Flow of the project."""
 
     def __init__(self, run: Run) -> None:
         self.config = FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings})
         self.task = FlowTask(self.config, StepContext(CPU, run.seed))
 
-    @property
-    def num_parameters(self) -> int:
-        """See Model."""
-        return self.task.num_parameters
-
-    def step(self, batch: Batch) -> object:
-        """See Model."""
-        return self.task.step(batch)
-
     def sampler(self) -> FlowSampler:
         """See Model."""
         return FlowSampler.from_state(self.config, self.task.state_dict(), CPU)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See Model."""
-        return {name: module.state_dict() for name, module in self.task.networks.modules().items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Model."""
-        for name, module in self.task.networks.modules().items():
-            module.load_state_dict(state[name])
-
-    def begin_with(self, state: dict[str, Any]) -> None:
-        """See Model."""
-        self.load_state_dict(state)
 
 
 MODELS: dict[str, Callable[[Run], Model]] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -26,6 +25,7 @@ from benchmarks.physics.keys import result_path, weights_path
 from benchmarks.physics.models import make_model
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 
 Progress = Callable[[str, float], None]
 _TOLD_EVERY_S = 1.0
@@ -71,12 +71,8 @@ def _train(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
 def _write(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(path)) as part:
         write(part)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def main() -> None:

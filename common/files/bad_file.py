@@ -1,4 +1,4 @@
-"""The error of a file that can't be used."""
+"""Error for a file that can't be used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.errors import BadInputError
 
 
 class BadFileError(BadInputError):
-    """A file that can't be used, and how many events it holds, as far as that can be told."""
+    """Error for a file that can't be used, with its number of events as far as known."""
 
     def __init__(self, reason: str, rows: int = 0) -> None:
         super().__init__(reason)

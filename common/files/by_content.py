@@ -1,4 +1,4 @@
-"""Chooses the reader of a file by its content."""
+"""Choice of a file's reader by its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KNOWN_FILES = 1024
 
 
 class ContentReader:
-    """See Reader: files of every kind, also in one unit."""
+    """Reader of files of every kind, also mixed in one unit (see Reader)."""
 
     def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
@@ -52,7 +52,7 @@ class ContentReader:
             reader.close()
 
     def _kind(self, part: Part) -> FileKind:
-        if not part.path:  # the file is gone: each reader says so
+        if not part.path:  # the file is gone: each reader reports it
             return "Parquet"
         if part.path not in self._kinds:
             try:

@@ -1,4 +1,4 @@
-"""The workload's rules for values, applied to ragged rows: bad ones are named, fillers dropped and counted."""
+"""Workload's rules for values, applied to ragged rows: bad values are reported, fillers dropped and counted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from common.files.rows import BadRowsError, RaggedRows
-from common.ragged import Array
 from common.schema import Column, EventSchema, ValueRule
+from common.unit_arrays import Array
 
 
 def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
-    """The rows without fillers. Raises BadRowsError that names column, row and value."""
+    """Rows without fillers. Raises BadRowsError that names column, row and value."""
     for column in workload.columns:
         rules = [rule for rule in workload.rules if rule.column == column.name]
         if rules:
@@ -34,13 +34,13 @@ def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int)
 
 
 def _surely_good(values: Array, rules: list[ValueRule], column: Column) -> bool:
-    """True if no value can break a rule: a few fast passes that a good file never gets beyond. (N, fields)."""
+    """True if no value can break a rule: a few fast passes, sufficient for a good file. (N, fields)."""
     if values.dtype.kind == "f":
         if len({rule.field for rule in rules}) < len(column.fields):
             return False
         flat = values.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
-            if not np.isfinite(np.dot(flat, flat)):  # the fastest pass there is; it also refuses what is very large
+            if not np.isfinite(np.dot(flat, flat)):  # the fastest pass; it also rejects very large values
                 return False
     minima = [(rule.field, rule.minimum) for rule in rules if rule.minimum > -np.inf]
     maxima = [(rule.field, rule.maximum) for rule in rules if rule.maximum < np.inf]
@@ -63,7 +63,7 @@ def _check(
     where: str,
     first_row: int,
 ) -> None:
-    """``present``: rows that the values are of, where there are none of the others."""
+    """Raise BadRowsError for the first bad value. ``present``: rows of the values, if some rows have none."""
     field = _numbers(values[:, rule.field])
     bad = ~np.isfinite(field) | (field < rule.minimum) | (field > rule.maximum)
     if bad.any():
@@ -91,12 +91,12 @@ def _without_fillers(rows: RaggedRows, rule: ValueRule) -> RaggedRows:
 
 
 def _numbers(values: Array) -> npt.NDArray[np.floating]:
-    """A field with a rule: not bool."""
+    """Numbers of a field with a rule: never bool."""
     return cast("npt.NDArray[np.floating]", values)
 
 
 def drop_particles(rows: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
-    """The rows with those of their particles only, the others counted. ``keep`` (P,) bool."""
+    """Rows with the particles in ``keep`` only; the dropped ones are counted. ``keep`` (P,) bool."""
     kept_before = np.concatenate([[0], np.cumsum(keep)])
     offsets = np.concatenate([[0], np.cumsum(rows.counts)])
     return replace(
@@ -108,5 +108,5 @@ def drop_particles(rows: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
 
 
 def row_of(particle: int, rows: RaggedRows) -> int:
-    """The row that owns a particle."""
+    """Row of a particle."""
     return int(np.searchsorted(np.cumsum(rows.counts), particle, side="right"))

@@ -1,4 +1,4 @@
-"""What kind of file it is, told by its first bytes: a suffix promises nothing."""
+"""Kind of a file, detected from its first bytes: the suffix may be wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARQUET = b"PAR1"
 _PARQUET_ENCRYPTED = b"PARE"
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _HDF5_FIRST_PLACE = 512
-"""HDF5's signature stands at 0, or behind a block of the user's own at 512, 1024, 2048, … bytes."""
+"""First offset of HDF5's signature after a user block: 512, 1024, 2048, … bytes; without one it is at 0."""
 
 
 _KINDS = {
@@ -28,13 +28,13 @@ _KINDS = {
 
 
 def file_kind(path: Path) -> FileKind:
-    """The kind of a local file. Raises OSError, and BadInputError that tells what the file begins with."""
+    """Kind of a local file. Raises OSError, and BadInputError that shows the file's first bytes."""
     with open_file(path) as file:
         return kind_of(file)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file, open for reading. Never waits for a pipe's writer. Raises OSError, BadInputError."""
+    """Regular file, open for reading. Never waits for a pipe's writer. Raises OSError, BadInputError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check_regular(os.fstat(descriptor))
@@ -45,13 +45,13 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def check_regular(status: os.stat_result) -> None:
-    """Raise BadInputError that names what it is instead of a file."""
+    """Raise BadInputError, naming the kind, unless it is a regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise BadInputError(f"{_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}; expected a file")
 
 
 def kind_of(file: BinaryIO) -> FileKind:
-    """The kind of an open file; its position changes. Raises BadInputError that tells what the file begins with."""
+    """Kind of an open file; its position changes. Raises BadInputError that shows the file's first bytes."""
     head = file.read(8)
     if head.startswith(_PARQUET):
         return "Parquet"

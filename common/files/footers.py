@@ -1,4 +1,4 @@
-"""What a staged file holds, from its footer: row groups, rows, and a tight bound of their particles."""
+"""Content of a staged file, from its footer: row groups, rows, and a tight bound of their particles."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _BUFFER_BYTES = 1 << 20
 
 
 def read_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    """The file's row groups. Raises BadFileError that says what is wrong with the file, MachineError."""
-    for _ in range(2):  # what is short for a moment says nothing of the file
+    """Row groups of the file. Raises BadFileError that names the file's fault, MachineError."""
+    for _ in range(2):  # a momentary shortage of memory is no fault of the file
         try:
             return _read(path, workload, stream, capacity)
         except MachineError as error:
@@ -108,7 +108,7 @@ def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capac
 def _count(
     file: pq.ParquetFile, index: int, group: RowGroup, sources: Sequence[SourceColumn], names: Mapping[str, str]
 ) -> npt.NDArray[np.integer]:
-    """The particles of each row. The footer can't say where in the row group they are: a batch at a time."""
+    """Particles of each row, counted a batch at a time: the footer has only their sum over the row group."""
     rows = max(min(_SCAN_PARTICLES * group.rows // max(group.particles, 1), _SCAN_ROWS), 1)
     try:
         return _counts(file, index, group.rows, sources, names, rows)
@@ -126,7 +126,7 @@ def _counts(
     names: Mapping[str, str],
     batch_rows: int,
 ) -> npt.NDArray[np.integer]:
-    """Of columns that disagree, the most: the reader says which, and must have the memory to."""
+    """Particles of each row; if columns disagree, the maximum: the reader reports it and needs the memory to do so."""
     of_columns = []
     for source in sources:
         batches = file.iter_batches(batch_rows, [index], [names[source.name]], use_threads=False)

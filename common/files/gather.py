@@ -1,4 +1,4 @@
-"""Permutes ragged arrays: whole events move, each with its particles.
+"""Permutation of ragged arrays: whole events move, each with its particles.
 
 R rows in pieces, E of them in the order wanted, P particles.
 """
@@ -12,32 +12,32 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 _ROWS_AT_A_TIME = 16_384
-"""Arrow can't take into memory of ours: what lies beside the slot for a moment is kept small."""
+"""Rows copied at a time: Arrow's `take` can't write into the slot, so its temporary copies are kept small."""
 
 Int64 = npt.NDArray[np.int64]
 
 
 def offsets_of(counts: Int64) -> Int64:
-    """(R + 1,) first particle of each row, and the number of all. (R,)."""
+    """First particle of each row, then the total number of particles. (R,) -> (R + 1,)."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
 
 
 def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
-    """out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
+    """Rows in the given order: out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
     rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     # A row as one item: numpy moves it at once instead of number by number. `clip` only saves a buffer.
     np.take(_as_items(rows), order, out=_as_items(out), mode="clip")
 
 
 def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, out: Array) -> None:
-    """The particles of rows order[0], order[1], … of all pieces together, one behind the other. (P, F).
+    """Particles of rows order[0], order[1], … of all pieces together, concatenated. (P, F).
 
-    Empties ``pieces``: they are a unit's bytes, and not needed any more once they are joined.
+    Empties ``pieces``, whose memory is that of a whole unit and not needed once they are joined.
 
     Arrow's `take` of byte strings is a memcpy a row, three times as fast as any index per particle in numpy, and needs
     no such indices: a row's particles are taken as one string of bytes.
@@ -63,7 +63,7 @@ def _as_items(rows: Array) -> Array:
 
 
 def _as_strings(particles: Array, offsets: Int64) -> pa.Array:
-    """Each row's particles as one string of bytes: no copy. The offsets become those of the bytes."""
+    """Particles of each row as one string of bytes: no copy. The offsets become offsets in bytes."""
     width = particles.itemsize * particles.shape[1]
     offsets *= width
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(particles))]

@@ -1,4 +1,4 @@
-"""Expands what the user names (paths, directories, globs, URLs) into a sorted list of source files with sizes."""
+"""Expansion of inputs (paths, directories, globs, URLs) into a sorted list of source files with sizes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ from common.plan import SourceFile
 from common.user_path import check_path, user_path
 
 NOT_UTF8 = "name=not-utf-8"
-"""Stands for the checksum of a file whose name can't be written down: the URL is only like it, for the user's eyes."""
+"""Placeholder for the checksum of a file with an unwritable name: its URL is only shown to the user."""
 
 
 class NothingFound(BadInputError):
-    """An input that doesn't exist, or matches no file."""
+    """Error for an input that doesn't exist or matches no file."""
 
 
 def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
-    """Every file once, in the order of the inputs, sorted inside each.
+    """Files of all inputs, each once, in the order of the inputs, sorted inside each.
 
-    Raises BadInputError naming the input, which is NothingFound where all that is wrong is that no file is there, and
-    TransientError.
+    Raises BadInputError naming the input (NothingFound if the only fault is a missing file), and TransientError.
     """
     if not inputs:
         raise BadInputError("no input: name files, directories, globs or URLs with -i")
@@ -52,7 +51,7 @@ def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
 
 
 def _writable(file: SourceFile) -> SourceFile:
-    """The file as the ledger, messages and digests can hold it."""
+    """Form of the file that the ledger, messages and digests can store."""
     try:
         file.url.encode()
     except UnicodeEncodeError:
@@ -61,12 +60,12 @@ def _writable(file: SourceFile) -> SourceFile:
 
 
 def local_path(url: str) -> Path | None:
-    """The path of a local file, which is used in place; None for a remote URL."""
+    """Path of a local file, which is used in place; None for a remote URL."""
     return None if "://" in url else Path(url)
 
 
 def named_inputs(inputs: Iterable[str]) -> Iterator[str]:
-    """The inputs, in place of a list file those in it. One that can't be read names none: it may be gone since."""
+    """Inputs, with list files replaced by their content. An unreadable list gives none: it may have been removed."""
     for text in inputs:
         if not text.startswith("@"):
             yield text
@@ -101,7 +100,7 @@ def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
 
 
 def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
-    """A list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
+    """Files of a list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
     try:
         entries = list(_list_entries(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -117,7 +116,7 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
 
 
 def _listed(url: str, size: str, checksum: str = "", *more: str) -> SourceFile:
-    """A line of a list file that has more than an input."""
+    """File of a list's line that has more than an input."""
     check_path(url)
     size_bytes = number(size)
     if size_bytes is None or more or (checksum and not is_checksum(checksum)):
@@ -140,7 +139,7 @@ def _expand_local(text: str) -> list[SourceFile]:
             raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
     else:
         raise NothingFound(f"{text}: no such file or directory")
-    files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: a machine may fail here
+    files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: the machine may fail here
     if not any(os.access(file, os.R_OK) for file in found):
         raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
     return files
@@ -160,7 +159,7 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
             infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIXES)]
         else:
             infos = [fs.info(path)]
-    except Exception as error:  # noqa: BLE001  each kind of remote raises errors of its own: aiohttp's are no OSError
+    except Exception as error:  # noqa: BLE001  each kind of remote raises its own errors: aiohttp's are no OSError
         if is_gone(error):
             raise NothingFound(f"{url}: no such file or directory") from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
@@ -173,13 +172,13 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
 
 
 def _without_query(path: str) -> str:
-    """The `?` of an HTTP address begins its query; anywhere else it is a glob's."""
+    """Path without the query of an HTTP address; elsewhere `?` belongs to a glob."""
     return path.partition("?")[0] if path.startswith(("http://", "https://")) else path
 
 
 def _size_bytes(url: str, info: dict[str, Any]) -> int:
-    """fsspec's clients hand on what their servers say."""
+    """Size of a remote file, checked: fsspec's clients pass on the server's value unchecked."""
     size_bytes = number(str(info.get("size")))
     if size_bytes is None:
-        raise BadInputError(f"{url}: the server doesn't tell the size of {info['name']}, which the plan needs")
+        raise BadInputError(f"{url}: the server doesn't report the size of {info['name']}, which the plan needs")
     return size_bytes

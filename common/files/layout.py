@@ -1,7 +1,7 @@
-"""The Parquet layout that is read fastest, and ragged rows as tables of it.
+"""Parquet layout for the fastest reading, and ragged rows as tables of it.
 
-Chosen by measurement (docs/files.md): lists of which none may be null, since Arrow then has fewer levels to decode; no
-dictionary, since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as fast.
+Chosen by measurement (docs/files.md): non-nullable lists, since Arrow then has fewer levels to decode; no dictionary,
+since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as fast.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 
 from common.files.gather import offsets_of
 from common.files.rows import RaggedRows
-from common.ragged import Array
 from common.schema import EventSchema, SourceColumn
+from common.unit_arrays import Array
 
 Compression = Literal["zstd", "snappy", "none"]
 _LEVELS = {"zstd": 1}
 
 
 def schema_of(workload: EventSchema) -> pa.Schema:
-    """The production schema, with nothing nullable: what stands once a particle is a list of numbers or structs."""
+    """Production schema, with nothing nullable: values per particle are a list of numbers or structs."""
     return pa.schema([_field(name, sources, 0, workload) for name, sources in _by_name(workload.source_columns, 0)])
 
 
@@ -40,7 +40,7 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
 
 
 def to_table(pieces: Sequence[RaggedRows], workload: EventSchema) -> pa.Table:
-    """The rows of the pieces as one table of schema_of(workload). Rows that hold no event must be gone."""
+    """Table of schema_of(workload) with the rows of all pieces. Rows without an event must have been dropped."""
     schema = schema_of(workload)
     counts = np.concatenate([piece.counts for piece in pieces])
     columns: list[pa.Array] = []
@@ -61,7 +61,7 @@ def to_table(pieces: Sequence[RaggedRows], workload: EventSchema) -> pa.Table:
 
 
 def _by_name(sources: Sequence[SourceColumn], depth: int) -> list[tuple[str, list[SourceColumn]]]:
-    """Those whose paths have one name at ``depth``, by that name."""
+    """Sources grouped by the name in their paths at ``depth``."""
     found: dict[str, list[SourceColumn]] = {}
     for source in sources:
         found.setdefault(source.path[depth], []).append(source)
@@ -69,7 +69,7 @@ def _by_name(sources: Sequence[SourceColumn], depth: int) -> list[tuple[str, lis
 
 
 def _field(name: str, sources: Sequence[SourceColumn], depth: int, workload: EventSchema) -> pa.Field:
-    """The column, or the field of a struct, at that depth of the sources' paths."""
+    """Column, or field of a struct, at that depth of the sources' paths."""
     source = sources[0]
     kind: pa.DataType
     if len(source.path) > depth + 1:
@@ -85,7 +85,7 @@ def _list_of(kind: pa.DataType) -> pa.DataType:
 
 
 def _array(kind: pa.DataType, sources: Sequence[SourceColumn], depth: int, values: Mapping[str, Array]) -> pa.Array:
-    """What those sources fill, of that type: its lists of particles are not around it."""
+    """Array of that type filled by those sources, without the lists of particles around it."""
     source = sources[0]
     if len(source.path) > depth + 1:
         parts = [
@@ -99,13 +99,13 @@ def _array(kind: pa.DataType, sources: Sequence[SourceColumn], depth: int, value
 
 
 def _lists(values: Array, kind: pa.DataType) -> pa.ListArray:
-    """(N, width) as N lists."""
+    """Matrix (N, width) as N lists."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * np.int32(values.shape[1])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)), type=kind)
 
 
 def _float_leaves(schema: pa.Schema) -> list[str]:
-    """Parquet's names of the columns of floats."""
+    """Parquet names of the columns of floats."""
     parquet = pq.ParquetFile(_empty_file(schema)).schema
     leaves = [parquet.column(i) for i in range(len(parquet.names))]
     return [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE")]

@@ -9,7 +9,7 @@ from common.user_path import user_path
 
 
 def expand_lists(inputs: Sequence[str]) -> Iterator[str]:
-    """Each ``@file`` replaced by the lines in it; empty lines and comments are skipped."""
+    """Inputs, with each ``@file`` replaced by its lines; empty lines and comments are skipped."""
     for text in inputs:
         if not text.startswith("@"):
             yield text

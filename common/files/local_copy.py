@@ -1,4 +1,4 @@
-"""Input files as local ones, for commands that read them one by one, outside of a run."""
+"""Local copies of input files, for commands that read them one by one, outside of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.redact import shown
 
 @contextmanager
 def local_file(source: SourceFile, remotes: Remotes) -> Iterator[Path]:
-    """A local file itself, or a remote one's copy in a temporary directory. Raises BadInputError, TransientError."""
+    """Path of a local file, or of a remote one's temporary copy. Raises BadInputError, TransientError."""
     path = local_path(source.url)
     if path is not None:
         if source.checksum == NOT_UTF8:

@@ -1,7 +1,7 @@
 """Local files of a directory or a glob.
 
-Unlike pathlib and glob, what can't be listed is an error and never "nothing there", and what is named like a data file
-but is none (a pipe, a link to nothing, a directory without data) is listed too: staging names it.
+Unlike pathlib and glob, a directory that can't be listed is an error and never "nothing there", and an entry named
+like a data file that is none (a pipe, a link to nothing, a directory without data) is listed too: staging reports it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from common.files.suffixes import SUFFIXES
 from common.input_errors import GONE, OF_THE_PATH, REFUSED
 
 _OF_THE_FILE_SYSTEM = "lost+found"
-"""No data are there, and only root may look."""
+"""Directory without data that only root may list."""
 
 
 def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | None:
-    """None if nothing is there. Raises TransientError."""
+    """Status of a path; None if it doesn't exist. Raises TransientError."""
     try:
         return path.stat(follow_symlinks=follow_symlinks)
     except OSError as error:
@@ -32,9 +32,9 @@ def status_of(path: Path, *, follow_symlinks: bool = True) -> os.stat_result | N
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Everything in a folder, and in those below it, that is named like a data file. Links to folders aren't followed.
+    """Entries named like a data file, in a folder and those below it. Links to folders aren't followed.
 
-    Raises TransientError naming what can't be listed.
+    Raises TransientError naming the folder that can't be listed.
     """
     for entry in _entries(folder):
         path = Path(entry.path)
@@ -45,8 +45,8 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def files_matching(pattern: Path) -> list[Path]:
-    """What matches an absolute glob, as `glob.glob(recursive=True)` does. Of a directory that is named like a data
-    file, its data. Raises TransientError.
+    """Paths that match an absolute glob, as in `glob.glob(recursive=True)`; for a directory named like a data file, the
+    data in it. Raises TransientError.
     """
     found: set[Path] = set()
     for path in _matches(Path("/"), pattern.parts[1:], ()):
@@ -59,7 +59,7 @@ def files_matching(pattern: Path) -> list[Path]:
 
 
 def _data_of(folder: Path) -> Iterator[Path]:
-    """The data below it, or itself if it is named like data and has none."""
+    """Data files below a folder, or the folder itself if it is named like data and has none."""
     is_empty = True
     for path in files_below(folder):
         is_empty = False
@@ -69,7 +69,8 @@ def _data_of(folder: Path) -> Iterator[Path]:
 
 
 def _matches(folder: Path, parts: tuple[str, ...], above: tuple[tuple[int, int], ...]) -> Iterator[Path]:
-    """``above``: device and inode of folders that `**` came through, since links can make a circle."""
+    """Paths that match the remaining parts. ``above``: device and inode of the folders passed by `**`, since links can
+    form a cycle."""
     head, rest = parts[0], parts[1:]
     if head == "**":
         status = status_of(folder)
@@ -110,7 +111,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_own_folder(entry: os.DirEntry[str]) -> bool:
-    """True for a folder that is no link to one. Most file systems tell it while they list."""
+    """True for a folder that is no link to one. Most file systems give the type in the listing."""
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError as error:

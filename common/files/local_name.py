@@ -12,9 +12,9 @@ from common.redact import without_secrets, without_tokens
 
 
 def name_of(source: SourceFile) -> str:
-    """The file's name in the cache. A digest makes it unique, so that no remote name can leave the directory.
+    """Name of the file's copy in the cache. A digest makes it unique, and no remote name can leave the directory.
 
-    Another token names the same file, another size or checksum another file.
+    A URL with another token gives the same name; another size or checksum gives another one.
     """
     identity = json.dumps([without_tokens(source.url), source.size_bytes, source.checksum])
     digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

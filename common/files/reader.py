@@ -1,4 +1,4 @@
-"""What every reader of source files is: parts in, ragged rows out."""
+"""Interface of all readers of source files: parts in, ragged rows out."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ Beat = Callable[[], None]
 
 
 class Reader(Protocol):
-    """Reads files of one kind; keeps the newest ones open, since a block's files are read by many units."""
+    """Reader of files of one kind; keeps the newest ones open, since a block's files are read by many units."""
 
     def read(self, parts: Sequence[Part], beat: Beat, *, large_above: int) -> list[RaggedRows]:
-        """The rows of the parts, in order, in one or more pieces; calls ``beat`` once in a while.
+        """Rows of the parts, in order, in one or more pieces; calls ``beat`` once in a while.
 
-        Events with more than ``large_above`` particles are given as they stand in the file, too.
-
-        Raises MachineError for what is wrong with the machine, and BadRowsError for what is wrong with the file: that
-        must not depend on the machine, or the stream would.
+        Events with more than ``large_above`` particles are also given as stored in the file.
+        Raises MachineError for faults of the machine, and BadRowsError for faults of the file, which must not depend on
+        the machine, or the stream would.
         """
 
     def close(self) -> None:

@@ -17,6 +17,6 @@ class RemoteAccess:
     transfers: int
     """Transfers at a time."""
     inputs: tuple[str, ...]
-    """What is read, as the user named it: the scopes of a token follow from it."""
+    """Inputs as given by the user: the scopes of a token follow from them."""
     output: str
-    """Where outputs are written to; empty: nowhere."""
+    """Destination of outputs; empty: none."""

@@ -1,4 +1,4 @@
-"""Files from elsewhere: listed and fetched by the right client for each scheme."""
+"""Remote files: listed and fetched by the client of their scheme."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from common.redact import shown
 
 if TYPE_CHECKING:
     from common.pelican.client import TokenSource
-    from common.pelican.listing import Progress
+    from common.pelican.listing import ListingProgress
     from common.pelican.threads import PelicanThread
 
 logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """Used by many threads. The client of a federation is started when the first of its addresses comes.
+    """Clients for remote files, used by many threads. A federation's client is started at the first of its addresses.
 
-    ``on_progress`` hears how far a listing is, from another thread.
+    ``on_progress`` is called with the progress of a listing, from another thread.
     """
 
-    def __init__(self, access: RemoteAccess, on_progress: Callable[[Progress], None] = lambda progress: None) -> None:
+    def __init__(
+        self, access: RemoteAccess, on_progress: Callable[[ListingProgress], None] = lambda progress: None
+    ) -> None:
         self._access = access
         self._on_progress = on_progress
         self._lock = threading.Lock()
@@ -49,14 +51,14 @@ class Remotes:
         self.close()
 
     def expand_pelican(self, url: str) -> list[SourceFile]:
-        """Every file of an address or glob in a federation, sorted. Raises NotFoundError and the like."""
+        """Files of an address or glob in a federation, sorted. Raises NotFoundError and the like."""
         files = self._pelican().expand(url, SUFFIXES, self._on_progress)
         return [SourceFile(name, size_bytes) for name, size_bytes in files]
 
     def fetch(self, source: SourceFile, part: Path) -> None:
-        """Write a file at ``part``, going on from what is there if it can.
+        """Write a file at ``part``, resuming from the bytes present if possible.
 
-        Raises BadInputError if it can't be had for good, TransientError, or OSError (ENOSPC).
+        Raises BadInputError if it is permanently unavailable, TransientError, or OSError (ENOSPC).
         """
         if not is_pelican(source.url):
             fetch(source, part)
@@ -71,16 +73,16 @@ class Remotes:
 
     @property
     def bytes_received(self) -> int:
-        """From federations, so far."""
+        """Bytes received from federations so far."""
         return self._thread.bytes_received if self._thread is not None else 0
 
     @property
     def running(self) -> int:
-        """Transfers from federations under way."""
+        """Number of running transfers from federations."""
         return self._thread.running if self._thread is not None else 0
 
     def close(self) -> None:
-        """Break off what is under way; whoever waits for it is told."""
+        """Abort running transfers; their callers get an error."""
         with self._lock:
             if self._thread is not None:
                 self._thread.close()

@@ -1,3 +1,3 @@
-"""What is taken from a directory. What a file really is, its content tells."""
+"""Suffixes accepted in directories; the format is detected from content."""
 
 SUFFIXES = (".parquet", ".h5", ".hdf5")

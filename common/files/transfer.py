@@ -1,4 +1,4 @@
-"""One remote file to local disk, through fsspec: for every scheme but a federation's."""
+"""Transfer of a remote file to local disk, through fsspec: for every scheme but a federation's."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ATTEMPTS = 4
 
 
 def cache_path(cache_dir: Path, source: SourceFile) -> Path:
-    """Where a copy of a remote file lies in a directory of temporary ones: no remote name can leave it."""
+    """Path of a remote file's copy in a directory of temporary ones: no remote name can leave it."""
     name = name_of(source)
     return cache_dir / name[:2] / name
 
 
 class WrongSizeError(TransientError):
-    """All bytes that the server had arrived, but not as many as the inventory says."""
+    """Transfer complete, but with another size than the inventory's."""
 
 
 @retry(
@@ -35,7 +35,7 @@ class WrongSizeError(TransientError):
 def fetch(source: SourceFile, path: Path) -> None:
     """Write the file at ``path``, always from its beginning; nothing is left there if that fails.
 
-    Raises BadInputError if it does not exist or has another size than the inventory says, TransientError if the
+    Raises BadInputError if it does not exist or has another size than in the inventory, TransientError if the
     remote side failed each time, OSError (ENOSPC) if the disk is full.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def fetch(source: SourceFile, path: Path) -> None:
 
 
 class _LocalError(Exception):
-    """What went wrong on the local side: ENOSPC is no fault of the server."""
+    """Error of the local side: ENOSPC is no fault of the server."""
 
     def __init__(self, reason: OSError, path: str) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def _copy(source: SourceFile, local: BinaryIO) -> None:
                     raise _LocalError(error, local.name) from None
     except (_LocalError, WrongSizeError):
         raise
-    except Exception as error:  # each kind of remote raises errors of its own: aiohttp's are no OSError
+    except Exception as error:  # each kind of remote raises its own errors: aiohttp's are no OSError
         if is_gone(error):
             raise BadInputError("it does not exist any more") from None
         if _is_refused(error):
@@ -86,16 +86,16 @@ def _copy(source: SourceFile, local: BinaryIO) -> None:
 
 
 def _is_refused(error: Exception) -> bool:
-    """True if asking again won't help: a client error that is no time-out and no "too many requests"."""
+    """True if a retry won't help: a client error other than a time-out or "too many requests"."""
     status = getattr(error.__cause__ or error, "status", 0) or 0
     return isinstance(error, PermissionError) or (400 <= status < 500 and status not in (408, 429))
 
 
 def is_gone(error: Exception) -> bool:
-    """True if a remote side said that a file does not exist.
+    """True if a remote side reported that a file does not exist.
 
-    fsspec's http raises FileNotFoundError for whatever goes wrong, a server that can't be reached included; its cause
-    tells more.
+    fsspec's http raises FileNotFoundError for any failure, an unreachable server included; the cause is in
+    ``__cause__``.
     """
     cause = error.__cause__ or error
     return isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) in (404, 410)

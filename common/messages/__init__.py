@@ -6,7 +6,7 @@
     dispatcher -> trainer   DeliveredUnit CommitRequest End Refuse
 
 A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).
-Everything that arrives is validated: wrong types, unknown fields and negative counts raise MalformedMessage.
+Every received message is validated: wrong types, unknown fields and negative counts raise MalformedMessage.
 
 Every field is bounded, and so is every message: the largest of each class is below MAX_MESSAGE_BYTES (a test builds
 them). Reasons are shortened where a message is built, never refused: counts and rows stay exact, and the fetcher's log

@@ -1,4 +1,4 @@
-"""Messages to bytes and back: unions of each channel, and checks of whatever arrives."""
+"""Encoding and decoding of messages: unions of each channel, and checks of received bytes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from common.messages.values import MAX_BAD_FILES
 
 PROTOCOL_VERSION = 4
 MAX_MESSAGE_BYTES = 1 << 20
-"""A message is below 1 kB, but for a unit of many small row groups: 64 long paths, or 64 reasons why they are bad."""
+"""Maximum size: messages are below 1 kB, except for a unit of many small row groups: 64 long paths or reasons."""
 _MAX_NODES = 4096
-"""Maps and arrays in one message: more than the largest has, and little memory."""
+"""Maximum number of maps and arrays in one message: more than in the largest one, and little memory."""
 
 
 class MalformedMessage(Exception):
-    """What arrived is no message of this protocol."""
+    """Received bytes are no message of this protocol."""
 
 
 DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye
@@ -44,9 +44,9 @@ _ADAPTERS = {name: TypeAdapter(cls) for name, cls in MESSAGE_CLASSES.items()}
 
 
 def encode(message: Message) -> bytes:
-    """The message as it goes over the wire. Raises ValueError for one that no receiver would take."""
+    """Message as bytes. Raises ValueError for a message larger than receivers accept."""
     fields = vars(message) | {"op": type(message).__name__, "v": PROTOCOL_VERSION}
-    packed = msgpack.packb(fields, default=vars)  # as dataclasses.asdict would have it, in a tenth of the time
+    packed = msgpack.packb(fields, default=vars)  # same result as dataclasses.asdict, in a tenth of the time
     assert isinstance(packed, bytes)
     if len(packed) > MAX_MESSAGE_BYTES:
         name = type(message).__name__
@@ -55,7 +55,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(raw: bytes) -> Message:
-    """The message in ``raw``. Raises MalformedMessage for anything else, at a cost in proportion to its size."""
+    """Message in ``raw``. Raises MalformedMessage for anything else, at a cost in proportion to its size."""
     fields = unpack(raw)
     if fields.pop("v", None) != PROTOCOL_VERSION:
         raise MalformedMessage(f"not a message of protocol version {PROTOCOL_VERSION}")
@@ -71,7 +71,7 @@ def decode(raw: bytes) -> Message:
 
 
 def unpack(raw: bytes) -> dict[Any, Any]:
-    """The map in ``raw``. Raises MalformedMessage for anything else, before it takes much memory."""
+    """Map in ``raw``. Raises MalformedMessage for anything else, before it takes much memory."""
     if len(raw) > MAX_MESSAGE_BYTES:
         raise MalformedMessage(f"{len(raw)} bytes, at most {MAX_MESSAGE_BYTES}")
     nodes = 0
@@ -96,7 +96,7 @@ def unpack(raw: bytes) -> dict[Any, Any]:
 
 
 def first_error(error: ValidationError | TypeError) -> str:
-    """What is wrong and where, in a line; of many errors the first."""
+    """First error and its field, in a line."""
     if isinstance(error, TypeError):
         return f"{error!s:.200}"
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -29,7 +29,7 @@ class Hello:
 
 @dataclass(frozen=True, config=CHECKED)
 class Decoding:
-    """The decoder begins unit k: if it dies now, this unit is blamed."""
+    """The decoder begins unit k: if it dies now, this unit is taken as the cause."""
 
     k: Count
     lease: Count
@@ -44,7 +44,7 @@ class Done:
     layout: Layout
     tally: Tally
     content: Digest = ""
-    """Of the events in the slot: their sources in order, and the microbatches' bounds (common/ragged.py)."""
+    """Digest of the events in the slot: their sources in order, and the microbatches' bounds (common/ragged.py)."""
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -55,9 +55,9 @@ class Failed:
     lease: Count
     reason: Reason
     gone: Annotated[bool, Field(strict=True)] = False
-    """A staged file is not on the disk any more: the unit is not to blame."""
+    """A staged file is no longer on the disk: the unit is not the cause."""
     machine: Annotated[bool, Field(strict=True)] = False
-    """Something is wrong with the decoder's machine: the unit is never to blame, and any decoder may try it again."""
+    """Fault of the decoder's machine: the unit is never the cause, and any decoder may retry it."""
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -67,7 +67,7 @@ class Beat:
 
 @dataclass(frozen=True, config=CHECKED)
 class Bye:
-    """The decoder leaves and has stopped writing; its leases go back."""
+    """The decoder leaves and has stopped writing; its leases are returned."""
 
 
 # ------------------------------------------------------------------ dispatcher -> decoder
@@ -75,7 +75,7 @@ class Bye:
 
 @dataclass(frozen=True, config=CHECKED)
 class Lease:
-    """The right to fill ``slot`` with ``unit``."""
+    """Right to fill ``slot`` with ``unit``."""
 
     lease: Count
     slot: Count
@@ -84,9 +84,9 @@ class Lease:
 
 @dataclass(frozen=True, config=CHECKED)
 class Retire:
-    """Finish what you hold, then say Bye."""
+    """Request to finish the leased units and then send Bye."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Stop:
-    """The run is over."""
+    """End of the run."""

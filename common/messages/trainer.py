@@ -1,4 +1,4 @@
-"""Messages between a trainer and the dispatcher; Refuse goes to any peer."""
+"""Messages between a trainer and the dispatcher; Refuse is sent to any peer."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from common.messages.values import (
 
 @dataclass(frozen=True, config=CHECKED)
 class Attach:
-    """A trainer wants its lanes from their cursors on.
+    """Request of a trainer for its lanes, from their cursors on.
 
     Rank r of R takes the lanes l with l mod R = r. All ranks train from one checkpoint, so that each knows the cursors
-    of all lanes: the first to come says where planning begins.
+    of all lanes: the first one to attach sets the start of planning.
     """
 
     rank: Count
     ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_LANES)]
     plan_hash: Text
     cursors: Cursors
-    """Of every lane, in order."""
+    """Cursor of every lane, in order."""
     bad_files: FileNumbers = ()
-    """Whole files that its journal says are quarantined."""
+    """Files that are quarantined as a whole, from its journal."""
     source: Source = Source()
-    """What its weights have seen data of; an inventory that differs there is another plan."""
+    """Part of the inventory that its weights were trained on; an inventory that differs there is another plan."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Want:
-    """The trainer takes this many more units of a lane."""
+    """Request for this many more units of a lane."""
 
     lane: Count
     units: Annotated[int, Field(strict=True, ge=1, le=1024)]
@@ -69,15 +69,15 @@ class Reject:
 
 @dataclass(frozen=True, config=CHECKED)
 class Committed:
-    """A checkpoint with these cursors is on disk: nothing before them will be asked for again."""
+    """A checkpoint with these cursors is on disk: nothing before them will be requested again."""
 
     cursors: Cursors
-    """Of every lane, in order; those of other ranks' lanes are not looked at."""
+    """Cursor of every lane, in order; those of other ranks' lanes are ignored."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Finished:
-    """The trainer needs no more units: the run is over once every lane's trainer says so."""
+    """The trainer needs no more units: the run is over once every lane's trainer has sent this."""
 
 
 # ------------------------------------------------------------------ dispatcher -> trainer
@@ -85,7 +85,7 @@ class Finished:
 
 @dataclass(frozen=True, config=CHECKED)
 class DeliveredUnit:
-    """Unit k stands in ``slot``; without a slot (-1) it was skipped, for the reason in ``tally.bad``."""
+    """Unit k is in ``slot``; without a slot (-1) it was skipped, for the reason in ``tally.bad``."""
 
     k: Count
     epoch: Count
@@ -96,18 +96,18 @@ class DeliveredUnit:
     layout: Layout
     tally: Tally
     block_quarantined: BlockQuarantined
-    """Files of the block that gave no units (with the block's first unit)."""
+    """Files of the block without units (sent with the block's first unit)."""
     bad_files: FileNumbers = ()
-    """Files that gave no units, of all blocks that begin behind the lane's former unit: this unit's k depends on them,
+    """Files without units, of all blocks that begin after the lane's previous unit: this unit's k depends on them,
     whichever lane counts them."""
     source: Source = Source()
     content: Digest = ""
-    """As in Done; empty for a unit that was skipped."""
+    """Digest as in Done; empty for a skipped unit."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class CommitRequest:
-    """The disk budget is used up by data behind the trainer: write a checkpoint, so that it can be evicted."""
+    """Request for a checkpoint: the disk is full of data already trained on, which can be evicted after it."""
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -119,8 +119,8 @@ class End:
 
 @dataclass(frozen=True, config=CHECKED)
 class Refuse:
-    """The peer can't take part, and why."""
+    """Refusal of a peer, with the reason."""
 
     reason: Reason
     other_inventory: Annotated[bool, Field(strict=True)] = False
-    """Its checkpoint was trained on other files: it may begin this plan anew."""
+    """The peer's checkpoint was trained on other files: it may begin this plan again."""

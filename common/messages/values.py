@@ -1,4 +1,4 @@
-"""Values that messages are made of: units and their parts, counts, cursors; each field bounded."""
+"""Values in messages: units and their parts, counts, cursors; each field bounded."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic.dataclasses import dataclass
 
 MAX_LANES = 256
 MAX_PARTS = 64
-"""Parts of one unit."""
+"""Maximum parts of one unit."""
 MAX_BLOCK_FILES = 1024
-"""Files of one block: all may be bad, and are named with its first unit."""
+"""Maximum files of one block: all may be bad, and are listed with its first unit."""
 MAX_BAD_FILES = 100_000
-"""Files that a run may quarantine, whatever its budget says: a trainer names all of them when it attaches."""
+"""Maximum files that a run may quarantine, whatever its budget: a trainer lists all of them when it attaches."""
 MAX_TEXT_BYTES = 4096
-"""As long as a path may be."""
+"""Maximum length of a text: that of a path."""
 MAX_REASON_BYTES = 2000
 MAX_REASONS_BYTES = 256 * 1024
-"""Of all reasons of a block's files together."""
+"""Maximum size of all reasons of a block's files together."""
 
 
 def shortened(text: str, max_bytes: int = MAX_REASON_BYTES) -> str:
-    """``text`` in at most ``max_bytes`` of UTF-8: its end may be cut off; what UTF-8 can't express is escaped."""
+    """Text in at most ``max_bytes`` of UTF-8: its end may be cut off; characters outside UTF-8 are escaped."""
     raw = text.encode(errors="backslashreplace")
     if len(raw) > max_bytes:
         raw = raw[: max_bytes - 3].decode(errors="ignore").encode() + "…".encode()
@@ -42,9 +42,9 @@ Text = Annotated[str, Field(strict=True, max_length=MAX_TEXT_BYTES), AfterValida
 Reason = Annotated[
     str, Field(strict=True), BeforeValidator(lambda text: shortened(text) if isinstance(text, str) else text)
 ]
-"""A text for people, of any length when it is given: shortened."""
+"""Text for people, shortened from any length."""
 Digest = Annotated[str, Field(strict=True, max_length=64)]
-"""Compared, and nothing else."""
+"""Digest as text: only compared."""
 FileNumbers = Annotated[tuple[FileNumber, ...], Field(max_length=MAX_BAD_FILES, fail_fast=True)]
 
 CHECKED = ConfigDict(extra="forbid")
@@ -52,7 +52,7 @@ CHECKED = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, config=CHECKED)
 class Part:
-    """Rows of one row group of one file: what a unit is cut from."""
+    """Rows of one row group of one file, which are a part of a unit."""
 
     file: Count
     """Index in the inventory."""
@@ -60,7 +60,7 @@ class Part:
     """Local path of the staged file."""
     row_group: Count
     first_row: Count
-    """Of this part, counted in the row group."""
+    """First row of this part, counted in the row group."""
     rows: Count
     particles: Count
     """Upper bound, from the file's footer."""
@@ -69,29 +69,29 @@ class Part:
     file_particle: Count = 0
     """Particle of the file at which the row group starts; exact where the file counts them (HDF5)."""
     remote: Text = ""
-    """URL of a file that was staged from elsewhere."""
+    """URL of a remote file; empty for a local one."""
     batch_rows: Count = 0
-    """Most rows of a record batch of the row group that memory is planned for; 0: as many as a reader takes."""
+    """Maximum rows in a record batch of the row group, by the planned memory; 0: the reader's default."""
 
     @property
     def name(self) -> str:
-        """The file as the user knows it."""
+        """Name of the file for the user."""
         return self.remote or self.path
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Quarantined:
-    """Something that was set aside because it is bad: a file (row_group -1) or one of its row groups."""
+    """Bad data excluded from the stream: a file (row_group -1) or one of its row groups."""
 
     file: Count
     row_group: Annotated[int, Field(strict=True, ge=-1)]
     rows: Count
-    """Events that it held, as far as known."""
+    """Number of its events, as far as known."""
     reason: Reason
 
 
 def _shortened_together(bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
-    """The same with reasons of MAX_REASONS_BYTES at most: an equal share for each."""
+    """Same items with reasons of MAX_REASONS_BYTES at most in all: an equal share for each."""
     if len(bad) * MAX_REASON_BYTES <= MAX_REASONS_BYTES:
         return bad
     if sum(len(one.reason.encode()) for one in bad) <= MAX_REASONS_BYTES:
@@ -105,22 +105,22 @@ BlockQuarantined = Annotated[
     Field(max_length=MAX_BLOCK_FILES, fail_fast=True),
     AfterValidator(_shortened_together),
 ]
-"""Files of one block that gave no units."""
+"""Files of one block without units."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Source:
-    """The part of the inventory that data, and all before it, came from."""
+    """Part of the inventory that contains these data and all before them."""
 
     ranges: Count = 0
-    """The first so many ranges."""
+    """Number of ranges, from the first on."""
     digest: Text = ""
-    """Their inventory digest (common/plan_hash.py)."""
+    """Inventory digest of the ranges (common/plan_hash.py)."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Unit:
-    """What one lease covers and one slot holds."""
+    """Events decoded under one lease into one slot."""
 
     k: Count
     """Number in the plan, counted over all epochs."""
@@ -131,18 +131,18 @@ class Unit:
     """k of the first unit of the block."""
     parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS, fail_fast=True)]
     quarantined: BlockQuarantined = ()
-    """Files of the block that gave no units; told with the block's first unit, so that they are counted once."""
+    """Files of the block without units; sent with the block's first unit, so that they are counted once."""
     source: Source = Source()
 
     @property
     def rows(self) -> int:
-        """Events before any filter."""
+        """Number of events before any filter."""
         return sum(part.rows for part in self.parts)
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Layout:
-    """Counts from which the place of every array in a slot follows."""
+    """Counts that determine the position of every array in a slot."""
 
     events: Count
     particles: Count
@@ -156,16 +156,16 @@ class Tally:
     rows_read: Count = 0
     outliers: Count = 0
     empty: Count = 0
-    """Dropped because they have no particles."""
+    """Events dropped because they have no particles."""
     quarantined: Count = 0
     particles_dropped: Count = 0
     bad: Annotated[tuple[Quarantined, ...], Field(max_length=MAX_PARTS, fail_fast=True)] = ()
-    """What was quarantined while decoding."""
+    """Data quarantined while decoding."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Cursor:
-    """The first data of a lane that the weights of a checkpoint have not seen."""
+    """Position in a lane of the first data that the weights of a checkpoint were not trained on."""
 
     block: Count = 0
     block_first_unit: Count = 0

@@ -1,4 +1,4 @@
-"""Strict readers of what servers answer: numbers, ranges of bytes, JSON. Pure. None means nonsense; nothing raises."""
+"""Strict parsers of servers' answers: numbers, ranges of bytes, JSON. Pure. None means invalid; nothing raises."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SIZE_BYTES = (1 << 63) - 1
-"""Largest size that the ledger can hold."""
+"""Largest size that the ledger can store."""
 
 _RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
 
 @dataclass(frozen=True)
 class ByteRange:
-    """A Content-Range header: first and last byte, and the size of the whole (None: not told)."""
+    """Content-Range header: first and last byte, and the total size (None: not given)."""
 
     first: int
     last: int
@@ -23,13 +23,13 @@ class ByteRange:
 
 
 def number(text: str, most: int = MAX_SIZE_BYTES) -> int | None:
-    """A number of ASCII digits, at most ``most``. str.isdigit() takes ``²``, and int() no more than 4,300 digits."""
+    """Number in ASCII digits, at most ``most``. str.isdigit() accepts ``²``, and int() at most 4,300 digits."""
     value = int(text) if re.fullmatch("[0-9]{1,19}", text) else None
     return value if value is not None and value <= most else None
 
 
 def byte_range(header: str) -> ByteRange | None:
-    """The Content-Range of an answer 206 to one range."""
+    """Content-Range of an answer 206 to one range."""
     found = _RANGE.fullmatch(header.strip(" \t"))
     if found is None:
         return None
@@ -41,7 +41,7 @@ def byte_range(header: str) -> ByteRange | None:
 
 
 def json_object(text: bytes | str) -> dict[str, Any] | None:
-    """A JSON object; None for any other text, such as one nested more deeply than Python's stack."""
+    """JSON object; None for any other text, such as one nested more deeply than Python's stack."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Checksums of transfers: `adler32=0123abcd`, as list files and origins give them."""
+"""Checksums of transfers in the format of list files and origins: `adler32=0123abcd`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Protocol
 from common.errors import BadInputError
 
 ORIGIN_ALGORITHMS = ("adler32", "md5", "crc32")
-"""What an origin is asked for, best first."""
+"""Algorithms requested from an origin, best first."""
 _ZLIB_BYTES = 4
 _DIGEST_BYTES = {"adler32": _ZLIB_BYTES, "crc32": _ZLIB_BYTES, "md5": 16, "sha1": 20, "sha256": 32}
 
 
 class Hasher(Protocol):
-    """Grows with the bytes."""
+    """Incremental hash of bytes."""
 
     def update(self, data: bytes) -> None:
-        """More bytes."""
+        """Add bytes."""
 
     def hexdigest(self) -> str:
-        """Of all bytes so far, in lower case."""
+        """Digest of all bytes so far, in lower case."""
 
 
 class _Zlib:
@@ -39,7 +39,7 @@ class _Zlib:
 
 
 def hasher(checksum: str) -> Hasher:
-    """For a checksum `algorithm=value`. Raises BadInputError for an algorithm that is not known."""
+    """Hasher for a checksum `algorithm=value`. Raises BadInputError for an unknown algorithm."""
     algorithm = checksum.partition("=")[0]
     match algorithm:
         case "adler32":
@@ -57,21 +57,21 @@ def is_checksum(text: str) -> bool:
     if algorithm not in _DIGEST_BYTES:
         return False
     num_bytes = _DIGEST_BYTES[algorithm]
-    shortest = 1 if num_bytes == _ZLIB_BYTES else 2 * num_bytes  # some leave out leading zeros of an adler32
+    shortest = 1 if num_bytes == _ZLIB_BYTES else 2 * num_bytes  # some servers omit leading zeros of an adler32
     if re.fullmatch(f"[0-9A-Fa-f]{{{shortest},{2 * num_bytes}}}", value):
         return True
     return _from_base64(value) is not None and len(_from_base64(value) or b"") == num_bytes
 
 
 def from_digest(header: str) -> str:
-    """The best checksum in a Digest header (RFC 3230); empty if it holds none: nonsense must not make a file bad."""
+    """Best checksum in a Digest header (RFC 3230); empty if none: an invalid header must not make a file bad."""
     found = dict(digest.strip().partition("=")[::2] for digest in header.split(",") if "=" in digest)
     told = (f"{name}={found[name]}" for name in ORIGIN_ALGORITHMS if name in found)
     return next((checksum for checksum in told if is_checksum(checksum)), "")
 
 
 def matches(checksum: str, found: Hasher) -> bool:
-    """True if the bytes have this checksum. Origins write md5 in base64, adler32 at times without leading zeros."""
+    """True if the bytes have this checksum. Origins write md5 in base64, adler32 sometimes without leading zeros."""
     value = checksum.partition("=")[2].strip()
     digest = found.hexdigest()
     if value.lower().zfill(len(digest)) == digest:
@@ -82,5 +82,5 @@ def matches(checksum: str, found: Hasher) -> bool:
 def _from_base64(text: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:  # binascii.Error, and what isn't ASCII
+    except ValueError:  # binascii.Error, and non-ASCII text
         return None

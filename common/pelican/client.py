@@ -1,4 +1,4 @@
-"""One federation on one event loop: discovery, director, listings. Every wait is bounded."""
+"""Client of one federation on one event loop: discovery, director, listings. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ logger = logging.getLogger(__name__)
 
 _DISCOVERY_TTL_S = 900.0
 _AVOID_S = 60.0
-"""A server that failed goes to the end of the line for so long."""
+"""Time for which a server that failed is tried last."""
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_LISTING_BYTES = 1 << 28
 _READ_BUFFER_BYTES = 1 << 20
 TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
-"""What a request raises. ValueError: an address or answer that aiohttp, yarl or a codec can't do anything with."""
+"""Errors of a request. ValueError: an address or answer that aiohttp, yarl or a codec can't handle."""
 
 
 class TokenSource(Protocol):
-    """Gives the token of one federation (common/pelican/tokens)."""
+    """Source of one federation's token (common/pelican/tokens)."""
 
     async def current(self, recipient: Recipient) -> str | None:
-        """A token for this server that is valid now; None: go without.
+        """Currently valid token for this server; None: send none.
 
         Raises BadInputError or TransientError with guidance.
         """
 
     async def refused(self, token: str | None, recipient: Recipient) -> bool:
-        """A server denied it: look anew. True if another token may work now."""
+        """Search again after a server denied the token. True if another token may work now."""
 
     def describe(self) -> str:
-        """Where the token is from, and what it is good for; never the token."""
+        """Origin and permissions of the token; never the token itself."""
 
     def not_covered(self) -> str:
-        """Scopes that are needed and that it lacks; empty if it has all, or none is known."""
+        """Needed scopes that the token lacks; empty if it has all, or none is known."""
 
 
 def open_session() -> aiohttp.ClientSession:
-    """A session of our own: pelicanfs' instances share theirs, tokens included.
+    """Separate HTTP session: pelicanfs' instances share theirs, tokens included.
 
-    It trusts what OpenSSL trusts, SSL_CERT_FILE and SSL_CERT_DIR included.
+    It trusts the same authorities as OpenSSL, SSL_CERT_FILE and SSL_CERT_DIR included.
     """
     connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context())
     return aiohttp.ClientSession(
@@ -74,7 +74,7 @@ def open_session() -> aiohttp.ClientSession:
 
 
 class Federation:
-    """See the module. ``tokens``: where the token comes from; None: none is ever sent."""
+    """Client of one federation. ``tokens``: source of the token; None: no token is ever sent."""
 
     def __init__(
         self, host: str, config: PelicanConfig, session: aiohttp.ClientSession, tokens: TokenSource | None = None
@@ -88,12 +88,12 @@ class Federation:
         self._avoid_until_s: dict[str, float] = {}
         self._timeout = aiohttp.ClientTimeout(total=config.list_timeout_s, sock_connect=config.connect_timeout_s)
 
-    # -------------------------------------------------------------- who has it
+    # -------------------------------------------------------------- sources
 
     async def sources(self, path: str, *, fresh: bool = False, write: bool = False) -> Sources:
-        """Where ``path`` can be had, as the director says; of late about its directory, unless ``fresh``.
+        """Servers of ``path``, from the director; a recent answer for its directory is reused, unless ``fresh``.
 
-        Raises NotFoundError, DeniedError, UnavailableError, each with what discovery or director answered.
+        Raises NotFoundError, DeniedError, UnavailableError, each with the answer of discovery or director.
         """
         key = ("write " if write else "") + path.rpartition("/")[0]
         known = self._sources.get(key)
@@ -106,22 +106,22 @@ class Federation:
         return sources
 
     def in_order(self, sources: Sources) -> list[str]:
-        """Servers in the director's order, those that failed lately last."""
+        """Servers in the director's order, those that failed recently last."""
         now_s = time.monotonic()
         return sorted(sources.servers, key=lambda server: self._avoid_until_s.get(server, 0.0) > now_s)
 
     def failed(self, server: str) -> None:
-        """Others first, for a while."""
+        """Try other servers first, for some time."""
         self._avoid_until_s[server] = time.monotonic() + _AVOID_S
 
     def recipient(self, sources: Sources, server: str, path: str, *, writes: bool = False) -> Recipient:
-        """A server of these sources, as one that may get a token."""
+        """Recipient of a token: a server of these sources."""
         generation = parse_token_generation(sources.token_generation)
         base_path = generation.base_path if generation is not None else ""
         return Recipient(self.host, server, path, sources.issuers, base_path, writes=writes)
 
     async def authorisation(self, sources: Sources, to: Recipient) -> tuple[dict[str, str], str | None]:
-        """(headers, token) for a request to a server of these sources. Raises what the token source raises.
+        """Headers and token for a request to a server of these sources. Raises the token source's errors.
 
         A write needs a token even where reading does not.
         """
@@ -131,13 +131,13 @@ class Federation:
         return ({"Authorization": f"Bearer {token}"} if token else {}), token
 
     def denial(self, text: str, attempts: Sequence[Attempt] = ()) -> DeniedError | UnavailableError:
-        """Servers refuse: for good if the token should do, else until there is another one."""
+        """Error for refusing servers: permanent if the token should suffice, else until there is another one."""
         lacks = self.tokens is not None and self.tokens.not_covered()
         kind = UnavailableError if lacks else DeniedError
         return kind(f"{text}; {self.token_text()}", attempts)
 
     def token_text(self) -> str:
-        """What is known of the token, for people."""
+        """Description of the token, for people."""
         return self.tokens.describe() if self.tokens is not None else "no token was sent"
 
     async def _ask_director(self, method: str, path: str, query: str = "") -> Sources:
@@ -182,7 +182,7 @@ class Federation:
     # -------------------------------------------------------------- listings
 
     async def list_directory(self, path: str) -> Listing:
-        """The entries of a directory, or the file itself: one request, tried again where that may help.
+        """Entries of a directory, or the file itself: one request, retried where that may help.
 
         Raises NotFoundError, DeniedError, UnavailableError; never waits longer than the configured times.
         """
@@ -237,7 +237,7 @@ class Federation:
         return sources
 
     async def _propfind(self, server: str, path: str, headers: Mapping[str, str]) -> tuple[int, Listing | None, str]:
-        """(status, listing, what it says if it is none)."""
+        """Status, listing, and the server's text if there is no listing."""
         url, parser, num_bytes = server + escaped(path), ListingParser(), 0
         async with self._request("the listing", "PROPFIND", url, {**headers, "Depth": "1"}) as response:
             if response.status != 207:
@@ -257,7 +257,7 @@ class Federation:
     async def _request(
         self, what: str, method: str, url: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Raises UnavailableError if it can't be reached, or falls silent."""
+        """Response to a request. Raises UnavailableError if the server can't be reached, or falls silent."""
         try:
             async with request(self.session, method, url, headers=headers, timeout=self._timeout) as response:
                 yield response
@@ -269,16 +269,16 @@ class Federation:
 def request(
     session: aiohttp.ClientSession, method: str, url: str, **more: Any
 ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-    """Every request of ours: through the environment's proxy, and to nobody whom a redirect names.
+    """HTTP request through the environment's proxy.
 
-    A redirect would carry the token with it.
+    Redirects are not followed: they would carry the token to another server.
     """
     address = URL(url, encoded=True)
     return session.request(method, address, proxy=proxy_for(address), allow_redirects=False, **more)
 
 
 def told(error: BaseException) -> str:
-    """An error of the transport in one line."""
+    """Error of the transport in one line."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not trusted (SSL_CERT_FILE names a file with more authorities)"
     text = shown(str(error), 200)
@@ -286,17 +286,17 @@ def told(error: BaseException) -> str:
 
 
 _LISTS = ("Link", "X-Pelican-Authorization", "X-Pelican-Token-Generation")
-"""Headers that may come several times: a director repeats that of the issuers."""
+"""Headers that may be repeated: a director repeats that of the issuers."""
 
 
 def single(headers: CIMultiDictProxy[str]) -> dict[str, str]:
-    """The director's headers under the names that pelicanfs looks for."""
+    """Headers of the director under the names expected by pelicanfs."""
     found = {name: headers[name] for name in ("Location", "X-Pelican-Namespace") if name in headers}
     return found | {name: ", ".join(headers.getall(name)) for name in _LISTS if name in headers}
 
 
 async def _bounded(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """The body, or its first bytes; ``read()`` alone gives what has arrived so far."""
+    """Body, or its first bytes; ``read()`` alone returns only the bytes received so far."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk

@@ -1,4 +1,4 @@
-"""What a director answers: where an object is, and what its namespace asks for. Pure."""
+"""Parser of a director's answers: servers of an object, and requirements of its namespace. Pure."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _LINK = re.compile(r"<([^<>]*)>([^<]*)")
 
 @dataclass(frozen=True)
 class Sources:
-    """The director's answer for one path, good for its neighbours as well."""
+    """Answer of the director for one path, also valid for its neighbours."""
 
     servers: tuple[str, ...]
-    """What stands before an object's path in its address, the nearest first."""
+    """Prefixes of an object's address before its path, the nearest first."""
     namespace: str
     require_token: bool
     collections: str
     """Server that lists directories; empty if none does."""
     token_generation: str
-    """Header that says who makes tokens for it (common/pelican/tokens/generation.py)."""
+    """Header that names the issuer of its tokens (common/pelican/tokens/generation.py)."""
     issuers: tuple[str, ...] = ()
-    """Issuers whose tokens the namespace takes."""
+    """Issuers of tokens that the namespace accepts."""
 
 
 def parse_sources(headers: Mapping[str, str], path: str, *, writes: bool = False) -> Sources:
-    """From the headers of a redirect for ``path``. Servers that must not see a token are left out where one is needed.
+    """Sources from the headers of a redirect for ``path``, without servers that must not see a token if one is needed.
 
-    pelicanfs splits the Link header at every comma, and names may hold some: links are read here.
+    pelicanfs splits the Link header at every comma, but names may contain commas: links are parsed here.
     """
     answer = parse_director_response(dict(headers))
     links = []
@@ -61,5 +61,5 @@ def parse_sources(headers: Mapping[str, str], path: str, *, writes: bool = False
 
 
 def _is_above(namespace: str, path: str) -> bool:
-    """True if the path lies in the namespace: what is known of it is used for others in it."""
+    """True if the path is in the namespace, whose answer is then reused for other paths."""
     return namespace.startswith("/") and (path + "/").startswith(namespace.rstrip("/") + "/")

@@ -1,4 +1,4 @@
-"""One object to local disk: each source in turn, resumed at the bytes on disk, size and checksum verified.
+"""Download of one object to local disk: each source in turn, resumed at the bytes on disk, size and checksum verified.
 
 Ranges are always closed (`bytes=N-M`, M inside the object): XRootD 5.5 answers 206 with an empty body to `bytes=N-`,
 and promises more than it has when M is beyond the end.
@@ -25,25 +25,24 @@ from common.pelican.url import PelicanUrl, escaped
 from common.redact import shown
 
 ROUNDS = 2
-"""Fruitless rounds over all sources, until a download has failed."""
+"""Rounds over all sources without progress after which a download has failed."""
 _MANY_BYTES = 1 << 18
 _PROGRESS_BYTES = 1 << 16
-"""A round that brought less, beyond the most that ever was there, was fruitless."""
+"""Minimum progress of a round, beyond the maximum reached before."""
 
 
 @dataclass(frozen=True)
 class DownloadReport:
-    """How a download went."""
+    """Result of a download."""
 
     attempts: tuple[Attempt, ...]
     seconds: float
-    bytes_resumed: int
     checksum: str
-    """That it was verified with; empty: its size only."""
+    """Checksum used for the verification; empty: size only."""
 
 
 class _Failed(Exception):
-    """This source did not deliver; its argument says how."""
+    """Failure of one source; its argument is the reason."""
 
     def __init__(self, what: str, kind: str = "") -> None:
         super().__init__(what)
@@ -61,9 +60,9 @@ async def download(
 ) -> DownloadReport:
     """Fetch ``path`` into ``part``, which may hold its beginning already; the caller renames it.
 
-    ``received`` hears of every piece that arrives and says how many seconds to pause. Raises NotFoundError,
-    DeniedError, CorruptError if that is what every source says, else UnavailableError; what is on disk stays for the
-    next try, unless it was corrupt. Raises OSError (ENOSPC) with the part's name.
+    ``received`` is called with the size of every received piece and returns the seconds to pause. Raises
+    NotFoundError, DeniedError, CorruptError if every source reports that, else UnavailableError; the bytes on disk stay
+    for the next attempt, unless they were corrupt. Raises OSError (ENOSPC) with the part's name.
     """
     transfer = _Transfer(federation, path, part, size_bytes, checksum, received)
     try:
@@ -73,7 +72,7 @@ async def download(
 
 
 class _Transfer:
-    """The state of one download: the open part and the hash of what is in it."""
+    """State of one download: the open part and the hash of its bytes."""
 
     def __init__(
         self,
@@ -102,15 +101,15 @@ class _Transfer:
         if self._have > size_bytes:
             self._begin_anew()
         self._is_mixed = self._have > 0
-        """Bytes of others stand before those of the source that is tried."""
+        """True if bytes of other sources precede those of the current one."""
         self._most = self._have
-        """Bytes that a round must add to; all of them once they were corrupt: so a download ends, whatever comes."""
+        """Maximum bytes reached, which a round must exceed; the full size after corruption: so every download ends."""
 
     def close(self) -> None:
         os.close(self._fd)
 
     async def run(self) -> DownloadReport:
-        started_s, resumed = time.monotonic(), self._have
+        started_s = time.monotonic()
         fruitless = 0
         while fruitless < ROUNDS:
             sources = await self._sources(fresh=bool(self._attempts))
@@ -119,14 +118,14 @@ class _Transfer:
             for server in self._federation.in_order(sources):
                 if await self._try(server, sources):
                     seconds = time.monotonic() - started_s
-                    return DownloadReport(tuple(self._attempts), seconds, resumed, self._checksum)
-            # Servers that break off each time still bring it home, a piece at a time.
+                    return DownloadReport(tuple(self._attempts), seconds, self._checksum)
+            # Servers that break off each time still complete the download, a piece at a time.
             fruitless = 0 if self._have >= self._most + _PROGRESS_BYTES else fruitless + 1
             self._most = max(self._most, self._have)
         raise self._error()
 
     async def _sources(self, *, fresh: bool) -> Sources:
-        """Raises what the director says, with what was tried before."""
+        """Sources from the director. Raises its errors, with the attempts made before."""
         try:
             return await self._federation.sources(self._path, fresh=fresh)
         except (NotFoundError, DeniedError, UnavailableError) as error:
@@ -135,7 +134,7 @@ class _Transfer:
             raise
 
     async def _try(self, server: str, sources: Sources) -> bool:
-        """True once the object is there in full."""
+        """True once the object is complete."""
         started_s = time.monotonic()
         try:
             await self._deliver(server, sources)
@@ -155,7 +154,7 @@ class _Transfer:
         return False
 
     async def _deliver(self, server: str, sources: Sources) -> None:
-        """The rest from this source; all of it, if bytes of others were wrong. Raises what this one did wrong."""
+        """Fetch the rest from this source; all of it, if bytes of others were wrong. Raises this source's failure."""
         if self._have < self._size_bytes or not self._size_bytes:
             await self._stream_authorised(server, sources)
         try:
@@ -186,7 +185,7 @@ class _Transfer:
         async with request(self._federation.session, "GET", url, headers=headers, timeout=self._timeout) as response:
             self._check_answer(response)
             if self._have and response.status == 200:
-                self._begin_anew()  # it doesn't know ranges
+                self._begin_anew()  # the server doesn't support ranges
             self._is_mixed = self._have > 0
             self._read_what_is_there()
             waiting: list[bytes] = []
@@ -200,7 +199,7 @@ class _Transfer:
                         if pause_s := self._write(full, num_full):
                             await asyncio.sleep(pause_s)
             finally:
-                self._write(waiting, num_waiting)  # what came before it broke off need not come again
+                self._write(waiting, num_waiting)  # received bytes need not be sent again
         if self._have < size_bytes:
             raise _Failed(f"{self._have} of {size_bytes} bytes", "size")
 
@@ -225,7 +224,7 @@ class _Transfer:
             raise _Failed(f"it offers {length} bytes, {expected} are missing", "size")
 
     def _check_range(self, header: str) -> None:
-        """Each part of it may be all that is there, and each may be wrong."""
+        """Raise _Failed for a wrong Content-Range, any part of which may be missing."""
         found = byte_range(header)
         if found is None or found.first != self._have:
             raise _Failed(f"bytes from {self._have} on were asked for, it sends {shown(header, 60) or 'no range'!r}")
@@ -233,7 +232,7 @@ class _Transfer:
             raise _Failed(f"it has {found.size_bytes} bytes there, the inventory says {self._size_bytes}", "size")
 
     def _write(self, chunks: list[bytes], num_bytes: int) -> float:
-        """Append; seconds to pause. Raises OSError with the part's name, _Failed if it is too much."""
+        """Append bytes and return the seconds to pause. Raises OSError with the part's name, _Failed above the size."""
         if not num_bytes:
             return 0.0
         if self._have + num_bytes > self._size_bytes:
@@ -257,7 +256,7 @@ class _Transfer:
             self._checksum = await _origin_checksum(self._federation, self._path, sources)
 
     def _read_what_is_there(self) -> None:
-        """Before bytes are added: the hash of those on disk."""
+        """Hash the bytes on disk, before more are added."""
         if self._checksum and self._hasher is None:
             found, offset = hasher(self._checksum), 0
             with self._own_disk():
@@ -267,7 +266,7 @@ class _Transfer:
             self._hasher = found
 
     def _verify(self) -> None:
-        """Raises _Failed, and begins anew, if what is on disk is not the object."""
+        """Raise _Failed, and start again, if the bytes on disk are not the object."""
         if self._have != self._size_bytes:
             raise _Failed(f"{self._have} of {self._size_bytes} bytes", "size")
         if not self._checksum:
@@ -282,7 +281,7 @@ class _Transfer:
 
     @contextmanager
     def _own_disk(self) -> Iterator[None]:
-        """Errors of our own disk bear the part's name, which tells them from a server's."""
+        """Add the part's name to errors of the local disk, to distinguish them from a server's."""
         try:
             yield
         except OSError as error:
@@ -296,7 +295,7 @@ class _Transfer:
         self._hasher = None
 
     def _error(self) -> Exception:
-        """Once every source was tried: what all say, or that it may work later."""
+        """Error after every source failed: the one common to all, or UnavailableError."""
         url = PelicanUrl(self._federation.host, self._path)
         kinds = self._kinds
         if kinds == {"not found"}:
@@ -311,10 +310,10 @@ class _Transfer:
 
 
 async def _origin_checksum(federation: Federation, path: str, sources: Sources) -> str:
-    """What the origin says of its own copy; empty if it says nothing.
+    """Checksum that the origin gives for its own copy; empty if it gives none.
 
-    On a connection of its own: XRootD 5.5 repeats an old digest on one that is kept alive, and its caches label the
-    origin's with whatever was asked for.
+    The request uses a new connection: XRootD 5.5 repeats an old digest on one that is kept alive, and its caches label
+    the origin's digest with the requested algorithm.
     """
     if not sources.collections:
         return ""
@@ -330,7 +329,7 @@ async def _origin_checksum(federation: Federation, path: str, sources: Sources) 
 
 
 def _length(response: aiohttp.ClientResponse) -> int | None:
-    """Bytes of the body that the server promises; None: it doesn't."""
+    """Announced size of the body in bytes; None: not announced."""
     text = response.headers.get("Content-Length")
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Why something could not be had from a federation."""
+"""Errors of access to a federation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST_TOLD = 12
 
 @dataclass(frozen=True)
 class Attempt:
-    """One source that was tried."""
+    """Attempt at one source."""
 
     server: str
     """Scheme, host and port."""
     what: str
-    """Its answer, or what went wrong."""
+    """Answer of the source, or the error."""
     seconds: float
 
     def __str__(self) -> str:
@@ -25,7 +25,7 @@ class Attempt:
 
 
 class _Attempted(IcestreamError):
-    """An error that knows what was tried."""
+    """Error with the attempts made."""
 
     def __init__(self, text: str, attempts: Sequence[Attempt] = ()) -> None:
         told = [str(attempt) for attempt in attempts[:_MOST_TOLD]]
@@ -36,15 +36,15 @@ class _Attempted(IcestreamError):
 
 
 class NotFoundError(_Attempted, BadInputError):
-    """No source has it."""
+    """No source has the file."""
 
 
 class DeniedError(_Attempted, BadInputError):
-    """Every source refuses it: the token is missing, expired, or of another scope."""
+    """Every source refuses access: the token is missing, expired, or of another scope."""
 
 
 class CorruptError(_Attempted, BadInputError):
-    """What each source sent is not what the inventory says."""
+    """Bytes of every source disagree with the inventory."""
 
 
 class UnavailableError(_Attempted, TransientError):

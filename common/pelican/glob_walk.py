@@ -1,6 +1,6 @@
-"""Which names of a tree a glob matches, decided one directory at a time. Pure.
+"""Matching of a glob against a tree of names, one directory at a time. Pure.
 
-A directory carries a set of places in the pattern, so that each is listed once however many ways lead to it.
+A directory carries a set of positions in the pattern, so that it is listed once even if several ways match it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ANY_DEPTH = "**"
 _MAGIC = re.compile(r"[*?[]")
 
 Places = frozenset[int]
-"""Segments of the pattern that the next name may be matched with."""
+"""Segments of the pattern that may match the next name."""
 
 
 def has_magic(text: str) -> bool:
@@ -23,7 +23,7 @@ def has_magic(text: str) -> bool:
 
 
 class GlobWalk:
-    """The pattern `a/b/*/c?.parquet`: ``root`` is what stands before its first wildcard.
+    """Pattern such as `a/b/*/c?.parquet`: ``root`` is the part before its first wildcard.
 
     `*`, `?` and `[…]` match inside a name, `**` any number of directories; none matches a leading dot.
     """
@@ -51,7 +51,7 @@ class GlobWalk:
         following = set()
         for place in places:
             if place == len(self._segments):
-                continue  # what ended with a `**` here
+                continue  # this place ended with a `**`
             segment = self._segments[place]
             if segment == _ANY_DEPTH:
                 following |= {place} if not name.startswith(".") else set()
@@ -60,7 +60,7 @@ class GlobWalk:
         return self._closed(following)
 
     def _closed(self, places: Iterable[int]) -> Places:
-        """With what follows a `**`, which may match no directory at all."""
+        """Places, with those after a `**`, which may also match no directory at all."""
         closed = set(places)
         for place in sorted(closed):
             while place < len(self._segments) and self._segments[place] == _ANY_DEPTH:

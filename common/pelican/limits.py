@@ -1,4 +1,4 @@
-"""How many transfers at a time, and how fast. Pure: time is passed in."""
+"""Limits on the number and the speed of transfers. Pure: time is passed in."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ _BETTER = 1.05
 
 
 class Concurrency:
-    """Finds the number of transfers (1 to ``limit``) that brings the most bytes a second.
+    """Adaptive number of transfers (1 to ``limit``) that maximises bytes per second.
 
-    It begins at the limit, since a short run should not end before it got there. Every window it moves by a step in the
-    direction that helped, and turns round where it did not; failures halve it.
+    It starts at the limit, since a short run should not end before reaching it. Every window it moves by a step in the
+    direction that helped, and reverses where it did not; failures halve it.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.target = limit
-        """Transfers that may run at a time now."""
+        """Current maximum of simultaneous transfers."""
         self._direction = -1
         self._began_s: float | None = None
         self._bytes = 0
@@ -24,17 +24,17 @@ class Concurrency:
         self._last_rate = 0.0
 
     def received(self, size_bytes: int) -> None:
-        """Bytes arrived."""
+        """Record received bytes."""
         self._bytes += size_bytes
 
     def finished(self, *, ok: bool, now_s: float) -> None:
-        """A transfer ended."""
+        """Record the end of a transfer."""
         self._finished += ok
         self._failed += not ok
         self.tick(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Time passed. A window ends once enough has happened in it to say something."""
+        """Advance the time. A window ends once it has enough data for a decision."""
         if self._began_s is None:
             self._began_s = now_s
         enough = self._finished + self._failed >= self.target
@@ -47,7 +47,7 @@ class Concurrency:
         else:
             if rate < self._last_rate * _BETTER:
                 self._direction = -self._direction
-            # An eighth: a step of one among many would not show.
+            # An eighth: a step of one among many would have no visible effect.
             step = max(1, self.target // 8) * self._direction
             self.target = min(self.limit, max(1, self.target + step))
         self._last_rate = rate
@@ -55,7 +55,7 @@ class Concurrency:
 
 
 class Bandwidth:
-    """A token bucket of one second: how long to pause after bytes arrived. ``bytes_per_s`` 0: never."""
+    """Token bucket of one second: pause after received bytes. ``bytes_per_s`` 0: no pause."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -63,7 +63,7 @@ class Bandwidth:
         self._then_s: float | None = None
 
     def received(self, size_bytes: int, now_s: float) -> float:
-        """Seconds to wait before more is read."""
+        """Seconds to wait before the next read."""
         if not self._bytes_per_s:
             return 0.0
         if self._then_s is not None:

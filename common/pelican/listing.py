@@ -16,22 +16,22 @@ _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far an expansion is."""
+class ListingProgress:
+    """Progress of an expansion."""
 
     directories: int
     files: int
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[ListingProgress], None]
 
 
 async def expand(
     federation: Federation, path: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
 ) -> list[tuple[str, int]]:
-    """(path, size) of every file, sorted: of a glob, of a file itself, or of a directory's files with ``suffixes``.
+    """Path and size of every file, sorted: of a glob, of a file itself, or of a directory's files with ``suffixes``.
 
-    Raises NotFoundError if there is none, and what a listing raises: it is all of them or an error, never a part.
+    Raises NotFoundError if there is none, and a listing's errors: the result is complete or an error, never a part.
     """
     if has_magic(path):
         walk = GlobWalk(path)
@@ -51,7 +51,7 @@ async def expand(
 async def _walk(
     federation: Federation, walk: GlobWalk, root: str, listing: Listing, on_progress: OnProgress
 ) -> list[tuple[str, int]]:
-    """Level by level, some directories of each at a time."""
+    """Path and size of every matching file, level by level, with several directories listed at a time."""
     found: list[tuple[str, int]] = []
     num_directories = 0
     limit = asyncio.Semaphore(federation.config.list_concurrency)
@@ -74,7 +74,7 @@ async def _walk(
                         found.append((f"{path}/{entry.name}", entry.size_bytes))
                 elif following := walk.into(places, entry.name):
                     below.append((f"{path}/{entry.name}", following))
-        on_progress(Progress(num_directories, len(found)))
+        on_progress(ListingProgress(num_directories, len(found)))
         if not below:
             return found
         tasks = [asyncio.ensure_future(list_one(path)) for path, _ in below]

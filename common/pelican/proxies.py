@@ -1,6 +1,6 @@
-"""The proxy that the environment names for an address (http_proxy, https_proxy, no_proxy).
+"""Proxy set in the environment for an address (http_proxy, https_proxy, no_proxy).
 
-Not aiohttp's ``trust_env``: that would also send the user's ~/.netrc to servers that others name.
+aiohttp's ``trust_env`` is not used: it would also send the user's ~/.netrc to servers named by others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from yarl import URL
 
 
 def proxy_for(url: URL) -> URL | None:
-    """None: the request goes straight to the server. Raises ValueError for a variable that holds no URL."""
+    """Proxy for an address; None: direct connection. Raises ValueError for a variable that holds no URL."""
     text = getproxies().get(url.scheme, "")
     if not text or proxy_bypass(url.authority):
         return None

@@ -1,4 +1,4 @@
-"""The federations on an event loop in a thread of its own; other threads call, and wait for the outcome."""
+"""Clients of all federations on an event loop in its own thread; other threads call and wait for the result."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _FAREWELL_TURNS = 5
 
 T = TypeVar("T")
 MakeTokens = Callable[[str], "TokenSource | None"]
-"""The token source of a federation, by its host."""
+"""Factory of a federation's token source, by its host."""
 
 
 class ClosedError(TransientError):
-    """The process is ending."""
+    """Call during the end of the process."""
 
 
 class PelicanThread:
-    """See the module. ``transfers``: most downloads at a time; how many there are follows the throughput."""
+    """Thread with the clients. ``transfers``: maximum simultaneous downloads; their number adapts to the throughput."""
 
     def __init__(
         self, config: PelicanConfig, make_tokens: MakeTokens = lambda host: None, *, transfers: int = 4
@@ -58,38 +58,38 @@ class PelicanThread:
     def expand(
         self, url: str, suffixes: Collection[str], on_progress: OnProgress = lambda progress: None
     ) -> list[tuple[str, int]]:
-        """(URL, size) of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
+        """URL and size of every file of an address or glob. Blocks; ``on_progress`` is called in the loop's thread."""
         place = PelicanUrl.parse(url)
         found = self._call(expand(self._federation(place.federation), place.path, suffixes, on_progress))
         federation = str(place.at(""))  # once: there may be millions
         return [(federation + path, size_bytes) for path, size_bytes in found]
 
     def download(self, url: str, part: Path, size_bytes: int, checksum: str = "") -> DownloadReport:
-        """See download.download(). Blocks until it is this one's turn, and through."""
+        """Download a file (see download.download()). Blocks until the download has had its turn and ended."""
         place = PelicanUrl.parse(url)
         return self._call(self._download(place, part, size_bytes, checksum))
 
     def sources(self, url: str) -> Sources:
-        """What the director says about an address."""
+        """Answer of the director for an address."""
         place = PelicanUrl.parse(url)
         return self._call(self._federation(place.federation).sources(place.path, fresh=True))
 
     def run(self, make: Callable[[Federation], Coroutine[Any, Any, T]], url: str) -> T:
-        """Whatever ``make`` does with the federation of an address, on the loop."""
+        """Result of ``make`` for the federation of an address, run on the loop."""
         return self._call(make(self._federation(PelicanUrl.parse(url).federation)))
 
     @property
     def running(self) -> int:
-        """Downloads under way."""
+        """Number of running downloads."""
         return self._running
 
     @property
     def allowed(self) -> int:
-        """Downloads that may be under way now."""
+        """Current maximum of running downloads."""
         return self._concurrency.target
 
     def close(self) -> None:
-        """Cancel what is under way (parts stay, to be resumed) and end the thread. Twice does no harm."""
+        """Cancel running downloads (parts stay, to be resumed) and end the thread. May be called twice."""
         if self._closed:
             return
         self._closed = True

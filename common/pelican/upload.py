@@ -1,4 +1,4 @@
-"""One file to the origin of a federation, and what belongs to it. Sizes are verified afterwards."""
+"""Upload of one file to the origin of a federation; size query and deletion. Sizes are verified afterwards."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _WRITTEN = (200, 201, 204)
 
 
 async def upload(federation: Federation, path: str, file: Path) -> None:
-    """Write ``path`` anew from a local file. Raises DeniedError, UnavailableError, OSError of the local file.
+    """Replace ``path`` by a local file. Raises DeniedError, UnavailableError, OSError of the local file.
 
-    A reader may see a part of it while it is written: only names that nobody is told of yet may be written like this,
-    or such of which every state is whole to its reader.
+    A reader may see a part of it while it is written: use it only for names that no reader knows yet, or for content of
+    which every part is valid to its reader.
     """
     size_bytes = file.stat().st_size
     for number in range(_TRIES):
@@ -37,7 +37,7 @@ async def upload(federation: Federation, path: str, file: Path) -> None:
 
 
 async def size_of(federation: Federation, path: str) -> int:
-    """Bytes of a file. Raises NotFoundError, and what a listing raises."""
+    """Size of a file in bytes. Raises NotFoundError, and a listing's errors."""
     listing = await federation.list_directory(path)
     if listing.itself is None or listing.itself.is_dir:
         raise NotFoundError(f"{_url(federation, path)}: no such file")
@@ -45,7 +45,7 @@ async def size_of(federation: Federation, path: str) -> int:
 
 
 async def delete(federation: Federation, path: str) -> None:
-    """Remove a file; that there is none is no error. Raises DeniedError, UnavailableError."""
+    """Remove a file; a missing one is no error. Raises DeniedError, UnavailableError."""
     status, text = await _request(federation, "DELETE", path, None)
     if status not in (*_WRITTEN, 404):
         raise UnavailableError(f"{_url(federation, path)}: deleting it was answered {status}: {text}")
@@ -58,7 +58,7 @@ async def _put(federation: Federation, path: str, file: Path) -> None:
 
 
 async def _request(federation: Federation, method: str, path: str, file: Path | None) -> tuple[int, str]:
-    """(status, answer) of the origin. A write needs a token even where reading does not."""
+    """Status and answer of the origin. A write needs a token even where reading does not."""
     sources = await federation.sources(path, write=True)
     config = federation.config
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=config.connect_timeout_s, sock_read=config.list_timeout_s)
@@ -78,7 +78,7 @@ async def _request(federation: Federation, method: str, path: str, file: Path | 
                     answer = (await response.content.read(500)).decode(errors="replace")
         except TRANSPORT_ERRORS as error:
             if isinstance(error, OSError) and error.filename is not None:
-                raise  # our own file
+                raise  # error of the local file
             federation.failed(server)
             raise UnavailableError(f"{_url(federation, path)}: {server}: {told(error)}") from None
         tokens = federation.tokens

@@ -11,7 +11,7 @@ from common.errors import BadInputError
 
 SCHEMES = ("pelican://", "osdf://")
 OSDF = "osg-htc.org"
-"""The federation behind `osdf://`."""
+"""Federation behind `osdf://`."""
 
 _SAFE = "/~"
 _LABEL = "[A-Za-z0-9_][A-Za-z0-9_-]{0,62}"
@@ -25,16 +25,16 @@ _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True)
 class PelicanUrl:
-    """A place in a federation."""
+    """Address in a federation."""
 
     federation: str
     """Host that answers discovery, with its port if it has one."""
     path: str
-    """Begins with "/"."""
+    """Path that begins with "/"."""
 
     @classmethod
     def parse(cls, text: str) -> PelicanUrl:
-        """Raises BadInputError."""
+        """Address from its text. Raises BadInputError."""
         if _CONTROL.search(text):
             raise BadInputError(f"{text!a}: an address has no control characters, and is UTF-8")
         if text.startswith("osdf://"):
@@ -48,22 +48,22 @@ class PelicanUrl:
         return f"pelican://{self.federation}{self.path}"
 
     def at(self, path: str) -> PelicanUrl:
-        """Another place in the same federation."""
+        """Address of another path in the same federation."""
         return PelicanUrl(self.federation, path)
 
 
 def is_pelican(url: str) -> bool:
-    """True for addresses that parse() takes."""
+    """True for addresses that parse() accepts."""
     return url.startswith(SCHEMES)
 
 
 def escaped(path: str) -> str:
-    """The path as it stands in an HTTP address."""
+    """Path as escaped in an HTTP address."""
     return quote(path, safe=_SAFE)
 
 
 def server_address(url: str) -> str:
-    """The address of a server as others name it, without a slash at its end; empty if requests can't go there.
+    """Address of a server as named by others, without a final slash; empty if it is no target for requests.
 
     Only http and https, a host that can be resolved, a port, printable ASCII; no user, query or fragment.
     """
@@ -72,7 +72,7 @@ def server_address(url: str) -> str:
 
 
 def may_get_token(server: str) -> bool:
-    """True if what is sent there can be read by nobody on the way: over TLS, or on this host."""
+    """True if a request can't be read on its way to the server: over TLS, or on this host."""
     found = _SERVER.fullmatch(server)
     return found is not None and _is_authority(found[2]) and (found[1] == "https" or found[3].lower() in _LOOPBACK)
 
@@ -84,7 +84,7 @@ def host_of(server: str) -> str:
 
 
 def server_of(url: str, path: str) -> str | None:
-    """What stands before ``path`` in the address of an object, as a director writes it; None if it isn't its address.
+    """Prefix before ``path`` in the address of an object, as written by a director; None if it isn't its address.
 
     Go leaves `$&+,/:;=@` as they are, so the two are compared unescaped.
     """
@@ -98,7 +98,7 @@ def server_of(url: str, path: str) -> str | None:
 
 
 def _is_authority(text: str) -> bool:
-    """True for a host and, perhaps, a port to which a connection may be tried: `[::1` or port 99999 raise elsewhere."""
+    """True for a host, and possibly a port, usable for a connection: `[::1` or port 99999 raise elsewhere."""
     found = _AUTHORITY.fullmatch(text)
     if found is None or len(found[1]) > _MAX_HOST or not 0 < int(found[2] or 1) < 1 << 16:
         return False

@@ -1,4 +1,4 @@
-"""A directory's listing as servers write it: names and sizes out of a WebDAV multistatus answer. Pure."""
+"""Parser of directory listings: names and sizes from a WebDAV multistatus answer. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REFUSED_SHOWN = 3
 
 
 class Entry(NamedTuple):
-    """A file or a directory in a listing. A tuple, since it is made faster than a dataclass: there may be millions."""
+    """File or directory in a listing. A tuple, since it is created faster than a dataclass: there may be millions."""
 
     name: str
     size_bytes: int
@@ -37,25 +37,25 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """What a server says about a path."""
+    """Answer of a server for a path."""
 
     entries: tuple[Entry, ...]
     itself: Entry | None
-    """The path itself; a directory, if it is listed."""
+    """Entry of the path itself; a directory, if it is listed."""
     num_refused: int
-    """Names that can't be names of files there."""
+    """Number of names that can't be names of files there."""
     refused: tuple[str, ...]
-    """The first few of them, in ASCII."""
+    """First few refused names, in ASCII."""
 
 
 class MalformedListing(Exception):
-    """What arrived is no listing."""
+    """Received bytes are no listing."""
 
 
 class ListingParser:
-    """Takes a listing piece by piece. Memory: the entries, and at most some 10 MB for anything else that comes.
+    """Incremental parser of a listing. Memory: the entries, and at most about 10 MB for all other input.
 
-    An answer is UTF-8, whatever it declares, without a DOCTYPE: no listing needs one.
+    An answer is read as UTF-8, whatever it declares, and must have no DOCTYPE: no listing needs one.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class ListingParser:
         self._prefixes: set[str] = set()
         self._num_bytes = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        # Given an encoding, expat passes over the one that the document declares, but not over a byte order mark.
+        # Given an encoding, expat ignores the one that the document declares, but not a byte order mark.
         self._parser = expat.ParserCreate("utf-8", " ", self._names)
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -80,7 +80,7 @@ class ListingParser:
         self._parser.StartNamespaceDeclHandler = lambda prefix, uri: self._prefixes.add(prefix)
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises MalformedListing."""
+        """Parse the next bytes. Raises MalformedListing."""
         for begin in range(0, len(data), _FEED_BYTES):
             piece = data[begin : begin + _FEED_BYTES]
             self._parse(piece)
@@ -90,10 +90,10 @@ class ListingParser:
                 raise MalformedListing("tags that are too long, or too many kinds of them")
 
     def listing(self, path: str, *, raw_names: bool) -> Listing:
-        """The listing of ``path``, once all bytes were fed. Raises MalformedListing.
+        """Listing of ``path``, once all bytes were fed. Raises MalformedListing.
 
-        ``raw_names``: the server leaves names as they are (XRootD); others escape them, as the standard has it. A body
-        that holds what would have been escaped is taken as raw, too.
+        ``raw_names``: the server doesn't escape names (XRootD); others escape them, by the standard. A body with
+        characters that would have been escaped is taken as raw, too.
         """
         self._parse(b"", is_last=True)
         if not raw_names:
@@ -108,7 +108,7 @@ class ListingParser:
             if place == listed:
                 itself = Entry(listed.rpartition("/")[2], _checked(size_bytes, is_dir, href), is_dir)
                 continue
-            # A server may put the listed path behind a prefix of its own.
+            # A server may put its own prefix before the listed path.
             name = place.rpartition(above)[2] if above in place else ""
             if _is_name(name):
                 entries[name] = Entry(name, _checked(size_bytes, is_dir, href), is_dir)
@@ -148,7 +148,7 @@ class ListingParser:
                 self._size = text
             elif name == _IS_COLLECTION:
                 self._is_dir |= text == "1"
-            elif self._href is None:  # the first: a status further down may hold others
+            elif self._href is None:  # the first one: a status below it may contain others
                 self._href = "".join(self._text).strip("\n")
         elif name == _RESPONSE and len(self._open) == 1:
             self._end_response()
@@ -172,7 +172,7 @@ class ListingParser:
 
 
 def parse_listing(body: bytes, path: str, *, raw_names: bool) -> Listing:
-    """The listing of ``path`` in one piece. Raises MalformedListing."""
+    """Listing of ``path`` from a complete body. Raises MalformedListing."""
     parser = ListingParser()
     parser.feed(body)
     return parser.listing(path, raw_names=raw_names)
@@ -183,14 +183,14 @@ def _refuse_doctype(*_: object) -> None:
 
 
 def _checked(size_bytes: int, is_dir: bool, href: str) -> int:
-    """A file's size; a directory's doesn't matter."""
+    """Checked size of a file; a directory's is ignored."""
     if size_bytes < 0 and not is_dir:
         raise MalformedListing(f"a size that is none, of {href[-200:]!a}")
     return max(size_bytes, 0)
 
 
 def _place(href: str, *, raw_names: bool) -> str:
-    """The path of an entry; empty if it isn't UTF-8, so that no request could ask for it."""
+    """Path of an entry; empty if it isn't UTF-8, since no request could name it."""
     _, scheme, rest = href.partition("://")
     path = "/" + rest.partition("/")[2] if scheme else href
     try:

@@ -3,12 +3,12 @@
 A lifeline (unix stream) and a control socket (ZeroMQ) for every peer on this host, and one encrypted TCP connection for
 a trainer elsewhere.
 
-Lifeline: tells who connects (SO_PEERCRED: the owner only), hands over the arena's descriptor and a name for the
-control socket, and gives end-of-file when the other side is dead, however it died. A peer that closes in good order
-first says there how many messages it sent: they are waited for before it counts as lost. Control: ROUTER (dispatcher)
-and DEALER (peers), no high-water mark, no linger; a message from a name that no lifeline was given to is dropped.
+Lifeline: identifies the peer (SO_PEERCRED: the owner only), passes the arena's descriptor and a name for the control
 
-Over TCP there is neither descriptor nor lifeline: remote_server says what takes their place.
+socket, and gives end-of-file when the other side is dead, for any cause. A peer that closes in good order first sends
+its number of messages there: they are awaited before it counts as lost. Control: ROUTER (dispatcher) and DEALER
+(peers), no high-water mark, no linger; a message from a name that was given to no lifeline is dropped.
+Over TCP there is neither descriptor nor lifeline: remote_server.py describes their replacements.
 """
 
 from common.transport.addresses import SOCKET_FOLDER

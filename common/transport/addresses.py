@@ -16,7 +16,7 @@ _LIFELINE = "lifeline"
 
 
 class Addresses:
-    """Where lifeline and control sockets of a run directory are."""
+    """Addresses of a run directory's lifeline and control sockets."""
 
     def __init__(self, run_dir: Path, mode: str) -> None:
         self.folder_fd: int | None = None
@@ -35,7 +35,7 @@ class Addresses:
         return f"/proc/self/fd/{self.folder_fd}/{_LIFELINE}"
 
     def control(self, token: str) -> str:
-        """Endpoint of the control socket, for ZeroMQ; nobody knows its token but who was welcomed."""
+        """Endpoint of the control socket, for ZeroMQ; only welcomed peers know its token."""
         if self.folder_fd is None:
             return f"ipc://@icestream-{token}"
         return f"ipc:///proc/self/fd/{self.folder_fd}/{token}"

@@ -1,4 +1,4 @@
-"""One TCP connection of a trainer, under a random name, until it ends: it never comes back under the same one."""
+"""TCP connection of a trainer, under a random name that is never used again after its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from common.transport.endpoint import Endpoint
 from common.transport.keys import KeyPair
 from common.transport.tcp import set_heartbeat
 
-_RECONNECT_MS = 60_000  # -1, never, was seen to hang the context's end; an end is noticed long before
+_RECONNECT_MS = 60_000  # -1, never, was observed to hang the context's end; an end is noticed long before
 _ENDS = {
-    zmq.EVENT_CONNECT_RETRIED: "nobody listens there",
+    zmq.EVENT_CONNECT_RETRIED: "no process listens there",
     zmq.EVENT_DISCONNECTED: "the connection ended",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed: is server.key that of this fetcher?",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: what listens there is no fetcher with keys",
@@ -24,15 +24,15 @@ _ENDS = {
 
 
 class ConnectionEnded(Exception):
-    """Nothing more will come; the text says why."""
+    """End of a connection; the text is the reason."""
 
 
 class NotAdmitted(ConnectionEnded):
-    """The other side knows us not."""
+    """Refusal by the other side: it doesn't know this key."""
 
 
 class Connection:
-    """See the module. Frames that arrive have ``max_frame_bytes`` at most."""
+    """TCP connection to a fetcher. Received frames have ``max_frame_bytes`` at most."""
 
     def __init__(
         self,
@@ -68,24 +68,26 @@ class Connection:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since something came, or since the beginning."""
+        """Seconds since the last received message, or since the start."""
         return time.monotonic() - self._heard_s
 
     def send(self, *frames: bytes) -> None:
-        """Send a message; after the connection's end nothing happens, receive() tells it."""
+        """Send a message; after the connection's end this has no effect, and receive() reports the end."""
         with contextlib.suppress(zmq.Again):
             self._dealer.send_multipart(frames, zmq.NOBLOCK)
 
     def receive(self, timeout_s: float) -> list[zmq.Frame] | None:
-        """The frames of the next message; None after ``timeout_s``.
+        """Frames of the next message; None after ``timeout_s``.
 
-        Raises ConnectionEnded once all that came before the end has been received.
+        Raises ConnectionEnded once all messages before the end have been received.
         """
         ready = dict(self._poller.poll(int(timeout_s * 1000) if self._ended is None else 0))
         if self._monitor in ready and self._ended is None:
             self._ended = self._read_end()
         try:
-            frames = self._dealer.recv_multipart(zmq.NOBLOCK, copy=False)  # after the look at the end: all was there
+            frames = self._dealer.recv_multipart(
+                zmq.NOBLOCK, copy=False
+            )  # after the check for the end: all messages were there
         except zmq.Again:
             if self._ended is not None:
                 raise self._ended from None
@@ -94,7 +96,7 @@ class Connection:
         return frames
 
     def close(self) -> None:
-        """End the connection; what was not sent yet is dropped."""
+        """End the connection; unsent messages are dropped."""
         self._dealer.disable_monitor()
         self._monitor.close()
         self._dealer.close()

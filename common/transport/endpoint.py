@@ -1,4 +1,4 @@
-"""tcp:// addresses as they stand in the configuration."""
+"""Parser of tcp:// addresses in the configuration."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from common.errors import BadInputError
 
-# No ";", with which ZeroMQ would take the part behind it for the address that is meant.
+# No ";": ZeroMQ would use the part behind it as the address.
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>\*|[0-9A-Za-z][0-9A-Za-z._-]*)):(?P<port>\d{1,5}|\*)")
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a lane is served over tcp."""
+    """Address of a lane over tcp."""
 
     host: str
-    """Without brackets; `*` for every interface."""
+    """Host without brackets; `*` for every interface."""
     port: int
-    """0: any that is free."""
+    """Port number; 0: any free one."""
 
     @property
     def is_ipv6(self) -> bool:
@@ -28,13 +28,13 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """As ZeroMQ wants it."""
+        """Address in ZeroMQ's format."""
         host = f"[{self.host}]" if self.is_ipv6 else self.host
         return f"tcp://{host}:{self.port or '*'}"
 
 
 def parse_endpoint(text: str, setting: str, *, example: str) -> Endpoint:
-    """The address in ``text``, with localhost as 127.0.0.1. Raises BadInputError that names ``setting``."""
+    """Address in ``text``, with localhost as 127.0.0.1. Raises BadInputError that names ``setting``."""
     match = _TCP.fullmatch(text)
     port = 0 if match is None or match["port"] == "*" else int(match["port"])
     if match is None or port > 65_535:
@@ -44,7 +44,7 @@ def parse_endpoint(text: str, setting: str, *, example: str) -> Endpoint:
 
 
 def require_keys(keys: Path | None, endpoint: Endpoint, setting: str) -> Path:
-    """The folder of keys. Raises BadInputError without: loopback, too, is open to every user of a host."""
+    """Folder of keys. Raises BadInputError if there is none: loopback, too, is open to every user of a host."""
     if keys is None:
         side = (
             "`icestream keys keys`, then --set transport.keys=keys"

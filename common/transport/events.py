@@ -1,4 +1,4 @@
-"""What transports report: messages that arrived, peers that are gone, a fetcher that is gone."""
+"""Events of transports: received messages, lost peers, a lost fetcher."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from common import messages as m
 
 MESSAGES_A_POLL = 256
 BYTES_A_POLL = 4 * m.MAX_MESSAGE_BYTES
-"""A poll returns after so many: who sends without end keeps nobody else waiting."""
+"""Maximum messages and bytes of one poll, so that an endless sender can't block the others."""
 
 UNREAD_MESSAGES = 1000
-"""Of one peer; the kernel keeps what comes on top. A good peer never has so many: it has few credits."""
+"""Maximum queued messages of one peer; the kernel holds the rest. A good peer never has so many: its credit is low."""
 
 
 class FetcherLost(Exception):
-    """The fetcher is gone: the lifeline, or the TCP connection, has ended."""
+    """Loss of the fetcher: the lifeline, or the TCP connection, has ended."""
 
 
 class StopRequested(Exception):
-    """The process was asked to stop while it waited."""
+    """Request to stop that arrived while the process waited."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """A valid message arrived from a peer."""
+    """Valid message from a peer."""
 
     peer: str
     message: m.Message
@@ -33,7 +33,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Lost:
-    """A peer is gone: it is dead, or has let go of the arena, and nothing reads or writes slots for it any more."""
+    """Loss of a peer: it is dead, or has released the arena, and nothing reads or writes slots for it any more."""
 
     peer: str
 

@@ -1,16 +1,16 @@
-"""Limits on the connections of a tcp port: ZeroMQ has none of its own.
+"""Limits on the connections of a tcp port: ZeroMQ has none itself.
 
-ZeroMQ accepts everybody, until descriptors run out, and stores a multipart message that never ends. A thread learns of
-each connection from ZeroMQ's monitor, and ends one (ZeroMQ then sees its end-of-file, and closes it)
+ZeroMQ accepts every connection, until descriptors run out, and stores a multipart message that never ends. A thread
+learns of each connection from ZeroMQ's monitor, and ends one (ZeroMQ then sees its end-of-file, and closes it)
 
-- that is one too many, in all or from its address: so who has no key costs a bounded number of descriptors, each for
-  as long as a handshake may take, and doesn't keep out who comes from elsewhere;
+- that exceeds the number allowed in all or from its address: so clients without a key take a bounded number of
+  descriptors, each at most for the time of a handshake, and can't exclude clients from other addresses;
 - that has sent more than was read as messages: an endless one, or more than a busy fetcher reads. The kernel counts
-  what came (TCP_INFO), the server what it has read;
+  the received bytes (TCP_INFO), the server those that it has read;
 - that sends nothing but malformed messages.
 
-A descriptor's number may be used again at any moment. It is looked at through a duplicate, and only a connection
-to our own port is ended; one that came this moment connects again.
+A descriptor's number may be reused at any moment. So it is examined through a duplicate, and only a connection to the
+fetcher's own port is ended; a new one ended by mistake connects again.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from common.rarely import Rarely
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_S = 5.0
-"""For the whole handshake of a connection. ZeroMQ's 30 s are six times as many descriptors for who never ends it."""
+"""Time limit of a handshake. ZeroMQ's 30 s would allow six times as many descriptors for unfinished handshakes."""
 _DESCRIPTORS = 65_536
 _MOST = 1024
 _LOOK_S = 0.1
 _UNKNOWN_BYTES = 16 * 1024
-"""A handshake and a JOIN have less than 2 kB."""
+"""Bytes before the first message: a handshake and a JOIN have less than 2 kB."""
 _UNREAD_BYTES = 4 * m.MAX_MESSAGE_BYTES
 _FRAME_BYTES = 64
-"""More than ZeroMQ and CURVE add to a frame."""
+"""Maximum overhead of a frame: more than ZeroMQ and CURVE add to it."""
 _MALFORMED = 100
-"""Messages of one connection."""
+"""Maximum malformed messages of one connection."""
 _HEARTBEAT_BYTES = 256
-"""More than is sent in one heartbeat's interval: heartbeats are never read as messages."""
+"""Tolerance for heartbeats, which are never read as messages: more than is sent in one interval."""
 _BYTES_RECEIVED = struct.Struct("128xQ")
-"""tcpi_bytes_received in struct tcp_info."""
+"""Format that reads tcpi_bytes_received from struct tcp_info."""
 
 
 @dataclass
@@ -59,18 +59,18 @@ class _Connection:
     came_s: float
     read_bytes: int = 0
     is_known: bool = False
-    """It said something: it has a key."""
+    """True once it has sent a message, which proves that it has a key."""
     malformed: int = 0
 
 
 class Gate:
-    """See the module. Of ``router``, before it is bound; close() before it is closed."""
+    """Connection limits of ``router``: create it before the router is bound, and close it before the router."""
 
     def __init__(self, router: zmq.Socket[bytes], heartbeat_s: float) -> None:
         self.most = min(_MOST, _raise_descriptor_limit() // 4)
-        """Connections."""
+        """Maximum connections."""
         self.most_of_one = self.most // 4
-        """From one address."""
+        """Maximum connections from one address."""
         self._heartbeat_s = heartbeat_s
         self._router = router
         self._port = 0
@@ -83,12 +83,12 @@ class Gate:
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
 
     def start(self, port: int) -> None:
-        """Watch the connections to ``port``, to which the router was bound."""
+        """Watch the connections to ``port``, which the router was bound to."""
         self._port = port
         self._thread.start()
 
     def read(self, fd: int, frames: list[zmq.Frame]) -> None:
-        """A message was read that came over the connection ``fd``."""
+        """Record a message that was read from the connection ``fd``."""
         with self._lock:
             connection = self._open.get(fd)
             if connection is not None:
@@ -96,7 +96,7 @@ class Gate:
                 connection.read_bytes += sum(len(frame) + _FRAME_BYTES for frame in frames)
 
     def complain(self, fd: int) -> None:
-        """What was read of it was none of a trainer's messages: once too often, and the connection is ended."""
+        """Record a message that is not a trainer's; above the limit, the connection is ended."""
         with self._lock:
             connection = self._open.get(fd)
             if connection is not None:
@@ -145,7 +145,7 @@ class Gate:
         try:
             with self._duplicate(fd) as there:
                 (received,) = _BYTES_RECEIVED.unpack_from(there.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256))
-        except OSError:  # it has ended, or no descriptor is free: that says nothing about what came
+        except OSError:  # it has ended, or no descriptor is free: no evidence about the received bytes
             return
         one = self._open[fd]
         one.read_bytes = min(one.read_bytes, received)
@@ -169,7 +169,7 @@ class Gate:
         return one
 
     def _duplicate(self, fd: int) -> socket.socket:
-        """A socket of our own for a connection to our port. Raises OSError if the descriptor is none."""
+        """Duplicate socket of a connection to the fetcher's port. Raises OSError if the descriptor is none."""
         duplicate = os.dup(fd)
         try:
             there = socket.socket(fileno=duplicate)
@@ -183,7 +183,7 @@ class Gate:
 
 
 def _network(address: str) -> str:
-    """Who counts as one: an IPv4 address, or an IPv6 network of 64 bits, of which one host may have all."""
+    """Unit of the limit: an IPv4 address, or an IPv6 network of 64 bits, of which one host may have all addresses."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         if parsed.ipv4_mapped is not None:
@@ -193,7 +193,7 @@ def _network(address: str) -> str:
 
 
 def _raise_descriptor_limit() -> int:
-    """Descriptors that this process may have, raised as far as its user may."""
+    """Maximum descriptors of this process, raised to its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

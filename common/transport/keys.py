@@ -1,8 +1,8 @@
-"""CURVE certificates: who may come to a fetcher over tcp, and how a trainer knows that it is the right fetcher.
+"""CURVE certificates: authentication of trainers at a fetcher over tcp, and of the fetcher at a trainer.
 
     DIR/server.key              the fetcher's public key
     DIR/server.key_secret       the fetcher's secret key: never leaves its machine
-    DIR/clients/NAME.key        public keys of the trainers that may come
+    DIR/clients/NAME.key        public keys of the admitted trainers
     DIR/for-NAME/               for the trainer's machine: server.key, client.key and client.key_secret
 
 The files have the format of zmq.auth. Secrets are readable by their owner only, and refused otherwise.
@@ -32,17 +32,17 @@ _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A CURVE certificate, both keys in Z85."""
+    """CURVE certificate, both keys in Z85."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
 
-# ------------------------------------------------------------------ making them
+# ------------------------------------------------------------------ creation
 
 
 def make_server_keys(folder: Path) -> bool:
-    """Write the fetcher's certificate; False if there is one already."""
+    """Write the fetcher's certificate; returns False if there is one already."""
     _make_folder(folder)
     _make_folder(folder / CLIENT_FOLDER)
     there = [name for name in (f"{SERVER}.key", f"{SERVER}.key_secret") if (folder / name).exists()]
@@ -55,7 +55,7 @@ def make_server_keys(folder: Path) -> bool:
 
 
 def make_client_keys(folder: Path, name: str) -> Path:
-    """Write the certificate of a trainer that may come; the folder that it needs. Nothing is overwritten."""
+    """Write the certificate of an admitted trainer and return the trainer's folder. Nothing is overwritten."""
     if not _NAME.fullmatch(name):
         raise BadInputError(f"--client {name}: expected letters, digits, - and _, 64 at most")
     known, bundle = folder / CLIENT_FOLDER / f"{name}.key", folder / f"for-{name}"
@@ -80,7 +80,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_pair(folder: Path, name: str) -> str:
-    """The text of the public certificate."""
+    """Write a key pair and return the text of the public certificate."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
     text = f'#   ZeroMQ CURVE public certificate\nmetadata\ncurve\n    public-key = "{public}"\n'
     _write(folder / f"{name}.key", text)
@@ -90,26 +90,26 @@ def _write_pair(folder: Path, name: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """A new file for the owner only, from its first byte on."""
+    """Write a new file, readable by the owner only from its first byte on."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
 
 
-# ------------------------------------------------------------------ using them
+# ------------------------------------------------------------------ use
 
 
 def server_keys(folder: Path) -> KeyPair:
-    """The fetcher's certificate. Raises BadInputError that names the file."""
+    """Certificate of the fetcher. Raises BadInputError that names the file."""
     return _load_secret(folder / f"{SERVER}.key_secret")
 
 
 def client_keys(folder: Path) -> tuple[bytes, KeyPair]:
-    """The public key of the fetcher, and a trainer's certificate. Raises BadInputError that names the file."""
+    """Public key of the fetcher, and a trainer's certificate. Raises BadInputError that names the file."""
     return _load_public(folder / f"{SERVER}.key"), _load_secret(folder / f"{CLIENT}.key_secret")
 
 
 def known_clients(folder: Path) -> dict[bytes, str]:
-    """Public keys of the trainers that may come, and their names. Raises BadInputError that names a bad file."""
+    """Public keys of the admitted trainers, with their names. Raises BadInputError that names a bad file."""
     clients = folder / CLIENT_FOLDER
     if not clients.is_dir():
         raise BadInputError(f"{clients}: no such folder; `icestream keys {folder}` makes it")

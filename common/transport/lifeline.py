@@ -1,10 +1,10 @@
-"""What both ends of a lifeline agree on."""
+"""Constants shared by both ends of a lifeline."""
 
 from __future__ import annotations
 
 import struct
 
 PEERCRED = struct.Struct("3i")
-"""SO_PEERCRED: pid, uid, gid."""
+"""Format of SO_PEERCRED: pid, uid, gid."""
 LAST_WORD = struct.Struct("<Q")
-"""What a peer says before it closes in good order: how many messages it sent."""
+"""Format of a peer's last bytes before it closes in good order: its number of sent messages."""

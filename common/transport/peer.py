@@ -1,4 +1,4 @@
-"""A decoder's or a local trainer's side: connected to the run's fetcher on this host, with the arena mapped."""
+"""Transport of a decoder or a local trainer: connected to the run's fetcher on this host, with the arena mapped."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 _WELCOME_BYTES = 4096
 _WELCOME_S = 5.0
-_RECONNECT_MS = 60_000  # -1, never, was seen to hang the context's end
+_RECONNECT_MS = 60_000  # -1, never, was observed to hang the context's end
 _LINGER_MS = 1000  # less than the server waits for last messages
 
 
 class PeerTransport:
-    """A decoder's or the trainer's side: connected, with the arena mapped."""
+    """Connection of a decoder or a local trainer to the fetcher, with the arena mapped."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PeerTransport:
         writable: bool,
         stopped: Callable[[], bool],
     ) -> None:
-        """Connect, waiting for a fetcher that isn't there yet.
+        """Connect, waiting until the fetcher has started.
 
         Raises BadInputError after ``connect_timeout_s``, StopRequested once ``stopped()`` is true.
         """
@@ -66,9 +66,9 @@ class PeerTransport:
         self._dealer.setsockopt(zmq.ROUTING_ID, welcome["peer"].encode())
         for option in (zmq.SNDHWM, zmq.RCVHWM):
             self._dealer.setsockopt(option, 0)
-        # Who binds that name after the fetcher's end is somebody else; the lifeline tells the end long before.
+        # After the fetcher's end another process may bind that name; the lifeline reports the end long before.
         self._dealer.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        self._dealer.setsockopt(zmq.LINGER, _LINGER_MS)  # a Bye or Finished shall get out
+        self._dealer.setsockopt(zmq.LINGER, _LINGER_MS)  # a Bye or Finished must still be sent
         self._sent = 0
         self._dealer.connect(self._addresses.control(welcome["control"]))
         self._poller = zmq.Poller()
@@ -81,7 +81,7 @@ class PeerTransport:
         self._sent += 1
 
     def receive(self, timeout_s: float) -> m.Message | None:
-        """The next message; None after ``timeout_s``. Raises FetcherLost when the lifeline has ended."""
+        """Next message; None after ``timeout_s``. Raises FetcherLost when the lifeline has ended."""
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         if self._dealer in ready:
             return m.decode(self._dealer.recv())
@@ -90,7 +90,7 @@ class PeerTransport:
         return None
 
     def close(self) -> None:
-        """Unmap the arena, then end the lifeline: who sees its end-of-file knows that we write no more."""
+        """Unmap the arena, then end the lifeline: its end-of-file proves that this process writes no more."""
         self._dealer.close()
         self._context.term()
         self.arena.close()
@@ -102,7 +102,7 @@ class PeerTransport:
     def _connect(
         self, run_dir: Path, timeout_s: float, stopped: Callable[[], bool]
     ) -> tuple[socket.socket, dict[str, Any], int]:
-        """A fetcher's lifeline, what it said on it, and the arena's descriptor."""
+        """Lifeline of the fetcher, its welcome, and the arena's descriptor."""
         started_s = told_s = time.monotonic()
         while True:
             lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -122,7 +122,7 @@ class PeerTransport:
                     lifeline.settimeout(None)
                     return lifeline, msgpack.unpackb(data), fds[0]
             except (ConnectionError, FileNotFoundError, BlockingIOError, TimeoutError):
-                pass  # there is none, or it died or hangs before it answered
+                pass  # there is no fetcher, or it died or hung before it answered
             lifeline.close()
             now_s = time.monotonic()
             if stopped():

@@ -1,8 +1,8 @@
-"""A trainer's side of a lane over tcp: the same interface as PeerTransport, with an arena of its own as a ring.
+"""Transport of a remote trainer over tcp: the same interface as PeerTransport, with its own arena as a ring.
 
-A unit's payload comes as one frame and is copied once, into a free slot of the ring; the DeliveredUnit that is handed
-on names that slot, and Release frees it. Everything that arrives is checked; what breaks the protocol ends the
-connection with an error for the user.
+A unit's payload arrives as one frame and is copied once, into a free slot of the ring; the DeliveredUnit passed on
+names that slot, and Release frees it. Every message is checked; a violation of the protocol ends the connection with
+an error for the user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEAVE_S = 2.0
 
 
 class RemotePeerTransport:
-    """See the module. ``slots``: units that are held at a time; ``slot_bytes`` are those of the run's settings."""
+    """Connection of a remote trainer. ``slots``: maximum units held at a time; ``slot_bytes``: the run's setting."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class RemotePeerTransport:
         slot_bytes: int,
         stopped: Callable[[], bool],
     ) -> None:
-        """Connect, waiting for a fetcher that isn't there yet.
+        """Connect, waiting until the fetcher has started.
 
-        Raises BadInputError after ``connect_timeout_s``, or if the fetcher doesn't know our key; StopRequested once
+        Raises BadInputError after ``connect_timeout_s``, or if the fetcher doesn't know the key; StopRequested once
         ``stopped()`` is true.
         """
         self._endpoint = parse_endpoint(config.connect, "transport.connect", example="tcp://gpu-node:5570")
@@ -76,15 +76,15 @@ class RemotePeerTransport:
         logger.info("connected to the fetcher at %s", self._endpoint.url)
 
     def send(self, message: m.Message) -> None:
-        """Send a message to the dispatcher. After a Release the unit's slot is used again."""
+        """Send a message to the dispatcher. A Release frees the unit's slot for reuse."""
         if isinstance(message, m.Release) and message.k in self._held:
             self._free.append(self._held.pop(message.k))
         self._connection.send(wire.MESSAGE, m.encode(message))
 
     def receive(self, timeout_s: float) -> m.Message | None:
-        """The next message; None after ``timeout_s``.
+        """Next message; None after ``timeout_s``.
 
-        Raises FetcherLost when the connection has ended, BadInputError if the fetcher breaks the protocol.
+        Raises FetcherLost when the connection has ended, BadInputError if the fetcher violates the protocol.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -102,7 +102,7 @@ class RemotePeerTransport:
                 return self._accept(frames)
 
     def close(self) -> None:
-        """Wait until the fetcher has read what we sent, end the connection and free the ring."""
+        """Wait until the fetcher has read all messages, end the connection and free the ring."""
         with contextlib.suppress(ConnectionEnded):
             self._connection.send(wire.LEAVE)
             deadline_s = time.monotonic() + _LEAVE_S
@@ -113,7 +113,7 @@ class RemotePeerTransport:
         self._connection.close()
         self.arena.close()
 
-    # -------------------------------------------------------------- what comes
+    # -------------------------------------------------------------- received messages
 
     def _accept(self, frames: list[zmq.Frame]) -> m.Message:
         if frames[0].bytes != wire.MESSAGE or len(frames) not in (2, 3):
@@ -130,7 +130,7 @@ class RemotePeerTransport:
         return message
 
     def _keep(self, unit: m.DeliveredUnit, payload: memoryview | None) -> int:
-        """Copy a payload into the ring; its slot there."""
+        """Copy a payload into the ring and return its slot there."""
         if payload is None:
             raise self._broken(f"unit {unit.k} without its payload")
         expected = self._payload_bytes(unit.layout)
@@ -153,10 +153,10 @@ class RemotePeerTransport:
             f"{self._endpoint.url}: the fetcher sent {what}; use the same icestream and config.json on both sides"
         )
 
-    # -------------------------------------------------------------- connecting
+    # -------------------------------------------------------------- connection
 
     def _connect(self, stopped: Callable[[], bool]) -> tuple[Connection, wire.Welcome]:
-        """A connection that was welcomed, under a name of its own for each attempt."""
+        """Welcomed connection, with a new name for each attempt."""
         started_s = told_s = time.monotonic()
         timeout_s = self._config.connect_timeout_s
         while True:
@@ -190,7 +190,7 @@ class RemotePeerTransport:
             time.sleep(_PAUSE_S)
 
     def _join(self, connection: Connection, stopped: Callable[[], bool]) -> wire.Welcome:
-        """The fetcher's welcome. Raises ConnectionEnded if none comes."""
+        """Welcome of the fetcher. Raises ConnectionEnded if none arrives."""
         connection.send(wire.JOIN, wire.encode_handshake(wire.Join()))
         while connection.silent_s < self._config.heartbeat_timeout_s:
             try:
@@ -221,7 +221,7 @@ class RemotePeerTransport:
 def _ring(slots: int, slot_bytes: int) -> Arena:
     try:
         return Arena.create(slots, slot_bytes)
-    except BadInputError:  # which speaks of the fetcher's arena
+    except BadInputError:  # its text is about the fetcher's arena
         raise BadInputError(
             f"{slots} slots of {slot_bytes / MIB:g} MiB for units that come over tcp do not fit into memory; lower "
             "trainer.prefetch_units"

@@ -1,20 +1,18 @@
-"""The dispatcher's side of a lane over tcp: a trainer on another machine gets units as zero-copy frames.
+"""Dispatcher's transport of lanes over tcp: a trainer on another machine gets units as zero-copy frames.
 
-Who may come: whoever holds a certificate of the key folder (CURVE; the folder is read at each handshake), on loopback
+Admission: any holder of a certificate in the key folder (CURVE; the folder is read at each handshake), on loopback
 too: every user of a host can reach that. Only a trainer's messages are accepted: a decoder needs the arena. gate.py
-says how many connections there may be, and what one may send; a poll reads a bounded part of what has come.
-
-What takes the lifeline's place: there is no descriptor, and no end-of-file. The proof that a trainer is gone is that
-its connection is gone. The kernel ends it when the trainer's process ends; ZeroMQ's heartbeats end it when the other
-side is silent for heartbeat_timeout_s. Each second a probe is sent to everyone, and ROUTER_MANDATORY refuses it where
-the connection is gone. What was received before is read first. A name is good for one connection: a trainer that
-connects again takes another one, and its socket would not come back under the old one within a minute.
-
-When a slot may be written again (rule R3): a payload is sent straight from the slot, without a copy, so ZeroMQ may read
-it at any time until its tracker is done. A Release proves that the trainer has the whole payload: nothing is left to
-read. A trainer that is gone releases nothing; the end of its connection drops the frames that it did not get, and it is
-reported as lost only when all its trackers are done. (A trainer that sends Release for what it has not got spoils its
-own payload, and nothing else: its check of the slot's header or sizes rejects it.)
+limits the connections and the bytes that each may send; a poll reads a bounded part of the received messages.
+Replacement of the lifeline: there is no descriptor, and no end-of-file. A trainer is gone when its connection is
+gone. The kernel ends it when the trainer's process ends; ZeroMQ's heartbeats end it when the other side is silent for
+heartbeat_timeout_s. Each second a probe is sent to every trainer, and ROUTER_MANDATORY refuses it if the connection is
+gone. Messages received before are read first. A name is valid for one connection: a trainer that connects again takes
+another one, and its socket would not return under the old one within a minute.
+Reuse of a slot (rule R3): a payload is sent straight from the slot, without a copy, so ZeroMQ may read it at any time
+until its tracker is done. A Release proves that the trainer has the whole payload: nothing is left to read. A trainer
+that is gone releases nothing; the end of its connection drops the frames not yet received, and it is reported as lost
+only when all its trackers are done. (A trainer that sends Release before it has the payload spoils only its own
+payload: its check of the slot's header or sizes rejects it.)
 """
 
 from __future__ import annotations
@@ -46,12 +44,12 @@ from common.transport.tcp import ZAP_DOMAIN, set_heartbeat
 logger = logging.getLogger(__name__)
 
 PayloadBytes: TypeAlias = Callable[[m.Layout], int]
-"""How many bytes of a slot a unit with this layout takes."""
+"""Size in bytes of a unit with this layout in a slot."""
 
 _PROBE_S = 1.0
 _LAST_MESSAGES_S = 2.0
 _MOST_FRAMES = 3
-"""With the name of who sent them."""
+"""Maximum frames of a message, with the sender's name."""
 _SETTLE_S = 1.0
 _SETTLE_POLL_S = 0.01
 _ROUTING_ID = re.compile(rb"[0-9a-f]{32}")
@@ -63,9 +61,9 @@ class _RemotePeer:
     routing_id: bytes
     trackers: list[zmq.MessageTracker] = field(default_factory=list)
     leaving: bool = False
-    """It said its last message."""
+    """True once it has sent its last message."""
     gone_s: float | None = None
-    """When its connection was found to have ended."""
+    """Time at which the end of its connection was noticed."""
 
     def is_settled(self) -> bool:
         """True if ZeroMQ reads no slot for it any more."""
@@ -74,7 +72,7 @@ class _RemotePeer:
 
 
 def check_listen(config: TransportConfig) -> tuple[Endpoint, Path, KeyPair]:
-    """Where to listen, and the folder of keys with the fetcher's. Raises BadInputError if it may not."""
+    """Address to listen at, folder of keys, and the fetcher's keys. Raises BadInputError if one is missing or wrong."""
     endpoint = parse_endpoint(config.listen, "transport.listen", example="tcp://0.0.0.0:5570")
     folder = require_keys(config.keys, endpoint, "transport.listen")
     known_clients(folder)
@@ -82,23 +80,23 @@ def check_listen(config: TransportConfig) -> tuple[Endpoint, Path, KeyPair]:
 
 
 class RemoteServer:
-    """See the module. Raises BadInputError if the address can't be used, or there are no keys."""
+    """Transport of remote trainers. Raises BadInputError if the address can't be used, or there are no keys."""
 
     def __init__(self, config: TransportConfig, arena: Arena, plan_hash: str, payload_bytes: PayloadBytes) -> None:
         self.malformed = 0
-        """Messages that were dropped because they were none, or none of a trainer."""
+        """Number of dropped messages: malformed, or not a trainer's."""
         self._arena = arena
         self._welcome = wire.Welcome(plan_hash, arena.slots, arena.slot_bytes)
         self._payload_bytes = payload_bytes
         self._peers: dict[str, _RemotePeer] = {}
         self._probe_s = 0.0
-        self._drained = True  # the newest poll read all that had come
+        self._drained = True  # the newest poll read all received messages
         self._came, self._dropped = Rarely(logger, logging.INFO), Rarely(logger)
         endpoint, folder, keys = check_listen(config)
         self._context = zmq.Context()
         self._authenticator = ThreadAuthenticator(self._context)
         self.router = self._context.socket(zmq.ROUTER)
-        """To wait on, beside other sockets."""
+        """Descriptor for polling together with other sockets."""
         self.router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
         self.router.setsockopt(zmq.IPV6, int(endpoint.is_ipv6))
@@ -112,7 +110,7 @@ class RemoteServer:
             self._authenticator.start()
             self._authenticator.configure_curve_callback(ZAP_DOMAIN, _Clients(folder))
             self.router.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-            self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # nobody comes in if the authenticator is gone
+            self.router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without the authenticator every connection is refused
             self.router.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
             self.router.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
             self.router.setsockopt(zmq.CURVE_SERVER, 1)
@@ -126,21 +124,21 @@ class RemoteServer:
             self.close()
             raise
         self.endpoint = self.router.getsockopt_string(zmq.LAST_ENDPOINT)
-        """As it was bound, with the port that was chosen for `*`."""
+        """Bound address, with the port chosen for `*`."""
         self._gate.start(int(self.endpoint.rpartition(":")[2]))
         logger.info("a trainer may come over %s, with one of the keys in %s", self.endpoint, folder)
 
     @property
     def is_waiting_for_an_end(self) -> bool:
-        """True while a trainer leaves, or is gone and not reported yet: poll again soon."""
+        """True while a trainer is leaving, or is gone and not reported yet: poll again soon."""
         return any(peer.leaving or peer.gone_s is not None for peer in self._peers.values())
 
     def owns(self, name: str) -> bool:
-        """True for the name of a trainer that came over tcp and is not lost."""
+        """True for the name of a trainer connected over tcp and not lost."""
         return name in self._peers
 
     def poll(self) -> list[Event]:
-        """What happened, messages before deaths; doesn't wait. What is left of many messages comes the next time."""
+        """Events, messages before losses, without waiting. Of many messages, the rest is read by the next poll."""
         now_s = time.monotonic()
         is_due = now_s >= self._probe_s
         if is_due:
@@ -155,13 +153,13 @@ class RemoteServer:
         return events
 
     def send(self, name: str, message: m.Message) -> None:
-        """Send to a trainer, a delivered unit with what its slot holds; one that is gone misses nothing."""
+        """Send a message to a trainer, a delivered unit with its slot's content; no effect if the trainer is gone."""
         peer = self._peers[name]
         if isinstance(message, m.DeliveredUnit) and message.slot >= 0:
             payload = self._arena.slot(message.slot)[: self._payload_bytes(message.layout)].data
             tracker = self._write(peer, wire.MESSAGE, m.encode(message), payload)
             if tracker is not None and not tracker.done:
-                peer.is_settled()  # forget those that are done
+                peer.is_settled()  # drop finished trackers
                 peer.trackers.append(tracker)
         else:
             self._write(peer, wire.MESSAGE, m.encode(message))
@@ -172,12 +170,12 @@ class RemoteServer:
         self._write(peer, wire.PROBE)
         deadline_s = time.monotonic() + _SETTLE_S
         while peer.gone_s is not None and not peer.is_settled() and time.monotonic() < deadline_s:
-            self.router.getsockopt(zmq.EVENTS)  # has it go on with the end of the connection
+            self.router.getsockopt(zmq.EVENTS)  # lets ZeroMQ process the end of the connection
             time.sleep(_SETTLE_POLL_S)
         return peer.gone_s is None or not peer.is_settled()
 
     def close(self) -> None:
-        """Let go of every trainer."""
+        """Disconnect every trainer."""
         self._gate.close()
         self.router.close()
         self._authenticator.stop()
@@ -185,7 +183,7 @@ class RemoteServer:
         self._peers.clear()
 
     def _write(self, peer: _RemotePeer, *frames: bytes | memoryview) -> zmq.MessageTracker | None:
-        """Hand frames to ZeroMQ, large ones without a copy; None, and the peer is gone, if its connection has ended."""
+        """Pass frames to ZeroMQ, large ones without a copy; None, and the peer is gone, if its connection has ended."""
         if peer.gone_s is not None:
             return None
         try:
@@ -199,10 +197,10 @@ class RemoteServer:
         return tracker
 
     def _is_lost(self, peer: _RemotePeer, now_s: float) -> bool:
-        """True once its connection has ended, all that it had given was read, and nothing reads a slot for it."""
+        """True once its connection has ended, all its messages were read, and nothing reads a slot for it."""
         if peer.gone_s is None or not peer.is_settled():
             return False
-        return self._drained or now_s - peer.gone_s > _LAST_MESSAGES_S  # of a flood, others' messages are the most
+        return self._drained or now_s - peer.gone_s > _LAST_MESSAGES_S  # in a flood, most messages are from other peers
 
     def _receive_some(self) -> list[Received]:
         received: list[Received] = []
@@ -228,7 +226,7 @@ class RemoteServer:
         return received
 
     def _hear(self, frames: list[zmq.Frame]) -> list[Received]:
-        """The message in ``frames``, if it is one for the dispatcher. Raises MalformedMessage for what is none."""
+        """Message in ``frames``, if it is one for the dispatcher. Raises MalformedMessage for anything invalid."""
         if len(frames) > _MOST_FRAMES:
             raise m.MalformedMessage(f"{len(frames)} frames")
         routing_id, *body = (frame.bytes for frame in frames)
@@ -255,7 +253,7 @@ class RemoteServer:
         try:
             wire.decode_handshake(handshake, wire.Join)
             self._came.log("trainer %s came from %s", name, address)
-        except wire.OtherVersion as error:  # it is told ours, and sees the difference
+        except wire.OtherVersion as error:  # the answer contains this version, so that the trainer sees the difference
             self._dropped.log(
                 "a trainer from %s speaks protocol version %s, this process %d", address, error, m.PROTOCOL_VERSION
             )
@@ -264,14 +262,14 @@ class RemoteServer:
 
 
 class _Clients:
-    """Answers the authenticator: may the holder of this public key come?"""
+    """Callback of the authenticator: admission of the holder of a public key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._refused, self._let_in = Rarely(logger), Rarely(logger, logging.INFO)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Called in the authenticator's thread, with the key in Z85."""
+        """True if the key (in Z85) is admitted. Called in the authenticator's thread."""
         try:
             name = known_clients(self._folder).get(key)
         except BadInputError as error:

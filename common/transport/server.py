@@ -1,4 +1,4 @@
-"""The dispatcher's side: lifelines and the control socket of local peers, and the lane over tcp if there is one."""
+"""Dispatcher's transport: lifelines and the control socket of local peers, and lanes over tcp if enabled."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class _Peer:
     pidfd: int | None
     received: int = 0
     sent: int | None = None
-    """None: it did not close in good order; what it sent last may have died with it."""
+    """Number of messages it sent; None: it did not close in good order, and its last messages may be lost."""
 
 
 class ServerTransport:
-    """The dispatcher's side. The caller holds the run's lock for fetchers: no other one serves this directory."""
+    """Connections of the dispatcher. The caller holds the run's lock for fetchers: no other serves this directory."""
 
     def __init__(self, run_dir: Path, config: TransportConfig, arena: Arena, plan_hash: str) -> None:
         self._malformed = 0
-        self._drained = True  # the newest poll read all that had come
+        self._drained = True  # the newest poll read all received messages
         self._refused, self._dropped = Rarely(logger), Rarely(logger)
         self._spare = _spare_descriptor()
         self._remote: RemoteServer | None = None
@@ -60,11 +60,13 @@ class ServerTransport:
         self._token = secrets.token_hex(16)
         self._peers: dict[str, _Peer] = {}
         self._by_fd: dict[int, str] = {}
-        self._leaving: dict[str, float] = {}  # peers that have ended, and when; their last messages may be on their way
+        self._leaving: dict[
+            str, float
+        ] = {}  # peers that have ended, with the time; their last messages may still arrive
         self._addresses = Addresses(run_dir, config.sockets)
         self._folder = run_dir / SOCKET_FOLDER if config.sockets == "folder" else None
         if self._folder is not None:
-            for stale in self._folder.iterdir():  # of a dead fetcher
+            for stale in self._folder.iterdir():  # left by a dead fetcher
                 stale.unlink()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -79,7 +81,7 @@ class ServerTransport:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.setsockopt(zmq.IPC_FILTER_UID, os.getuid())  # its abstract name can be seen by everybody
+        self._router.setsockopt(zmq.IPC_FILTER_UID, os.getuid())  # every user can see its abstract name
         self._router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
         self._router.setsockopt(zmq.RCVHWM, UNREAD_MESSAGES)
         for option in (zmq.SNDHWM, zmq.LINGER):
@@ -90,9 +92,9 @@ class ServerTransport:
         self._poller.register(self._listener, zmq.POLLIN)
 
     def listen(self, payload_bytes: PayloadBytes) -> str:
-        """Serve trainers over tcp too, where transport.listen says; the address, "" if there shall be none.
+        """Serve trainers over tcp too, at transport.listen; returns the address, "" if it is not set.
 
-        Raises BadInputError if it can't be used, or not without keys.
+        Raises BadInputError if the address can't be used, or keys are missing.
         """
         if not self._config.listen:
             return ""
@@ -102,17 +104,17 @@ class ServerTransport:
 
     @property
     def malformed(self) -> int:
-        """Messages that were dropped because they were none, or none of such a peer."""
+        """Number of dropped messages: malformed, or not valid for the peer."""
         return self._malformed + (self._remote.malformed if self._remote is not None else 0)
 
     def watch(self, fd: int) -> None:
-        """Have poll() return when ``fd`` is readable, too."""
+        """Let poll() also return when ``fd`` is readable."""
         self._poller.register(fd, zmq.POLLIN)
 
     def poll(self, timeout_s: float) -> list[Event]:
-        """What happened, messages before deaths; an empty list after ``timeout_s``.
+        """Events so far, messages before losses; an empty list after ``timeout_s``.
 
-        It handles a bounded part of what has come, whoever sends without end: the rest comes the next time.
+        It reads a bounded number of messages, so that an endless sender can't block it: the next poll reads the rest.
         """
         if self._leaving or (self._remote is not None and self._remote.is_waiting_for_an_end):
             timeout_s = min(timeout_s, _LEAVING_POLL_S)
@@ -132,7 +134,7 @@ class ServerTransport:
         return events
 
     def send(self, peer: str, message: m.Message) -> None:
-        """Send to a peer; one that is gone misses nothing, its end-of-file comes."""
+        """Send a message to a peer; no effect if it is gone, since its end-of-file follows."""
         if self._remote is not None and self._remote.owns(peer):
             self._remote.send(peer, message)
             return
@@ -146,7 +148,7 @@ class ServerTransport:
         return peer in self._peers and not self._is_ended(peer)
 
     def is_suspended(self, peer: str) -> bool:
-        """True if a peer's process is seen to be stopped, frozen, or waiting for the machine."""
+        """True if a peer's process is known to be stopped, frozen, or waiting for the machine."""
         entry = self._peers.get(peer)
         return entry is not None and entry.pidfd is not None and is_suspended(entry.pid)
 
@@ -162,7 +164,7 @@ class ServerTransport:
         return True
 
     def close(self) -> None:
-        """Let go of every peer and remove the addresses."""
+        """Disconnect every peer and remove the addresses."""
         if self._remote is not None:
             self._remote.close()
         for peer in list(self._peers):
@@ -183,7 +185,7 @@ class ServerTransport:
                 lifeline, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # the machine has no descriptor left: let one peer go, which connects again
+            except OSError as error:  # no descriptor left: drop one peer, which connects again
                 self._refused.log("can't accept a peer: %s", error.strerror)
                 with contextlib.suppress(OSError):
                     os.close(self._spare)
@@ -229,7 +231,7 @@ class ServerTransport:
         return True
 
     def _has_said_all(self, peer: str) -> bool:
-        """True if no message of a peer that has ended is still on its way: the lifeline is faster than ZeroMQ."""
+        """True if no message of an ended peer is still in transit: the lifeline is faster than ZeroMQ."""
         entry = self._peers[peer]
         is_late = time.monotonic() - self._leaving[peer] > _LAST_MESSAGES_S
         is_through = self._drained if entry.sent is None else entry.received >= entry.sent
@@ -272,7 +274,7 @@ class ServerTransport:
 
 
 def _spare_descriptor() -> int:
-    """One that is given up when none is left; -1 if even that one was taken."""
+    """Spare descriptor, closed when none is left; -1 if even this one is not available."""
     try:
         return os.open(os.devnull, os.O_RDONLY)
     except OSError:
@@ -280,7 +282,7 @@ def _spare_descriptor() -> int:
 
 
 def _why_taken(run_dir: Path, addresses: Addresses) -> str:
-    """Who holds the place of the run's fetcher."""
+    """Message with the holder of the fetcher's address."""
     running = f"{run_dir}: a fetcher is already running in this run directory"
     if addresses.folder_fd is not None:
         return running
@@ -294,14 +296,14 @@ def _why_taken(run_dir: Path, addresses: Addresses) -> str:
 
 
 def _pidfd(pid: int, lifeline: socket.socket) -> int | None:
-    """A pidfd of the peer; None if its process can't be seen from here."""
+    """Pidfd of the peer; None if its process isn't visible from here."""
     if pid <= 0:
         return None
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return None
-    # The pid may have been given to another process since the peer connected. While the lifeline is open, it has not.
+    # The pid may have been reused since the peer connected, but not while the lifeline is open.
     try:
         alive = bool(lifeline.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Socket options that both ends of a tcp connection agree on."""
+"""Socket options shared by both ends of a tcp connection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import zmq
 
 ZAP_DOMAIN = "icestream"
 _HEARTBEATS = 4
-"""Sent within the timeout."""
+"""Number of heartbeats within the timeout."""
 
 
 def set_heartbeat(socket: zmq.Socket[bytes], timeout_s: float) -> float:
-    """End a connection whose other side is silent for ``timeout_s``; the seconds between two heartbeats."""
+    """Let ZeroMQ end a connection after ``timeout_s`` of silence; returns the seconds between two heartbeats."""
     timeout_ms = max(_HEARTBEATS, int(timeout_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_IVL, timeout_ms // _HEARTBEATS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, timeout_ms)

@@ -1,11 +1,11 @@
-"""What goes over a tcp connection between fetcher and trainer: multipart messages, the first frame says which kind.
+"""Messages of a tcp connection between fetcher and trainer: multipart, with the kind in the first frame.
 
-JOIN      handshake      trainer -> fetcher   the first word: who does not say it is not listened to
-WELCOME   handshake      fetcher -> trainer   the answer: the plan, and the size of a slot
+JOIN      handshake      trainer -> fetcher   first message: without it all others are ignored
+WELCOME   handshake      fetcher -> trainer   answer: the plan, and the size of a slot
 MESSAGE   message        both                 as on the control socket (common.messages)
-MESSAGE   message, bytes fetcher -> trainer   a DeliveredUnit and what its slot holds
-PROBE                    fetcher -> trainer   each second: is the connection still there?
-LEAVE                    both                 the trainer has said all; the fetcher has read it all
+MESSAGE   message, bytes fetcher -> trainer   a DeliveredUnit and its slot's content
+PROBE                    fetcher -> trainer   each second: test of the connection
+LEAVE                    both                 the trainer has sent all messages; the fetcher has read them all
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _checked = ConfigDict(extra="forbid")
 
 
 class OtherVersion(Exception):
-    """The other side speaks another version of the protocol; its argument is the version."""
+    """Other side with another version of the protocol; the argument is the version."""
 
 
 @dataclass(frozen=True, config=_checked)
 class Join:
-    """A trainer wants to take part."""
+    """Request of a trainer to join the run."""
 
 
 @dataclass(frozen=True, config=_checked)
 class Welcome:
-    """What a trainer has to know of the run."""
+    """Settings of the run that a trainer needs."""
 
     plan_hash: Annotated[str, Field(strict=True, pattern=r"^[0-9a-f]{32}$")]
     slots: m.Count
@@ -46,14 +46,14 @@ Handshake = TypeVar("Handshake", Join, Welcome)
 
 
 def encode_handshake(handshake: Join | Welcome) -> bytes:
-    """As it goes over the wire."""
+    """Handshake as bytes."""
     packed = msgpack.packb({"v": m.PROTOCOL_VERSION, **dataclasses.asdict(handshake)})
     assert isinstance(packed, bytes)
     return packed
 
 
 def decode_handshake(raw: bytes, kind: type[Handshake]) -> Handshake:
-    """The handshake in ``raw``. Raises OtherVersion, or MalformedMessage for anything else."""
+    """Handshake in ``raw``. Raises OtherVersion, or MalformedMessage for anything else."""
     fields = m.unpack(raw)
     version = fields.pop("v", None)
     if not isinstance(version, int):

@@ -1,1 +1,1 @@
-"""One module or folder for each verb."""
+"""Commands: one module or folder for each verb."""

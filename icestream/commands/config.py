@@ -1,4 +1,4 @@
-"""`icestream config`: what a run would use, and what can be set."""
+"""Command `icestream config`: the settings of a run, and all available keys."""
 
 from __future__ import annotations
 

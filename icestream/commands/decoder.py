@@ -1,4 +1,4 @@
-"""`icestream decoder`."""
+"""Command `icestream decoder`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.decoder.heap import share_one_heap
 @run_dir_option
 @config_options
 def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> None:
-    """Start one decoder. It joins the run in RUN_DIR, waits for it if need be, and leaves it on Ctrl-C."""
+    """Start one decoder. It joins the run in RUN_DIR, waiting for it if necessary, and leaves it on Ctrl-C."""
     start_logging("decoder")
     end_with_parent(signal.SIGKILL)  # it has no state to save
     stop = StopFlag()
@@ -30,7 +30,7 @@ def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> N
         share_one_heap()
         limit_math_threads(config.decoder.threads)
         cores = pin_to_own_cores(config.decoder.affinity, config.decoder.threads)
-        from services.decoder.service import serve  # numpy and Arrow: their threads and heap are chosen by now
+        from services.decoder.service import serve  # numpy and Arrow: their threads and heap must be configured before
 
         try:
             serve(run_dir, config, lambda: load_config(run_dir, toml=toml, assignments=assignments), stop)

@@ -1,4 +1,4 @@
-"""`icestream fetcher`."""
+"""Command `icestream fetcher`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 def fetcher(
     run_dir: Path, inputs: tuple[str, ...], ranges: str | None, toml: Path | None, assignments: tuple[str, ...]
 ) -> None:
-    """Start a run's fetcher: it expands the inputs, stages files, plans units and deals them out to decoders."""
+    """Start a run's fetcher: it expands the inputs, stages files, plans units and distributes them to decoders."""
     start_logging("fetcher")
-    end_with_parent(signal.SIGKILL)  # all that it has to save is saved already
+    end_with_parent(signal.SIGKILL)  # its state is always saved
     stop = StopFlag()
     if warning := make_run_dir(run_dir):
         logger.warning("%s", warning)

@@ -1,4 +1,4 @@
-"""`icestream keys`: certificates for a lane over tcp."""
+"""Command `icestream keys`: certificates for a lane over tcp."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 EXAMPLES = """\b
 Examples:
   icestream keys keys                                 # for a fetcher and one trainer
-  icestream keys keys --client h200 --client a100     # again: more trainers, the fetcher's key stays
+  icestream keys keys --client h200 --client a100     # later: more trainers, the fetcher's key stays
 """
 
 
@@ -19,11 +19,11 @@ Examples:
     "--client", "clients", multiple=True, default=("trainer",), show_default=True, help="A trainer's name. Repeatable."
 )
 def keys(folder: Path, clients: tuple[str, ...]) -> None:
-    """Make the certificates with which a trainer on another machine and the fetcher know each other: a lane over tcp
-    always needs them, on loopback too.
+    """Make the certificates for mutual authentication of the fetcher and a trainer on another machine: a lane over tcp
 
-    DIR gets the fetcher's key pair, and for each client a folder DIR/for-NAME that goes to the trainer's machine. Only
-    clients whose public key is in DIR/clients may come. Nothing that exists is overwritten.
+    always needs them, on loopback too.
+    DIR gets the fetcher's key pair, and for each client a folder DIR/for-NAME to be copied to the trainer's machine.
+    Only clients with a public key in DIR/clients are admitted. Existing files are not overwritten.
     """
     from common.transport.keys import make_client_keys, make_server_keys  # zmq takes a moment
 
@@ -34,7 +34,7 @@ def keys(folder: Path, clients: tuple[str, ...]) -> None:
     for name in clients:
         bundle = make_client_keys(folder, name)
         click.echo(
-            f"{bundle}: copy this folder to the trainer's machine, by a way that nobody else can read, delete it here, "
+            f"{bundle}: copy this folder to the trainer's machine, over a private channel, delete it here, "
             f"and start the trainer there with --connect tcp://HOST:PORT --keys {bundle.name}"
         )
         click.echo(f"{folder / 'clients' / name}.key: lets that trainer in; delete it to lock it out")

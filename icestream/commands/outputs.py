@@ -1,4 +1,4 @@
-"""`icestream outputs`."""
+"""Command `icestream outputs`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from services.config.wait import wait_for_config
 
 @click.command(epilog="Example: icestream outputs --run-dir runs/osdf    (`icestream run` starts it by itself)")
 @run_dir_option
-@click.option("--take-over", is_flag=True, help="Replace what another run has copied to the destination.")
+@click.option("--take-over", is_flag=True, help="Replace another run's copies at the destination.")
 @config_options
 def outputs(run_dir: Path, take_over: bool, toml: Path | None, assignments: tuple[str, ...]) -> None:
-    """Copy a run's checkpoints and TensorBoard files to outputs.destination, until Ctrl-C, and then what is left."""
+    """Copy a run's checkpoints and TensorBoard files to outputs.destination until Ctrl-C, then the remaining ones."""
     start_logging("outputs")
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()

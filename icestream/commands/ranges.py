@@ -1,4 +1,4 @@
-"""`icestream ranges`: which ranges of a run are done, running, failed and to come."""
+"""Command `icestream ranges`: ranges of a run that are done, running, failed and to come."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ State = Literal["done", "running", "listed", "skipped", "failed", "to come"]
 
 @dataclass(frozen=True)
 class RangeLine:
-    """One range as it is told."""
+    """Line of the output for one range."""
 
     name: str
     state: State
     files: int
     bytes: int
     note: str
-    """Why it was skipped, or could not be listed yet."""
+    """Reason that it was skipped, or could not be listed yet."""
 
 
 @click.command(epilog="Example: icestream ranges --run-dir runs/osdf")
@@ -40,7 +40,7 @@ class RangeLine:
 def ranges(run_dir: Path, as_json: bool) -> None:
     """Show the ranges of a run: done, running, listed, skipped, failed, to come.
 
-    What is done is what the newest checkpoint has behind it, in the epoch in which it is. Needs no running process.
+    A range is done if the newest checkpoint is past it, in its current epoch. Needs no running process.
     """
     if not (run_dir / CONFIG_FILE).is_file() or not (run_dir / LEDGER_FILE).is_file():
         raise BadInputError(f"{run_dir}: no run has begun here; name its directory with --run-dir")
@@ -56,7 +56,7 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 
 
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
-    """(epoch, a line for each range). Raises BadInputError."""
+    """Epoch and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
     path = run_dir / LEDGER_FILE
     with damage_named(path), no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(path)) as ledger:

@@ -1,4 +1,4 @@
-"""`icestream run`: every service on this machine, from the start to the summary."""
+"""Command `icestream run`: every service on this machine, from the start to the summary."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OWN_CONTENTS = (
     "outputs.json",
     "outputs.part",
 )
-"""What icestream makes in a run directory: `--fresh` deletes these, and nothing else."""
+"""Files and folders made by icestream in a run directory: `--fresh` deletes only these."""
 
 _ENDING_S = 10.0
 
@@ -67,12 +67,12 @@ EXAMPLES = """\b
 Examples:
   icestream run -i demo --run-dir runs/demo
   icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/mine
-  icestream run --run-dir runs/mine                  # goes on where it stopped
+  icestream run --run-dir runs/mine                  # resumes
   icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
   icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/mine
 
 \b
-Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you can mend, 1 a bug.
+Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 an error that you can fix, 1 a bug.
 """
 
 
@@ -80,12 +80,12 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @input_option
 @ranges_option
 @run_dir_option
-@click.option("--workload", help="What the files hold: muons, …. Default: told by their columns, else muons.")
-@click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load wants.")
-@click.option("--trainers", type=int, help="Trainer processes that learn together, one a GPU.")
+@click.option("--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons.")
+@click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs.")
+@click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU.")
 @click.option("--device", help="auto, cpu, cuda or cuda:N.")
-@click.option("--start-from", metavar="CHECKPOINT", help="Begin with the weights of another run: fine-tuning.")
-@click.option("--epochs", type=int, help="Times the inputs are read. 0: without end.")
+@click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning.")
+@click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
 @model_option
 @profile_option
@@ -96,11 +96,11 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 something you ca
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Start from nothing: delete what icestream made in the run directory, its inputs included.",
+    help="Start from nothing: delete icestream's files in the run directory, its inputs included.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask before --fresh deletes.")
 @click.option(
-    "--new-plan", is_flag=True, help="Go on with the weights although inputs, seed or stream settings changed."
+    "--new-plan", is_flag=True, help="Continue with the weights although inputs, seed or stream settings changed."
 )
 def run(
     inputs: tuple[str, ...],
@@ -127,7 +127,7 @@ def run(
     """Start every service on this machine and show progress.
 
     A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
-    checkpoint and stops; the same command goes on from there. The end is a summary, also in RUN_DIR/summary.json.
+    checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
     from common.status import TrainerStatus, read_status
     from services.config.root import CONFIG_FILE, store_config
@@ -174,7 +174,7 @@ def run(
         status = read_status(run_dir, "trainer", TrainerStatus)
         trained = status is not None and status != former_status and status.state != "starting"
         if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
-            # Refused before anything was trained, for a changed plan say: what was stored before still holds.
+            # Refused before any training, for example for a changed plan: the stored configuration stays valid.
             (run_dir / CONFIG_FILE).write_text(former_config)  # in place: it keeps its mode
         exit_code = _finish(run_dir, outcome, status)
         if config.trainer.profile_steps:
@@ -185,12 +185,12 @@ def run(
 def _resolve(
     run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
 ) -> Config:
-    """The configuration; for a fresh run without what the old one stored. Before anything is deleted."""
+    """Configuration; for a fresh run without the stored one of the old run. Called before any deletion."""
     from icestream.reading.workload import load_run_config
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
-    if "lanes" not in config.stream.model_fields_set:  # not said, and not stored: as many as there are trainers
+    if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
         flags = flags | {"stream.lanes": config.local.trainers}
         config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if config.stream.lanes % config.local.trainers:
@@ -209,7 +209,7 @@ def _resolve(
 
 
 def _with_absolute_paths(config: Config) -> Config:
-    """A run must not depend on the folder that it was started from."""
+    """Configuration with absolute paths: a run must not depend on the folder that it was started from."""
     validation = config.trainer.validation
     validation = validation.model_copy(update={"input": absolute(validation.input)})
     start_from = config.trainer.start_from and str(user_path(config.trainer.start_from).absolute())
@@ -223,7 +223,7 @@ def _with_absolute_paths(config: Config) -> Config:
 
 
 def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
-    """Raises BadInputError if --fresh would delete the checkpoint that the run is to begin with."""
+    """Raise BadInputError if --fresh would delete the checkpoint that the run is to start from."""
     begins, run = Path(start_from).resolve(), run_dir.resolve()
     if start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
         raise BadInputError(
@@ -234,7 +234,7 @@ def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
 
 @contextlib.contextmanager
 def _without_services(run_dir: Path) -> Iterator[None]:
-    """Keep out services that were started by hand; those of a run that was just killed get a moment to end."""
+    """Exclude services started by hand; those of a run that was just killed get a moment to end."""
     with (
         RunLock(run_dir, "fetcher", "icestream run", patience(_ENDING_S)),
         RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)),
@@ -243,7 +243,7 @@ def _without_services(run_dir: Path) -> Iterator[None]:
 
 
 def _delete_own_contents(run_dir: Path, yes: bool) -> None:
-    """Delete what icestream made, after asking. Links are removed, not followed."""
+    """Delete icestream's files, after confirmation. Links are removed, not followed."""
     found = sorted(path for pattern in OWN_CONTENTS for path in run_dir.glob(pattern))
     if not found:
         return
@@ -318,7 +318,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) ->
 
 
 def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None) -> int:
-    """Write and show the summary; the exit code of the command."""
+    """Write and show the summary, and return the exit code of the command."""
     from common.summary import build_summary, summary_lines, write_summary
 
     summary = build_summary(
@@ -330,7 +330,7 @@ def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None
         error=outcome.error,
     )
     write_summary(run_dir, summary)
-    if summary.events_read or summary.error is None:  # a run that never began has nothing to sum up
+    if summary.events_read or summary.error is None:  # a run that never began has no summary
         click.echo("\n".join(summary_lines(summary)))
     if summary.error:
         click.secho(f"Error: {summary.error}", err=True, fg="red")
@@ -338,7 +338,7 @@ def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None
 
 
 def _show_profile(run_dir: Path, since_s: float) -> None:
-    """The newest table that the trainer wrote since then (seconds of the epoch)."""
+    """Print the newest table written by the trainer since then (in seconds since 1970)."""
     tables = sorted((run_dir / "profile").glob("*.txt"), key=lambda path: path.stat().st_mtime)
     if tables and tables[-1].stat().st_mtime >= since_s:
         click.echo(f"\n{tables[-1].read_text()}in {tables[-1].parent}, with a trace for https://ui.perfetto.dev")

@@ -1,4 +1,4 @@
-"""`icestream token`: one token for all inputs of a run, got in a browser; or what a run would use."""
+"""Command `icestream token`: acquisition of one token for all inputs of a run, or display of the one in use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXAMPLES = """\b
 Examples:
   icestream token -i 'pelican://osg-htc.org/icecube/wipac/data/sim/IceCube/2025/testing/{range}/*.parquet'
   icestream token --run-dir runs/osdf                # for the inputs of a run
-  icestream token --show --run-dir runs/osdf         # what would be used, and does it suffice? Exit code 0 or 2
+  icestream token --show --run-dir runs/osdf         # show the token in use; exit code 0 if it suffices, else 2
 
 The token itself is never shown.
 """
@@ -34,11 +34,11 @@ The token itself is never shown.
 
 @click.command(epilog=EXAMPLES)
 @input_option
-@click.option("--output", "outputs", multiple=True, help="A pelican:// URL that is written to. Repeatable.")
-@click.option("--show", is_flag=True, help="Get none: tell which token a run would use, and whether it suffices.")
-@click.option("--scope", default="", help="Ask for these scopes instead of those that the inputs need.")
-@click.option("--issuer", help="https:// URL of the issuer, instead of the one that the federation names.")
-@click.option("--client-id", help="Client id at the issuer, instead of one that is registered for you.")
+@click.option("--output", "outputs", multiple=True, help="Destination of outputs, a pelican:// URL. Repeatable.")
+@click.option("--show", is_flag=True, help="Only show the token that a run would use, and if it suffices.")
+@click.option("--scope", default="", help="Request these scopes instead of those needed for the inputs.")
+@click.option("--issuer", help="https:// URL of the issuer, instead of the one named by the federation.")
+@click.option("--client-id", help="Client id at the issuer, instead of an automatically registered one.")
 @token_file_option
 @run_dir_option
 @config_options
@@ -54,9 +54,9 @@ def token(
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Get one token for all inputs: approve in a browser, anywhere, with the code that is shown.
+    """Get one token for all inputs: approve in any browser, with the code that is shown.
 
-    The token and what renews it go to a file that only you can read; runs find it there and renew it.
+    The token and its refresh token are stored in a file that only you can read; runs find it there and renew it.
     """
     from common.files.list_files import expand_lists
     from services.config.root import load_config
@@ -72,7 +72,7 @@ def token(
 
 
 async def ask_director(config: PelicanConfig, url: str) -> TokenGeneration | None:
-    """Who makes tokens for a URL, as its federation says."""
+    """Issuer of tokens for a URL, from its federation."""
     from common.pelican.client import Federation, open_session
     from common.pelican.glob_walk import GlobWalk
     from common.pelican.tokens.generation import parse_token_generation
@@ -85,7 +85,7 @@ async def ask_director(config: PelicanConfig, url: str) -> TokenGeneration | Non
 
 
 async def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: TokenConfig) -> bool:
-    """Print, for each federation, which token would be used. True if all suffice, as far as can be told."""
+    """Print the token that would be used for each federation. True if all suffice, as far as known."""
     from common.pelican.tokens.errors import BadTokenError
     from common.pelican.tokens.scopes import needs
     from common.pelican.tokens.source import FoundTokens
@@ -105,7 +105,7 @@ async def show_tokens(inputs: Sequence[str], outputs: Sequence[str], config: Tok
         else:
             suffice = suffice and not source.not_covered()
     if found:
-        click.echo("suffices    yes, as far as it tells" if suffice else "suffices    no: `icestream token` gets one")
+        click.echo("suffices    yes, as far as known" if suffice else "suffices    no: `icestream token` gets one")
     return suffice
 
 
@@ -130,7 +130,7 @@ async def get_tokens(
         for need in found:
             url = next(url for url in (*inputs, *outputs) if federation_of(url) == need.federation)
             generation = await who_grants(url, config.issuer, issuer_of)
-            if generation.base_path:  # the director knows better than the configuration
+            if generation.base_path:  # the director overrides the configuration
                 again = needs(inputs, outputs, storage_prefix=generation.base_path)
                 need = next(other for other in again if other.federation == need.federation)
             wanted = TokenRequest(wanted_scopes(need, generation, scope), generation.issuer, config.client_id)
@@ -142,7 +142,7 @@ async def get_tokens(
 
 
 def _show_code(code: DeviceCode) -> None:
-    from common.pelican.tokens.claims import duration
+    from common.durations import duration
 
     click.echo(f"\nOpen this page in a browser, on any machine:\n\n    {code.url_with_code or code.url}\n")
     click.echo(f"and approve the code:\n\n    {code.user_code}\n")

@@ -1,4 +1,4 @@
-"""`icestream trainer`."""
+"""Command `icestream trainer`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 RANK_LOST_EXIT_CODE = 1
 
@@ -41,7 +41,7 @@ Examples:
 @click.option("--new-plan", is_flag=True, help="Keep the weights although inputs, seed or stream settings changed.")
 @click.option("--connect", metavar="tcp://HOST:PORT", help="The run's fetcher is on another machine; see --keys.")
 @click.option(
-    "--keys", type=click.Path(file_okay=False, path_type=Path), help="Folder `for-NAME` that `icestream keys` made."
+    "--keys", type=click.Path(file_okay=False, path_type=Path), help="Folder `for-NAME` made by `icestream keys`."
 )
 @config_options
 def trainer(
@@ -56,7 +56,7 @@ def trainer(
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Start a run's trainer: it waits for the fetcher, goes on from the newest checkpoint, and saves on Ctrl-C.
+    """Start a run's trainer: it waits for the fetcher, resumes from the newest checkpoint, and saves on Ctrl-C.
 
     With --connect, the run directory is the trainer's own and needs a copy of the run's config.json (or -c with the
     same file).
@@ -64,7 +64,7 @@ def trainer(
     rank = os.environ.get("RANK", "")
     start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
     tell_thread_errors()
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is gone is told in one line, by us
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is reported here, in one line
     end_with_parent(signal.SIGTERM)
     stop = StopFlag()
     own_files_only()
@@ -77,7 +77,7 @@ def trainer(
         "transport.keys": keys,
     }
     config: Config | None = load_config(run_dir, toml=toml, assignments=assignments, flags=flags)
-    if config is not None and not config.transport.connect:  # else nobody will store a configuration here
+    if config is not None and not config.transport.connect:  # else no process stores a configuration here
         config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
@@ -104,7 +104,7 @@ def trainer(
 
 
 def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> TrainerStatus | None:
-    """See run_trainer; the process ends here if another rank is gone."""
+    """Train (see run_trainer); the process ends here if another rank is gone."""
     prepare(os.environ, deterministic=config.trainer.deterministic)
     from services.trainer.ranks.ranks import RankLost  # after the wait: torch takes seconds
     from services.trainer.service import run_trainer
@@ -118,7 +118,7 @@ def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> 
 
 
 def _read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
-    """Events of `trainer.validation.input`; few runs need the decoder's code that reads them."""
+    """Events of `trainer.validation.input`. Imports the decoder's code only here, since few runs need it."""
     from icestream.reading.validation import read_validation_events
 
     return read_validation_events(config, run_dir)

@@ -1,7 +1,7 @@
-"""Events out of files, outside of a run.
+"""Reader of events from files, outside of a run.
 
-Beside the services, as `convert` and `inspect` are: what a file holds is found out by the fetcher's code, and read and
-checked by the decoder's, as a unit is.
+It uses the services' code, like `convert` and `inspect`: the fetcher's to inspect a file, the decoder's to read and
+check it like a unit.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.messages import Tally
 from common.plan import SlotCapacity, SourceFile, StagedFile, plan_block
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
 from common.schema import EventSchema
+from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
 from services.decoder.microbatch import microbatch_bounds
 
 READ_FACTOR = 16
-"""So many times the wanted events are looked at, at most: neighbours in a file may be of one shower."""
+"""Maximum events read, as a factor on the wanted ones: neighbours in a file may be from one shower."""
 
 StageFile = Callable[[int, SourceFile], StagedFile]
-"""Brings a file to local disk and reads its footer. Raises BadInputError that names the file."""
+"""Callback that brings a file to local disk and reads its footer. Raises BadInputError that names the file."""
 
 
 def stage_local(workload: EventSchema, stream: StreamConfig) -> StageFile:
-    """For files that are on local disk."""
+    """Callback for files on local disk."""
     capacity = SlotCapacity(workload, stream)
 
     def stage(index: int, source: SourceFile) -> StagedFile:
@@ -47,7 +48,7 @@ def stage_local(workload: EventSchema, stream: StreamConfig) -> StageFile:
 def staged_in_random_order(
     sources: Sequence[SourceFile], stage: StageFile, enough_rows: int | None, seed: int
 ) -> list[StagedFile]:
-    """As many of the files as have ``enough_rows`` together, or all. Raises what ``stage`` raises."""
+    """Files in random order, until they have ``enough_rows`` together, or all. Raises the errors of ``stage``."""
     staged: list[StagedFile] = []
     rows = 0
     for index in np.random.default_rng(seed).permutation(len(sources)).tolist():
@@ -62,14 +63,14 @@ def staged_in_random_order(
 def read_units(
     staged: Sequence[StagedFile], workload: EventSchema, stream: StreamConfig, seed: int, run_dir: Path
 ) -> Generator[tuple[UnitArrays, Tally]]:
-    """The events, in random order inside each unit. The arrays are valid until the next ones are asked for.
+    """Events of each unit, in random order. The arrays are valid until the next ones are requested.
 
-    Raises BadInputError for what is wrong with a file.
+    Raises BadInputError for a fault of a file.
     """
     capacity = SlotCapacity(workload, stream)
     with closing(ContentReader(workload, shuffled=stream.shuffle)) as reader:
         decode = Decode(workload, stream, seed, run_dir, reader)
-        # Epoch 1: outliers are written to a file in epoch 0 only, and these are not a run's.
+        # Epoch 1: outliers are written to a file in epoch 0 only, and these don't belong to a run.
         for unit in plan_block(0, 0, 1, staged, capacity=capacity, stream=stream, seed=seed):
             particles = sum(part.particles for part in unit.parts)
             slot = np.empty(capacity.bytes_needed(max(unit.rows, 1), particles), np.uint8)
@@ -80,7 +81,7 @@ def read_units(
 
 
 def share_of_each(units: Iterable[UnitArrays], wanted: int, total_rows: int) -> Iterator[UnitArrays]:
-    """``wanted`` events of units that have ``total_rows`` rows together, as many of each as its part of the rows."""
+    """Sample of ``wanted`` events from units with ``total_rows`` rows together, from each in proportion to its rows."""
     rows = taken = 0
     for arrays in units:
         num = len(arrays.offsets) - 1
@@ -94,7 +95,7 @@ def share_of_each(units: Iterable[UnitArrays], wanted: int, total_rows: int) -> 
 
 
 def first_events(arrays: UnitArrays, most: int) -> UnitArrays:
-    """Copies: the arrays are views of a large buffer."""
+    """First ``most`` events, copied: the arrays are views of a large buffer."""
     num = min(most, len(arrays.offsets) - 1)
     num_particles = int(arrays.offsets[num])
     return UnitArrays(
@@ -106,7 +107,7 @@ def first_events(arrays: UnitArrays, most: int) -> UnitArrays:
 
 
 def joined(many: Sequence[UnitArrays], stream: StreamConfig) -> UnitArrays:
-    """One after the other, cut into microbatches as a unit is."""
+    """Concatenated events, cut into microbatches like a unit."""
     counts = np.concatenate([np.diff(one.offsets) for one in many])
     offsets = np.concatenate([[0], np.cumsum(counts)])
     return UnitArrays(

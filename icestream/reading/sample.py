@@ -1,4 +1,4 @@
-"""A sample of the events of files of any kind that a run reads."""
+"""Sample of events from files of any kind that a run can read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.messages import Tally
 from common.plan import SourceFile
-from common.ragged import UnitArrays
 from common.redact import without_secrets
 from common.schema import EventSchema
 from common.slow_progress import SlowProgress
+from common.unit_arrays import UnitArrays
 from icestream.reading.events import (
     READ_FACTOR,
     StageFile,
@@ -32,7 +32,7 @@ from workloads.base.front import FileEvents, FileSettings
 def sampled_events(
     schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
 ) -> Iterator[FileEvents]:
-    """See Front.read_events."""
+    """Sample of the files' events: see Front.read_events."""
     with Remotes(settings.access) as remotes:
         sources = expand(settings.inputs, remotes)
         seen = trained_on(sources, trained_inputs, remotes)

@@ -1,4 +1,4 @@
-"""The files of an evaluation: found, brought to local disk, and compared with those that were trained on."""
+"""Staging of an evaluation's files: search, transfer to local disk, and comparison with the training files."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from workloads.base.front import FileSettings
 def staging(
     schema: EventSchema, settings: FileSettings, remotes: Remotes, sources: Sequence[SourceFile]
 ) -> Iterator[StageFile]:
-    """What brings files to local disk, where they stay until the end of the block.
+    """Callback that brings files to local disk, where they stay until the end of the block.
 
-    Local ones are used in place, remote ones lie in `fetcher.cache_dir`, or in a temporary directory.
+    Local ones are used in place, remote ones are stored in `fetcher.cache_dir`, or in a temporary directory.
     """
     with tempfile.TemporaryDirectory(prefix="icestream-evaluate-") as folder:
         # The run's own cache directory may be on another machine: local files don't need one.
@@ -57,9 +57,9 @@ def staging(
 
 
 def trained_on(sources: Sequence[SourceFile], trained_inputs: Sequence[str], remotes: Remotes) -> list[str]:
-    """Those of the files that are among the inputs of a run, as far as is seen from here.
+    """Files that are among the inputs of a run, as far as known here.
 
-    Nothing is listed on a server: a remote file is one of them if an input names it, its folder, or a glob that it
+    No server is asked for a listing: a remote file is one of them if an input names it, its folder, or a glob that it
     matches.
     """
     inputs = [text.replace("{range}", "*") for text in named_inputs(trained_inputs)]

@@ -1,5 +1,4 @@
-"""Events for the validation block, drawn from files of their own. Read as `read_events` does; the block is the
-trainer's."""
+"""Events for the trainer's validation block, drawn from separate files and read as in `read_events`."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from common.errors import BadInputError
 from common.files.inputs import NothingFound, expand, local_path, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SourceFile
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from icestream.reading.events import (
     READ_FACTOR,
     first_events,
@@ -26,9 +25,9 @@ _SLOT_MIB = 256.0
 
 
 def read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
-    """`trainer.validation.events` events of `trainer.validation.input`, drawn with the run's seed, or all there are.
+    """Sample of `trainer.validation.events` events of `trainer.validation.input`, drawn with the run's seed, or all.
 
-    They are such as would be trained on: outliers are left out, and depths are vertical.
+    They are treated like training events: outliers are excluded, and depths are vertical.
 
     Raises BadInputError that names the file.
     """
@@ -48,12 +47,12 @@ def read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
             if not missing:
                 break
     if missing == wanted:
-        raise BadInputError(f"trainer.validation.input = {list(config.trainer.validation.input)}: no event to look at")
+        raise BadInputError(f"trainer.validation.input = {list(config.trainer.validation.input)}: no usable event")
     return joined(taken, stream)
 
 
 def _files(config: Config) -> list[SourceFile]:
-    """Raises BadInputError for what is not local, and for what the run trains on."""
+    """Validation files. Raises BadInputError for remote files, and for training files of the run."""
     inputs = config.trainer.validation.input
     for text in inputs:
         if local_path(text.removeprefix("file://")) is None:
@@ -70,7 +69,7 @@ def _files(config: Config) -> list[SourceFile]:
 
 
 def local_files(inputs: Sequence[str], remotes: Remotes) -> Iterator[Path]:
-    """Local files of a run's inputs, as far as they are seen from here."""
+    """Local files of a run's inputs, as far as visible here."""
     for text in named_inputs(inputs):
         if local_path(text.removeprefix("file://")) is not None:
             with contextlib.suppress(NothingFound):  # ranges, or the fetcher is on another machine

@@ -1,4 +1,4 @@
-"""The workload of a run that names none, by the columns of its files."""
+"""Detection of a run's workload, if not configured, by the columns of its files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from services.config.root import Config, load_config
 from workloads import registry
 
 _MOST_LOOKED_AT = 100
-"""Directory entries, or matches of a pattern, among which a file is looked for."""
+"""Maximum directory entries, or matches of a pattern, in the search for a file."""
 
 
 def load_run_config(
     stored: Path | Mapping[str, Any], *, toml: Path | None, assignments: Sequence[str], flags: Mapping[str, Any]
 ) -> Config:
-    """The resolved configuration of a run that may be a new one, with its workload. Raises BadInputError.
+    """Resolved configuration of a new or existing run, with its workload. Raises BadInputError.
 
-    A workload that is set nowhere is the one whose columns the first local Parquet file of the inputs has; without such
-    a file it is the default one.
+    A workload that is not set is detected from the columns of the inputs' first local Parquet file; without such a
+    file it is the default one.
     """
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
@@ -33,12 +33,12 @@ def load_run_config(
 
 
 def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
-    """The settings for some files. No run directory takes part. Raises BadInputError."""
+    """Settings for files without a run directory. Raises BadInputError."""
     return load_run_config({}, toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
 
 
 def workload_of_files(inputs: Sequence[str]) -> str | None:
-    """The first workload all of whose source columns are in the first local Parquet file of the inputs, or None."""
+    """First workload with all its source columns in the inputs' first local Parquet file, or None."""
     path = next((path for text in inputs for path in _local(text)), None)
     columns = _columns(path) if path is not None else frozenset()
     for workload in registry.every_workload():
@@ -48,7 +48,7 @@ def workload_of_files(inputs: Sequence[str]) -> str | None:
 
 
 def _local(text: str) -> Iterator[Path]:
-    """Some local Parquet files that an input names. What is wrong with an input is found when it is listed."""
+    """Some local Parquet files of an input. Errors of an input are reported when it is listed."""
     text = text.removeprefix("file://").replace("{range}", "*")
     if "://" in text or text.startswith("@"):
         return
@@ -65,7 +65,7 @@ def _files(text: str) -> Iterator[Path]:
 
 
 def _columns(path: Path) -> frozenset[str]:
-    """Names of a Parquet file's top-level columns; empty if it is no such file, or damaged."""
+    """Names of a Parquet file's top-level columns; empty if it is not Parquet, or damaged."""
     from common.files.parquet.footer import DamagedFooter, parse_footer
 
     try:

@@ -1,1 +1,1 @@
-"""The configuration tree: its root, and one branch for each service."""
+"""Configuration tree: its root, and one branch for each service."""

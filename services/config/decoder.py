@@ -1,4 +1,4 @@
-"""Settings of a decoder process. What is decoded, and how, is fixed by the stream's settings."""
+"""Settings of a decoder process. The stream's settings define the decoding itself."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from common.config import ConfigBranch
 
 
 class DecoderConfig(ConfigBranch):
-    """Read by services/decoder. Nothing here may change a unit's bytes."""
+    """Settings read by services/decoder. They never change a unit's bytes."""
 
     credit: int = Field(2, ge=1)
-    """Units leased to one decoder at a time: one in work, the others so that it never waits for the next."""
+    """Units leased to one decoder at a time: one in work, the others to avoid waits for the next."""
     threads: int = Field(1, ge=1)
-    """Threads of one decoder, of Arrow and of BLAS (unless OMP_NUM_THREADS and its like say otherwise): N decoders use
-    N cores."""
+    """Threads of one decoder, of Arrow and of BLAS (unless OMP_NUM_THREADS or a similar variable is set). With 1,
+    N decoders use N cores."""
     affinity: str = ""
-    """Each decoder runs on `threads` cores that no other decoder on this host has. `auto`: of all usable ones; a list
-    such as `2-15,20`: of these. Empty: where the kernel likes."""
+    """Cores for pinning: each decoder runs on `threads` cores that no other decoder on this host uses. `auto`: any
+    usable core; a list such as `2-15,20`: only these. Empty: no pinning."""
 
     @field_validator("affinity", mode="before")
     @classmethod
@@ -31,7 +31,7 @@ class DecoderConfig(ConfigBranch):
 
 
 def parse_cores(text: str) -> tuple[int, ...]:
-    """The cores in a list like "2-15,20", each once, in that order. Raises ValueError for anything else."""
+    """Cores in a list like "2-15,20", each once, in that order. Raises ValueError for anything else."""
     cores: dict[int, None] = {}
     for item in text.split(","):
         match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", item)

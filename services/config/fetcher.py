@@ -16,41 +16,41 @@ _MAX_RANGES = 100_000
 
 
 class FetcherConfig(ConfigBranch):
-    """Read by services/fetcher."""
+    """Settings read by services/fetcher."""
 
     ranges: str = ""
-    """`FIRST:LAST:STEP`: ranges that are listed and trained one after the other. `0:99000:1000` puts `0000000-0000999`
-    to `0099000-0099999` in for `{range}` in each input. Empty: the inputs as they are."""
+    """Ranges `FIRST:LAST:STEP` that are listed and trained one after the other. `0:99000:1000` replaces `{range}` in
+    each input by `0000000-0000999` to `0099000-0099999`. Empty: the inputs as they are."""
     cache_dir: Path | None = None
-    """Where remote files are staged. Default: `cache/` in the run directory. Local files are used in place. Runs of one
-    user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget of
-    each. It needs hard links and locks: a local disk."""
+    """Directory for staged remote files. Default: `cache/` in the run directory. Local files are used in place. Runs of
+    one user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget
+    of each. It needs hard links and locks: a local disk."""
     disk_budget_gib: float = Field(20.0, gt=0)
     """Most disk space of staged remote files. Those behind the checkpoint are kept for the next epoch if they fit."""
     blocks_ahead: int = Field(2, ge=1)
-    """Blocks staged beyond the one that is being dealt out."""
+    """Blocks staged beyond the one being delivered."""
     transfers: int = Field(8, ge=1)
-    """Most files fetched, or inspected, at a time. From a federation, as many of them as bring the most."""
+    """Most files fetched, or inspected, at a time. From a federation, the number with the highest rate is used."""
     max_bad_files: int | float = 10
     """Failure budget: the run stops once more files are bad. A whole number counts files; one below 1 is a fraction
-    of the inventory. Never more than 100,000: a trainer names all of them when it attaches."""
+    of the inventory. Never more than 100,000: a trainer lists all of them when it attaches."""
     missing_ranges: Literal["skip", "stop"] = "skip"
-    """What to do with a range that does not exist, or holds no file."""
+    """Action for a range that does not exist, or holds no file."""
     max_retries: int = Field(0, ge=0)
-    """Times that a range which can't be listed is tried again before the run stops. 0: for ever."""
+    """Retries of a range that can't be listed before the run stops. 0: no limit."""
     retry_min_s: float = Field(5.0, gt=0)
-    """Pause before the first of these tries; each is twice as long as the one before."""
+    """Pause before the first of these retries; each pause is twice as long as the one before."""
     retry_max_s: float = Field(300.0, gt=0)
-    """Longest pause between them."""
+    """Longest pause between retries."""
     strict: bool = False
     """Stop at the first bad file, row group or unit."""
     stall_timeout_s: float = Field(120.0, gt=0)
-    """A decoder that holds a unit and makes no progress for this long is fenced (killed)."""
+    """Time without progress after which a decoder that holds a unit is fenced (killed)."""
     max_unit_deaths: int = Field(3, ge=1)
-    """A unit that killed this many decoders is quarantined."""
+    """Number of killed decoders after which a unit is quarantined."""
 
     metrics_port: int = Field(0, ge=0, lt=65536)
-    """Port on 127.0.0.1 that tells Prometheus what the run does. 0: none."""
+    """Port on 127.0.0.1 for Prometheus metrics of the run. 0: none."""
 
     @property
     def disk_budget_bytes(self) -> int:
@@ -72,7 +72,7 @@ class FetcherConfig(ConfigBranch):
         return value
 
     def bad_files_allowed(self, num_files: int) -> int:
-        """How many files of an inventory may be bad before the run stops."""
+        """Number of files in an inventory that may be bad before the run stops."""
         if self.strict:
             return 0
         allowed = int(self.max_bad_files * num_files if 0 < self.max_bad_files < 1 else self.max_bad_files)
@@ -80,7 +80,7 @@ class FetcherConfig(ConfigBranch):
 
 
 def range_names(text: str) -> list[str]:
-    """The names of the ranges `FIRST:LAST:STEP`, LAST included. Raises ValueError."""
+    """Names of the ranges `FIRST:LAST:STEP`, LAST included. Raises ValueError."""
     match = re.fullmatch(r"([0-9]{1,7}):([0-9]{1,7}):([0-9]{1,7})", text)
     if match is None:
         raise ValueError("FIRST:LAST:STEP, for example 0:99000:1000 for 0000000-0000999 to 0099000-0099999")

@@ -1,4 +1,4 @@
-"""When training counts as unhealthy, and what is done about it."""
+"""Settings of training's health: limits, and the rollbacks that follow."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from common.config import ConfigBranch
 
 
 class HealthConfig(ConfigBranch):
-    """Judged at every log step and before every checkpoint, for each step since (docs/health.md). A number that is
-    not finite is always critical. 0: that limit is off."""
+    """Limits of health, checked at every log step and before every checkpoint for each step since (docs/health.md). A
+    number that is not finite is always critical. 0: that limit is off."""
 
     warning_loss: float = Field(1e4, ge=0)
-    """A loss above this, without its sign, is a warning."""
+    """Absolute loss above which a step is a warning."""
     critical_loss: float = Field(1e6, ge=0)
-    """A loss above this is critical: the update is left out, and training goes back to the last good checkpoint."""
+    """Absolute loss above which a step is critical: the update is skipped, and training rolls back to the last good
+    checkpoint."""
     warning_grad_norm: float = Field(1e5, ge=0)
-    """The norm of a network's gradient above this is a warning."""
+    """Norm of a network's gradient above which a step is a warning."""
     critical_grad_norm: float = Field(1e7, ge=0)
-    """The norm of a network's gradient above this is critical: the update is left out, and training goes back."""
+    """Norm of a network's gradient above which a step is critical: the update is skipped, and training rolls back."""
     warning_grad_ratio: float = Field(1000.0, ge=0)
-    """A gradient norm above this many times its running median is a warning."""
+    """Ratio of a gradient norm to its running median above which a step is a warning."""
     critical_grad_ratio: float = Field(100_000.0, ge=0)
-    """A gradient norm above this many times its running median is critical."""
+    """Ratio of a gradient norm to its running median above which a step is critical."""
     grad_norm_floor: float = Field(10.0, ge=0)
-    """Gradient norms up to this are never compared with their median: small ones vary by large factors."""
+    """Norm up to which gradients are never compared with their median: small norms vary by large factors."""
     median_steps: int = Field(201, ge=3)
-    """Healthy steps that a running median is taken of; nothing is compared before there are a tenth as many."""
+    """Number of healthy steps in a running median; nothing is compared before there are a tenth as many."""
     critical_skipped_updates: int = Field(1, ge=0)
-    """Updates that were left out in one step, since a loss or gradient was not finite or too large, from which on the
-    step is critical. 0: they are left out and counted, and training goes on."""
+    """Number of updates skipped in one step, since a loss or gradient was not finite or too large, from which on the
+    step is critical. 0: they are skipped and counted, and training continues."""
     rollbacks: int = Field(3, ge=0)
-    """Times that training goes back to its last good checkpoint. The next time it stops."""
+    """Number of rollbacks to the last good checkpoint. At the next one training stops."""
     learning_rate_factor: float = Field(0.5, gt=0, le=1)
-    """All learning rates are multiplied by this each time."""
+    """Factor of all learning rates at each rollback."""
     recovered_steps: int = Field(20_000, ge=1)
-    """Steps without a critical one after which going back is counted from 0 again. The learning rates stay as they
-    are."""
+    """Steps without a critical one after which the count of rollbacks restarts from 0. The learning rates stay
+    unchanged."""
 
     @model_validator(mode="after")
     def _warns_first(self) -> Self:

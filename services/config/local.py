@@ -10,26 +10,26 @@ from common.config import ConfigBranch
 
 MAX_TRAINERS = 256
 MAX_DECODERS = 1024
-"""Each is a process of 100 MB: a slip of the finger shall not take the machine."""
+"""Limit against typing errors: each decoder is a process of 100 MB."""
 
 
 class LocalConfig(ConfigBranch):
-    """Read by services/supervisor, which runs all services on one machine."""
+    """Settings read by services/supervisor, which runs all services on one machine."""
 
     decoders: int | Literal["auto"] = 2
-    """Decoder processes. `auto`: begins with one; more are started while units wait for them, and leave when idle."""
+    """Number of decoder processes. `auto`: one at first, more while units wait for them; idle ones leave."""
     max_decoders: int = Field(0, ge=0)
-    """Most decoders that `auto` asks for, and never more than `stream.slots`. 0: the usable cores but one, divided by
+    """Most decoders for `auto`, and never more than `stream.slots`. 0: the usable cores minus one, divided by
     decoder.threads."""
     trainers: int = Field(1, ge=1, le=MAX_TRAINERS)
-    """Trainer processes that learn together, each on a GPU of its own (or all on the CPU). `stream.lanes` must be a
-    multiple of their number."""
+    """Number of data-parallel trainer processes, each on its own GPU (or all on the CPU). `stream.lanes` must be a
+    multiple of it."""
     restart_min_s: float = Field(5.0, ge=0)
-    """Pause before a process that died is started again; it doubles with each death in a row."""
+    """Pause before a process that died is restarted; it doubles with each death in a row."""
     restart_max_s: float = Field(300.0, ge=0)
     """Longest such pause."""
     stop_timeout_s: float = Field(60.0, gt=0)
-    """How long a process may take to stop cleanly before it is killed."""
+    """Time for a process to stop cleanly before it is killed."""
 
     @field_validator("decoders", mode="before")
     @classmethod
@@ -43,5 +43,5 @@ class LocalConfig(ConfigBranch):
 
     @property
     def decoders_at_start(self) -> int:
-        """How many are started before anything is known of the load."""
+        """Number of decoders started before the load is known."""
         return 1 if self.decoders == "auto" else self.decoders

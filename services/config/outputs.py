@@ -11,13 +11,13 @@ class OutputsConfig(ConfigBranch):
     """Read by services/outputs (docs/outputs.md)."""
 
     destination: str = ""
-    """Where checkpoints and TensorBoard files are copied to: a directory, or a pelican:// URL. Empty: nowhere."""
+    """Destination of the copies of checkpoints and TensorBoard files: a directory, or a pelican:// URL. Empty: none."""
     every_s: float = Field(60.0, gt=0)
-    """Pause between two looks at what has changed."""
+    """Pause between two checks for changed files."""
     keep_checkpoints: int = Field(2, ge=1)
     """Newest checkpoints kept at the destination."""
     final_sync_s: float = Field(120.0, gt=0)
-    """How long the last copies at a run's end may take."""
+    """Time limit of the last copies at a run's end."""
 
     @field_validator("destination")
     @classmethod

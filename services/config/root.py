@@ -1,4 +1,4 @@
-"""Root of the configuration tree, and how it is read: defaults, the run's own file, TOML, environment, flags."""
+"""Root of the configuration tree, and its loading: defaults, the run's own file, TOML, environment, flags."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
@@ -21,6 +22,7 @@ from common.redact import without_secrets
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
+from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
 from services.config.trainer import NO_MODEL, TrainerConfig
@@ -31,12 +33,12 @@ CONFIG_FILE = "config.json"
 
 
 class Config(ConfigBranch):
-    """A complete run."""
+    """Configuration of a complete run."""
 
     input: tuple[str, ...] = ()
     """Files, directories, globs or URLs, in any number."""
     workload: str = registry.DEFAULT
-    """Which ragged columns the run streams."""
+    """Workload: the ragged columns that the run streams."""
     seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the plan, the shuffle and the weights."""
     epochs: int = Field(1, ge=0)
@@ -54,7 +56,7 @@ class Config(ConfigBranch):
 
     @model_validator(mode="after")
     def _counts_alone(self) -> Self:
-        """What `trainer.model = "none"` has no use for."""
+        """Refuse settings that `trainer.model = "none"` can't use."""
         if self.trainer.model == NO_MODEL and self.local.trainers > 1:
             raise ValueError(
                 f"trainer.model = 'none' counts in one trainer, but local.trainers = {self.local.trainers}: use"
@@ -68,7 +70,7 @@ class Config(ConfigBranch):
         return self
 
     def stored_workload(self) -> EventSchema:
-        """The workload, read from files as `source` describes them. Raises BadInputError."""
+        """Workload, read from files as `source` describes them. Raises BadInputError."""
         return registry.workload(self.workload).schema.stored_as(self.source)
 
     def remote_access(self) -> RemoteAccess:
@@ -85,7 +87,7 @@ class Config(ConfigBranch):
     @model_validator(mode="before")
     @classmethod
     def _model_of_the_workload(cls, tree: Any) -> Any:
-        """A workload without a model trains its default one; a model without a workload is trained on its own."""
+        """Complete a workload without a model by its default model, and a model without a workload by its workload."""
         trainer = tree.get("trainer", {}) if isinstance(tree, dict) else None
         if not isinstance(trainer, dict):
             return tree
@@ -125,8 +127,8 @@ def load_config(
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
     if toml is not None:
         settings = _read_toml(toml)
-        for key in _leaves(settings):
-            if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation says what is wrong
+        for key, _ in leaves(settings):
+            if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation reports the error
                 _known_key(key, str(toml))
         _merge(tree, settings)
     for name, text in sorted(environment.items()):
@@ -148,16 +150,18 @@ def load_config(
 
 
 def store_config(run_dir: Path, config: Config) -> None:
-    """Write the resolved tree into the run directory, so that any service can be started from it alone."""
-    path = run_dir / CONFIG_FILE
-    part = path.with_suffix(".part")
-    part.touch(mode=0o600)  # an input may be a URL with a secret in it
-    part.write_text(config.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    """Write the resolved tree into the run directory, so that any service can be started from it alone.
+
+    Sections of other workloads' models are left out: the run may go on where these workloads are not installed.
+    """
+    others = {name for one in registry.every_workload() if one.name != config.workload for name in one.models}
+    stored = config.model_dump_json(indent=2, exclude={"trainer": others}) + "\n"
+    # For the owner only: an input may be a URL with a secret in it.
+    replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
 
 
 _TABLES = ("source.fields",)
-"""Keys whose value is a table with names of the user's own."""
+"""Keys of tables with user-defined names."""
 
 
 def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
@@ -170,16 +174,8 @@ def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[st
             yield prefix + name
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
 def _known_key(key: str, source: str) -> str:
-    """The full key; a last part that only one key has is enough."""
+    """Full key; a last part that only one key has is enough."""
     keys = list(known_keys())
     if key in keys or any(key.startswith(f"{table}.") for table in _TABLES):
         return key
@@ -255,7 +251,7 @@ def _assign(tree: dict[str, Any], dotted: str, value: object) -> None:
 
 
 def _parse_value(text: str) -> object:
-    """A TOML value (number, true, [list], "text"); anything else is taken as text."""
+    """Value of a TOML expression (number, true, [list], "text"); anything else is taken as text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -12,77 +12,78 @@ from workloads import registry
 
 
 class ValidationConfig(ConfigBranch):
-    """A fixed block of events on which the generator is looked at now and then: docs/training.md."""
+    """Fixed block of events on which the generator is evaluated at intervals: docs/training.md."""
 
     events: int = Field(8192, ge=0)
     """Events of the block. 0: no block, no panel."""
     every: int = Field(500, ge=1)
-    """Steps between two looks at it. One of 8192 events takes about a second on a CPU."""
+    """Steps between two evaluations. One with 8192 events takes about a second on a CPU."""
     input: tuple[str, ...] = ()
-    """Local files, directories or globs that are not among the run's inputs: the block is drawn from them. Empty: it
+    """Local files, directories or globs, not among the run's inputs, from which the block is drawn. Empty: the block
     is the first events of the run, which are trained on as well."""
 
 
 class WandbConfig(ConfigBranch):
-    """Weights & Biases, beside TensorBoard; needs the extra `icestream[wandb]`. Its key is wandb's own affair
+    """Weights & Biases, beside TensorBoard; needs the extra `icestream[wandb]`. wandb itself manages its key
     (`wandb login`)."""
 
     mode: Literal["off", "offline", "online"] = "off"
-    """`offline`: into the run directory's `wandb/`, to be sent by `wandb sync`."""
+    """Mode of wandb. `offline`: records in the run directory's `wandb/`, which `wandb sync` sends later."""
     project: str = Field("icestream", min_length=1)
     """Project at wandb."""
     entity: str = ""
     """User or team. Empty: wandb's default."""
     tags: tuple[str, ...] = ()
-    """Words to find the run by."""
+    """Tags of the run at wandb."""
 
 
 NO_MODEL = "none"
-"""Instead of a model: batches are only counted."""
+"""Name that stands for no model: batches are only counted."""
 
 
 class _Settings(ConfigBranch):
-    """Read by services/trainer."""
+    """Settings read by services/trainer."""
 
     model: str = registry.workload(registry.DEFAULT).default_model
-    """Which model is trained: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). ``none``: events are only counted,
-    which shows how fast the pipeline alone is (docs/performance.md). A checkpoint fits its own only."""
+    """Model to train: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). ``none``: events are only counted, which
+    measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own model."""
     start_from: str = ""
-    """Begin with the weights and the standardisation of another run: its checkpoint, or its run directory. Optimisers,
-    learning rates and the data begin anew. Once the run has a checkpoint of its own, it goes on from that."""
+    """Checkpoint or run directory of another run, whose weights and standardisation are the start. Optimisers, learning
+    rates and the data start afresh. Once the run has a checkpoint of its own, it continues from that."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """`auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
+    """Device: `auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)
-    """CPU threads of the training step: so many parts of a batch are worked off at once. 0: one for each core that
-    the process may use."""
+    """CPU threads of the training step, each of which processes a part of a batch. 0: one for each core that the
+    process may use."""
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under autocast,
-    losses and weights in float32."""
+    """Precision of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under
+    autocast, losses and weights in float32."""
     max_steps: int = Field(0, ge=0)
-    """Stop after this many optimiser steps in all, restarts included. 0: at the end of the last epoch."""
+    """Number of optimiser steps in all, restarts included, after which training stops. 0: at the end of the last
+    epoch."""
     checkpoint_every: int = Field(200, ge=1)
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(3, ge=1)
-    """Newest checkpoints kept; the best one, `best.pt`, stays beside them."""
+    """Number of newest checkpoints kept; the best one, `best.pt`, stays beside them."""
     log_every: int = Field(10, ge=1)
-    """Steps between scalars on TensorBoard; besides checkpoints and the panel, the only times when the host waits
-    for the device, and when training's health is judged."""
+    """Steps between scalars on TensorBoard; besides checkpoints and the panel, the host waits for the device, and
+    the health of training is judged, only then."""
     prefetch_units: int = Field(2, ge=1)
-    """Units asked for ahead of the one in use."""
+    """Units requested ahead of the one in use."""
     ranks_timeout_s: float = Field(1800.0, gt=0)
-    """How long trainers that learn together wait for each other before they give up: at the start, and at each step.
+    """Time that data-parallel trainers wait for each other before they give up: at the start, and at each step.
     Longer than `transport.connect_timeout_s`, the time that one of them may wait for its fetcher."""
     profile_steps: int = Field(0, ge=0)
-    """Profile this many steps after the first few: a table in the log, and a trace in `profile/`. 0: none."""
+    """Number of steps to profile after the first few: a table in the log, and a trace in `profile/`. 0: none."""
     replay_batches: int = Field(0, ge=0)
-    """So many batches of a session at most, evenly spread over it, stay on the device, and are trained again and again
-    for `replay_s` after the last checkpoint: the summary then tells what part of this ceiling the pipeline reached.
-    Batches differ: 32 or more give a steady figure. 0: no replay."""
+    """Most batches of a session, evenly spread over it, that stay on the device and are replayed for `replay_s` after
+    the last checkpoint: the summary then shows the part of this ceiling that the pipeline reached. Batches differ: 32
+    or more give a steady figure. 0: no replay."""
     replay_s: float = Field(5.0, gt=0)
-    """How long they are replayed; at least three times each."""
+    """Duration of the replay; each batch at least three times."""
     audit: bool = False
-    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Of several
-    trainers each writes of its own lanes: `audit-rank1.jsonl`, …"""
+    """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Each of several
+    trainers records its own lanes: `audit-rank1.jsonl`, …"""
     deterministic: bool = False
     """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
     health: HealthConfig = HealthConfig()
@@ -99,7 +100,7 @@ class _Settings(ConfigBranch):
 
     @property
     def of_model(self) -> ConfigBranch:
-        """The section of the model that is trained."""
+        """Section of the trained model."""
         section = getattr(self, self.model)
         assert isinstance(section, ConfigBranch)
         return section
@@ -118,4 +119,4 @@ else:
             for name, model in workload.models.items()
         },
     )
-    """The settings, with a section for each model of each workload."""
+    """Settings of the trainer, with a section for each model of each workload."""

@@ -1,4 +1,4 @@
-"""Waits for the configuration that a run's fetcher stores, so that services can be started in any order."""
+"""Wait for the configuration that a run's fetcher stores, so that services can be started in any order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wait_for_config(
     assignments: Sequence[str] = (),
     flags: Mapping[str, Any] | None = None,
 ) -> Config | None:
-    """The run's configuration once it is there; None if asked to stop before.
+    """Configuration of the run once it is stored; None if a stop is requested before.
 
     Raises BadInputError after transport.connect_timeout_s.
     """

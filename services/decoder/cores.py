@@ -1,8 +1,8 @@
-"""The cores that a decoder uses: math threads, and cores of its own that no other decoder of this host has.
+"""Cores of a decoder: math threads, and cores that no other decoder of this host uses.
 
-A core is claimed by an abstract unix socket whose name holds the user and the core: the kernel frees it with the
-process, however that ends. Such names are seen by processes of the same network namespace only: decoders in containers
-without a shared network don't see each other, and get their cores from docker's `cpuset` instead.
+A core is claimed by an abstract unix socket named by user and core: the kernel frees it with the process, however that
+ends. Such names are visible only in the same network namespace: decoders in containers without a shared network don't
+see each other, and get their cores from docker's `cpuset` instead.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ MATH_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def limit_math_threads(threads: int, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let BLAS and OpenMP use ``threads`` threads, unless the user has said otherwise.
+    """Limit BLAS and OpenMP to ``threads`` threads, unless the user has set another number.
 
-    They read it once, while numpy is imported: call this before.
+    They read the variables once, while numpy is imported: call this before.
     """
     for name in MATH_THREADS:
         environment.setdefault(name, str(threads))
 
 
 class ClaimedCores:
-    """Cores that are this process's own until it ends, or until they are released."""
+    """Cores claimed by this process until it ends, or until they are released."""
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """Those that are held, in ascending order."""
+        """Claimed cores in ascending order."""
         return tuple(sorted(self._sockets))
 
     def claim(self, candidates: Iterable[int], count: int) -> bool:
-        """Take the first ``count`` cores that nobody has; False, and none is taken, if there are fewer."""
+        """Claim the first ``count`` free cores; False, without a claim, if there are fewer."""
         for core in candidates:
             if len(self._sockets) == count:
                 break
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 claim.bind(f"\0{_CLAIM}-{os.getuid()}-{core}")
-            except OSError:  # somebody has it
+            except OSError:  # claimed by another process
                 claim.close()
                 continue
             self._sockets[core] = claim
@@ -59,16 +59,16 @@ class ClaimedCores:
         return False
 
     def release(self) -> None:
-        """Let others have them."""
+        """Release all cores."""
         for claim in self._sockets.values():
             claim.close()
         self._sockets.clear()
 
 
 def pin_to_own_cores(affinity: str, threads: int) -> ClaimedCores:
-    """Claim ``threads`` cores of those that ``affinity`` names, and run on them alone; hold what is returned.
+    """Claim ``threads`` cores of those in ``affinity``, and run on them alone; the result holds the claim.
 
-    Threads that are started later inherit it. Without enough free cores the process stays where it may run. Raises
+    Threads that are started later inherit the affinity. Without enough free cores it stays unchanged. Raises
     BadInputError for a core that this process may not use.
     """
     claimed = ClaimedCores()

@@ -1,6 +1,6 @@
-"""decode(unit) -> slot: a pure function of the unit (rule R1), but for the outliers' file.
+"""Decoding of a unit into a slot: a pure function of the unit (rule R1), except for the outliers' file.
 
-R rows of the unit's parts, E events that go into the slot, P particles.
+R rows of the unit's parts, E events in the slot, P particles.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
 from common.redact import shown
 from common.schema import EventSchema
 from common.streams import Stream, generator
+from common.unit_arrays import UnitArrays
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
 
@@ -35,7 +36,7 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Decode:
-    """Everything that a unit's bytes depend on, besides the unit."""
+    """Decode function with everything that determines a unit's bytes, besides the unit."""
 
     workload: EventSchema
     stream: StreamConfig
@@ -74,13 +75,13 @@ class Decode:
         return layout, tally
 
     def _read(self, unit: Unit, beat: Beat) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
-        """The parts that are good, their rows in one or more pieces, and the parts that are not."""
+        """Good parts, their rows in one or more pieces, and the bad parts."""
         of_unit = sorted(unit.parts, key=lambda part: part.file)  # parts of one file are read together
         if not of_unit:
             return [], [], []
         try:
             return of_unit, self._read_parts(of_unit, beat), []
-        except (BadRowsError, MachineError, MemoryError) as error:  # which of them is it?
+        except (BadRowsError, MachineError, MemoryError) as error:  # find the part at fault
             if not isinstance(error, BadRowsError) and not _is_too_large(error):
                 raise
         free_heap()
@@ -105,7 +106,7 @@ class Decode:
         pieces = self.reader.read(parts, beat, large_above=self.stream.outlier_above)
         promised = sum(part.particles for part in parts)
         if sum(int(piece.counts.sum()) for piece in pieces) > promised:
-            # A span's bound counts an event as no more than goes into a slot.
+            # A span's bound counts an event with at most the particles that a slot holds.
             kept = sum(int(np.minimum(piece.counts, self.stream.outlier_above).sum()) for piece in pieces)
             if kept > promised:
                 where = f"{parts[0].name}: row group {parts[0].row_group}"
@@ -113,7 +114,7 @@ class Decode:
         return pieces
 
     def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool]:
-        """Which rows are outliers, and which are dropped because there is nothing in them. (R,), (R,)."""
+        """Masks of the rows that are outliers, and of those dropped as empty. (R,), (R,)."""
         is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
         if len(counts) and counts.max() > self.stream.outlier_above:
             is_outlier = counts > self.stream.outlier_above
@@ -126,7 +127,7 @@ class Decode:
         return is_outlier & ~is_empty, is_empty
 
     def _order(self, unit: Unit, is_aside: Bool) -> Int64 | None:
-        """Rows that go into the slot, in the order in which they go; None: all of them, as they are."""
+        """Rows for the slot, in their order there; None: all of them, as they are."""
         order = None
         if self.stream.shuffle:
             order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
@@ -140,7 +141,7 @@ class Decode:
         outliers: list[Outliers] = []
         first = 0
         for piece in pieces:
-            # A large one that loses enough fillers is no outlier.
+            # A large event that loses enough fillers is no outlier.
             chosen = piece.large[is_outlier[first + piece.large]]
             if len(chosen):
                 file_names = [names[int(file)] for file in files[first + chosen]]
@@ -152,13 +153,13 @@ class Decode:
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:
-    """True if a part asks for more memory than this process may have; else the error is about the machine."""
+    """True if a part needs more memory than this process may use; else the error concerns the machine."""
     is_memory = isinstance(error, MemoryError) or error.number == errno.ENOMEM
     return is_memory and asked_for_too_much()
 
 
 def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:
-    """All rows as they are: one copy a column, from the reader's buffer into the slot."""
+    """Copy all rows as they are: one copy per column, from the reader's buffer into the slot."""
     row = 0
     for part in parts:
         first = part.file_row + part.first_row
@@ -177,7 +178,7 @@ def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows
 
 
 def _gather(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows], order: Int64) -> None:
-    """The rows ``order``: (E,) indices into the rows of all pieces, which lose their particles."""
+    """Gather the rows ``order``: (E,) indices into the rows of all pieces, which lose their particles."""
     _gather_sources(arrays, parts, order)
     for name in pieces[0].event_columns:
         take_rows([piece.event_columns[name] for piece in pieces], order, arrays.event_columns[name])
@@ -194,9 +195,9 @@ def _gather_sources(arrays: UnitArrays, parts: Sequence[Part], order: Int64) -> 
 
 
 def _sources(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int32], Int64]:
-    """Where each row came from: file, and row in that file. (R,), (R,)."""
+    """Origin of each row: file, and row in that file. (R,), (R,)."""
     numbers = np.array([part.rows for part in parts], np.int64)
     firsts = np.array([part.file_row + part.first_row for part in parts], np.int64)
     files = np.repeat(np.array([part.file for part in parts], np.int32), numbers)
-    # A row's number is its place among all rows, moved by the same distance for all rows of a part.
+    # A row's number is its index among all rows, shifted by the same offset for all rows of a part.
     return files, np.repeat(firsts - offsets_of(numbers)[:-1], numbers) + np.arange(len(files))

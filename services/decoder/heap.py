@@ -1,4 +1,4 @@
-"""The decoder's memory: one heap, small, and kept from unit to unit."""
+"""Memory of the decoder: one small heap, reused from unit to unit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEPT_BYTES = 1 << 28
 
 
 def share_one_heap(environment: MutableMapping[str, str] = os.environ) -> bool:
-    """Have Arrow and numpy share glibc's heap, and glibc keep what is freed; False where there is another C library.
+    """Make Arrow and numpy share glibc's heap, and glibc keep freed memory; False with another C library.
 
-    Arrow's own allocator takes 64 MiB at once, ten times a unit. glibc maps each large block anew, by default: a
-    decoder's arrays are large and short-lived, and 5 % of its time went into faulting them in. Arrow reads its variable
+    Arrow's own allocator takes 64 MiB at once, ten times a unit. By default glibc maps each large block again: a
+    decoder's arrays are large and short-lived, and page faults for them took 5 % of its time. Arrow reads its variable
     while it is imported: call this before.
     """
     environment.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

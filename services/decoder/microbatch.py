@@ -1,4 +1,4 @@
-"""Microbatch bounds: consecutive events, at most ``max_particles`` particles, none of them tiny."""
+"""Microbatch bounds: consecutive events, at most ``max_particles`` particles, no tiny microbatches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def microbatch_bounds(offsets: Int64, batch_events: int, max_particles: int) -> 
     """(M + 1,) event indices at which microbatches start and end, from (E + 1,) offsets.
 
     Every multiple of ``batch_events`` is a bound, so that whole batches can be made of a unit's microbatches; a last
-    piece of less than half a batch belongs to the one before. What lies between two of these bounds is cut into the
-    fewest microbatches that hold it, of about the same number of particles. Raises ValueError if an event has more
-    than ``max_particles``: it is an outlier.
+    piece of less than half a batch is joined to the one before. The events between two of these bounds are cut into
+    the fewest microbatches that hold them, of about the same number of particles. Raises ValueError if an event has
+    more than ``max_particles``: it is an outlier.
     """
     num_events = len(offsets) - 1
     if not num_events:
@@ -31,7 +31,7 @@ def microbatch_bounds(offsets: Int64, batch_events: int, max_particles: int) -> 
 
 
 def _balanced(offsets: Int64, start: int, end: int, max_particles: int) -> Int64:
-    """Where to cut events ``start`` to ``end``."""
+    """Cuts of events ``start`` to ``end``."""
     num = len(_greedy_cuts(offsets, start, end, max_particles)) + 1
     earliest = _greedy_cuts_from_behind(offsets, start, end, max_particles)
     total = int(offsets[end] - offsets[start])
@@ -42,7 +42,7 @@ def _balanced(offsets: Int64, start: int, end: int, max_particles: int) -> Int64
         nearest = int(np.searchsorted(offsets, ideal))
         if ideal - offsets[nearest - 1] < offsets[nearest] - ideal:
             nearest -= 1
-        # Not before `earliest`, or the events behind would not fit what is left; and none without an event.
+        # Not before `earliest`, or the events behind would not fit the rest; and no microbatch without an event.
         reach = min(_last_that_fits(offsets, last, max_particles), end - (num - 1 - i))
         last = min(max(nearest, earliest[i], last + 1), reach)
         cuts.append(last)
@@ -54,7 +54,7 @@ def _last_that_fits(offsets: Int64, start: int, max_particles: int) -> int:
 
 
 def _greedy_cuts(offsets: Int64, start: int, end: int, max_particles: int) -> list[int]:
-    """As late as possible: their number is the smallest that there is."""
+    """Cuts as late as possible: their number is the smallest possible."""
     cuts: list[int] = []
     while (stop := _last_that_fits(offsets, start, max_particles)) < end:
         if stop == start:
@@ -65,7 +65,7 @@ def _greedy_cuts(offsets: Int64, start: int, end: int, max_particles: int) -> li
 
 
 def _greedy_cuts_from_behind(offsets: Int64, start: int, end: int, max_particles: int) -> list[int]:
-    """As early as possible, with the same number."""
+    """Cuts as early as possible, with the same number."""
     cuts: list[int] = []
     while (begin := int(np.searchsorted(offsets, offsets[end] - max_particles, side="left"))) > start:
         cuts.append(begin)

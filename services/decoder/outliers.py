@@ -1,4 +1,4 @@
-"""Outliers of one unit as a Parquet file: as they stood in their files, and where each came from."""
+"""Outliers of one unit as a Parquet file: unchanged from their files, with the origin of each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import replacing
 from common.files.parquet.columns import is_list
 from common.messages import Unit
 from common.schema import EventSchema
@@ -20,25 +21,25 @@ from common.status import OUTLIER_FOLDER
 
 @dataclass(frozen=True)
 class Outliers:
-    """Events that have too many particles, whole. N events."""
+    """N whole events with too many particles."""
 
     files: Sequence[str]
     """(N,) names of their files."""
     rows: npt.NDArray[np.int64]
-    """(N,) rows of the files."""
+    """(N,) rows in the files."""
     counts: npt.NDArray[np.int64]
-    """(N,) particles."""
+    """(N,) numbers of particles."""
     events: pa.Table
-    """The workload's source columns, as the files have them."""
+    """Source columns of the workload, as in the files."""
 
 
 def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
-    """Named by unit, plan hash and inventory digest: decoding it again replaces the file, another plan leaves it."""
+    """Path named by unit, plan hash and inventory digest: decoding again replaces the file, another plan keeps it."""
     return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
 def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSchema) -> None:
-    """Write the file atomically. It can be an input again."""
+    """Write the file atomically. It can be used as an input."""
     schema = _common_schema([one.events.schema for one in outliers], workload)
     events = pa.concat_tables([one.events.select(schema.names).cast(schema) for one in outliers]).combine_chunks()
     columns = {name: events.column(name) for name in schema.names}
@@ -46,16 +47,13 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSche
     columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
     columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may be at it, one of them thought hung
-    try:
+    part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
+    with replacing(path, durable=False, part=part):
         pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:
-    """One schema for events of several files: theirs, if they agree, else lists of the widest numbers."""
+    """Common schema for events of several files: their own, if they agree, else lists of the widest numbers."""
     names = dict.fromkeys(source.path[0] for source in workload.source_columns)
     return pa.schema([(name, _common_type([schema.field(name).type for schema in schemas])) for name in names])
 

@@ -1,4 +1,4 @@
-"""The decoder process: takes leases, fills slots. It has no state and may be killed at any instant."""
+"""Decoder process: takes leases, fills slots. It has no state and may be killed at any instant."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _MACHINE_PAUSE_S = 1.0
-"""After an error of this machine, before the next unit: it may have passed then."""
+"""Pause after an error of this machine, before the next unit: the error may have passed then."""
 
 
 def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopFlag) -> None:
-    """Decode until the run is over or until asked to stop; joins again if the fetcher comes back.
+    """Decode until the run is over or ``stop`` is set; rejoins after a restart of the fetcher.
 
-    ``load`` reads the run's configuration again: a fetcher that comes back may have another one. Raises BadInputError
-    if this decoder would decode otherwise than the run wants.
+    ``load`` reads the run's configuration again: a restarted fetcher may have another one. Raises BadInputError if
+    this decoder's settings differ from those of the run.
     """
     pa.set_cpu_count(config.decoder.threads)
     pa.set_io_thread_count(config.decoder.threads)
@@ -75,7 +75,7 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
         match transport.receive(0.0 if leases else _POLL_S):
             case m.Lease() as lease:
                 leases.append(lease)
-                continue  # take all that has arrived before the next unit
+                continue  # handle all messages that have arrived before the next unit
             case m.Retire():
                 retiring = True
                 continue
@@ -100,8 +100,8 @@ def _take_leases(transport: PeerTransport, credit: int, decode: Decode, stop: St
 
 
 def _failed(lease: m.Lease, error: Exception) -> m.Failed:
-    """What is told of an error of this machine, while reading or while writing outliers. No unit is to blame, but one
-    that reaches this process's own limit of memory."""
+    """Report of an error of this machine, while reading or while writing outliers. No unit is to blame, except one
+    that reaches this process's own memory limit."""
     k, unit = lease.unit.k, lease.unit
     if isinstance(error, MemoryError) and asked_for_too_much():
         return m.Failed(k, lease.lease, f"it needs {too_much()} to decode")  # the unit is to blame, not the machine

@@ -1,1 +1,1 @@
-"""Fetcher: files staged, units planned, leases dealt out by the dispatcher."""
+"""Fetcher: stages files, plans units, and leases them to decoders through the dispatcher."""

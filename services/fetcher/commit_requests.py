@@ -1,4 +1,4 @@
-"""Requests for a checkpoint, so that files of a full disk can be evicted: when, and when they are no help. Pure."""
+"""Checkpoint requests that let files be evicted from a full disk: when to send them, when they don't help. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from common.errors import BadInputError
 _PAUSE_S = 1.0
 """Pause between two requests."""
 _PAUSE_AT_WORK_S = 10.0
-"""The same while the trainer has data: each checkpoint costs it something."""
+"""Pause while the trainer has data: each checkpoint costs it time."""
 _USELESS_ANSWERS = 3
-"""So many in a row at the same place, and a checkpoint is no help."""
+"""Commits in a row at the same place from which a checkpoint is no help."""
 
 
 class CommitRequests:
-    """One open request at a time, which all trainers answer with a commit. ``budget_gib`` is for the error's text."""
+    """State of one open request at a time, which all trainers answer with a commit. ``budget_gib``: for the error."""
 
     def __init__(self, budget_gib: float) -> None:
         self._budget_gib = budget_gib
@@ -27,7 +27,7 @@ class CommitRequests:
         self._next_s = 0.0
 
     def due(self, now_s: float, trainers: Sequence[str], *, at_work: bool) -> Sequence[str]:
-        """The disk is full of files that the trainers have used but not committed: those of them to ask now.
+        """Trainers to ask for a checkpoint now, while used but uncommitted files fill the disk.
 
         ``at_work``: some have units in hand. Raises BadInputError if the newest checkpoints did not help.
         """
@@ -46,10 +46,10 @@ class CommitRequests:
     def committed(
         self, peer: str, cursors: tuple[m.Cursor, ...], trainers: Collection[str], *, units_ahead: int
     ) -> None:
-        """A trainer committed. Its answer counts once all ``trainers`` have: no lane's files can go before.
+        """Record a commit. It counts once all ``trainers`` have committed: no lane's files can be evicted before.
 
-        One answer may be of a checkpoint that was due anyway, or of a time when data was still to be trained: several
-        in a row at the same place show that nothing moves.
+        One answer may come from a checkpoint that was due anyway, or from a time with data still to be trained:
+        several in a row at the same place show that nothing moves.
         """
         if not self._asked:
             return
@@ -62,9 +62,9 @@ class CommitRequests:
         self._last_answer, self._asked = answer, False
 
     def wanted(self) -> None:
-        """A trainer wants more units: it got further."""
+        """Record that a trainer wants more units: it made progress."""
         self._useless = 0
 
     def attached(self) -> None:
-        """A trainer came: it knows of no request."""
+        """Record a new trainer: it has received no request."""
         self._asked, self._useless = False, 0

@@ -1,7 +1,7 @@
-"""What the run tells, for Prometheus: http://127.0.0.1:PORT/metrics, from the newest status files.
+"""Prometheus exporter of a run's measurements: http://127.0.0.1:PORT/metrics, from the newest status files.
 
 Names are those of common/measurements.py with `icestream_` before them and `_` for `/`; counters end in `_total`, as
-Prometheus wants.
+Prometheus requires.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _LOOPBACK = "127.0.0.1"
 
 
 def metric(measurement: Measurement) -> Metric:
-    """A measurement as Prometheus knows it."""
+    """Prometheus metric of a measurement."""
     family = CounterMetricFamily if measurement.is_counter else GaugeMetricFamily
     return family("icestream_" + measurement.name.replace("/", "_"), measurement.meaning, value=measurement.value)
 
 
 class StatusCollector(Collector):
-    """Reads the status files at each scrape."""
+    """Collector that reads the status files at each scrape."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
     def collect(self) -> Iterator[Metric]:
-        """All measurements, and how old what each service told is."""
+        """All measurements, and the age of each service's status."""
         fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)
         trainer = read_status(self._run_dir, "trainer", TrainerStatus)
         for name, status in (("fetcher", fetcher), ("trainer", trainer)):
             if status is not None:
                 changed_s = (self._run_dir / STATUS_FOLDER / f"{name}.json").stat().st_mtime
-                meaning = f"Time since the {name} told anything; one that is dead stays silent."
+                meaning = f"Time since the newest status of the {name}; it grows when the {name} is dead."
                 yield metric(Measurement(f"{name}/status_age_s", max(0.0, time.time() - changed_s), meaning))
         for measurement in measurements(fetcher, trainer):
             yield metric(measurement)
 
 
 class Exporter:
-    """Serves the status of one run on loopback until closed; port 0 takes any that is free.
+    """HTTP server of one run's status on loopback, until closed; port 0 takes any that is free.
 
-    Raises BadInputError if the port can't be had.
+    Raises BadInputError if the port is not available.
     """
 
     def __init__(self, run_dir: Path, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Bad inputs, kept in the ledger and counted against the run's budget."""
+"""Failure budget: bad inputs, kept in the ledger and counted against the run's limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class FailureBudget:
-    """See the module."""
+    """Failure budget of one run: see the module."""
 
     def __init__(self, ledger: Ledger, inventory: Inventory, config: FetcherConfig) -> None:
         self._ledger = ledger
@@ -43,7 +43,8 @@ class FailureBudget:
             raise BadInputError(f"no file is usable: {bad.reason}")
 
     def remember(self, files: Sequence[int]) -> None:
-        """What the checkpoint's journal says was bad stays bad, or the cursor would point into another plan."""
+        """Quarantine the files that the checkpoint's journal lists as bad: otherwise the cursor would point into
+        another plan."""
         for file in files:
             if file < self._inventory.num_files and self._ledger.whole_file(file) is None:
                 name = shown(self._inventory.source(file).url)

@@ -1,4 +1,4 @@
-"""Monitoring of the fetcher: stalls, hops and rates, the status, and how many decoders are wanted."""
+"""Monitoring of the fetcher: stalls, hops and rates, the status, and the number of decoders wanted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOTTLENECKS = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged"
 
 
 class Monitor:
-    """Reads the parts of the fetcher and changes none of them. ``started_s``: when the process began."""
+    """Monitor of the fetcher's parts, which changes none of them. ``started_s``: start of the process."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Monitor:
         self._scaling = DecoderScaling(_most_decoders(config)) if config.local.decoders == "auto" else None
 
     def tick(self, now_s: float, current_block: int) -> None:
-        """Measure the hops now; nothing before a trainer has said where to begin."""
+        """Measure the hops; nothing before a trainer has sent its cursor."""
         dispatcher = self._dispatcher
         queues = None
         if dispatcher.attached_once:
@@ -74,7 +74,7 @@ class Monitor:
         self._hops.tick(now_s, queues)
 
     def status(self, now_s: float, *, ended: bool) -> FetcherStatus:
-        """The status file's content now; rates and shares are those since the former call."""
+        """Content of the status file; rates and shares are those since the former call."""
         dispatcher, units = self._dispatcher, self._dispatcher.units
         stalls = self._stalls.update(now_s, dispatcher.stalled_s)
         hops, batches_occupancy = self._hops.status(now_s)
@@ -119,7 +119,7 @@ class Monitor:
         )
 
     def _decoders_wanted(self, now_s: float, no_credit: float, idle: float) -> int:
-        """Decoders wanted; 0 if that is the user's affair."""
+        """Number of decoders wanted; 0 if the user sets it."""
         if self._scaling is None:
             return 0
         num_staying = self._dispatcher.decoders.num_staying
@@ -134,7 +134,7 @@ class Monitor:
 
 
 def _most_decoders(config: Config) -> int:
-    """What local.decoders = "auto" may ask for. A decoder without a slot of its own would have nothing to do."""
+    """Most decoders for local.decoders = "auto". A decoder without a slot of its own would have nothing to do."""
     cores = len(os.sched_getaffinity(0)) - 1  # one is left to the fetcher and the trainer
     most = config.local.max_decoders or max(1, cores // config.decoder.threads)
     return min(most, config.stream.slots)

@@ -1,4 +1,4 @@
-"""Files to units: staging of the next blocks' files, planning of complete blocks, eviction of used files."""
+"""Planner, from files to units: staging of the next blocks' files, planning of complete blocks, eviction."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from services.fetcher.staging.stage_pool import StagePool
 logger = logging.getLogger(__name__)
 
 _LOOK_AHEAD_BLOCKS = 10_000
-"""Blocks in which files are looked for that a former fetcher left on disk."""
+"""Number of blocks searched for files that a former fetcher left on disk."""
 
 
 class Planner:
-    """The plan's next block and unit, and the run's files on the disk. ``fetch`` copies a file from elsewhere."""
+    """Next block and unit of the plan, and the run's files on disk. ``fetch`` copies a remote file."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Planner:
         self.events_planned = 0
 
     def restart(self, cursor: m.Cursor) -> None:
-        """Go on from the cursor's block; of what a former fetcher or plan left on disk, keep what is needed next."""
+        """Continue from the cursor's block; keep the files of a former fetcher or plan that are needed next."""
         self._next_k = cursor.block_first_unit
         self._done_before = cursor.block
         pinned = self._cache.pinned()
@@ -81,19 +81,19 @@ class Planner:
         self._cache.drop_all_but(found.values())
 
     def stage_more(self, current_block: int) -> None:
-        """Begin to stage what may be, as long as ``current_block`` is dealt out."""
+        """Begin to stage the files allowed while ``current_block`` is delivered."""
         begun = self.ahead.begin(current_block)
         self._delete(begun.give_up)
         for file in begun.stage:
             bad = self._ledger.whole_file(file)
-            if bad is not None:  # once bad is bad for the whole run, or a resumed one would have another plan
+            if bad is not None:  # a bad file stays bad for the whole run, or a resumed run would have another plan
                 path = str(self._stage.path(self._inventory.source(file)))
                 self.ahead.add(StagedFile(file, path, None, reason=bad.reason, bad_rows=bad.rows))
                 continue
             self._submit(file)
 
     def collect(self) -> Iterator[int]:
-        """Files whose staging has ended, well or not. Raises BadInputError once too many are bad."""
+        """Files whose staging has ended, successfully or not. Raises BadInputError once too many are bad."""
         for staged in self.pool.collect():
             if staged.footer is None:
                 self._budget.quarantine(m.Quarantined(staged.file, -1, staged.bad_rows, staged.reason[:2000]))
@@ -133,7 +133,7 @@ class Planner:
     def evict(self, before_block: int) -> None:
         """Delete the files that only blocks before this one need, and note the place for `icestream ranges`."""
         self._delete(self.ahead.evict(before_block))
-        # A block that is committed twice may be named as needed the second time.
+        # A block that is committed twice may count as needed the second time.
         self._done_before = max(self._done_before, before_block)
         self._ledger.note_place(self._inventory.place_before(self._done_before))
 
@@ -142,7 +142,7 @@ class Planner:
         self._delete(self.ahead.evict(self.ahead.next_to_plan))
 
     def stop(self) -> None:
-        """Let waiting threads go: close() follows."""
+        """Release waiting threads: close() follows."""
         self._cache.stop()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""How many decoders a run wants (local.decoders = "auto"). Pure: the time and the load are passed in.
+"""Autoscaling of the number of decoders (local.decoders = "auto"). Pure: the time and the load are passed in.
 
-One more while units wait for decoders, one fewer while more than one decoder's time is idle. The two are far apart: to
-take one away leaves the others idle time, so it is not asked for again.
+One more while units wait for decoders, one fewer while more than one decoder's time is idle. The two thresholds are far
+apart: after a removal the others still have idle time, so the removed decoder is not requested again.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GROW_ABOVE = 0.5
-"""Part of the last seconds in which units waited for a decoder: from here on another one helps …"""
+"""Part of the last seconds in which units waited for a decoder, from which on another decoder helps."""
 STEADY_ABOVE = 0.3
-"""… and below this the need has passed."""
+"""The same part, below which no more decoders are needed."""
 GROW_AFTER_S = 3.0
-"""How long the need must last."""
+"""Time for which the need must last."""
 SHRINK_ABOVE = 1.25
-"""Decoders' time that is idle, in decoders: one can go, and the others are still not short. Above 1, the last stays."""
+"""Idle decoders, averaged over time, from which on one can go without a shortage. Above 1, so that the last stays."""
 SHRINK_AFTER_S = 20.0
-"""How long that must last; longer, because a decoder too many costs little."""
+"""Time for which the surplus must last; longer, because a decoder too many costs little."""
 COOL_DOWN_S = 6.0
-"""After a change the load of the last seconds (common.metrics.WINDOW_S) is that of another number of decoders."""
+"""Pause after a change: the load of the last seconds (common.metrics.WINDOW_S) still includes the former number."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Of the last seconds."""
+    """Load of the decoders in the last seconds."""
 
     decoders: int
-    """Connected now, without those that were told to leave."""
+    """Connected decoders, without those that were asked to leave."""
     no_credit: float
-    """Part (0 to 1) in which units waited for a decoder."""
+    """Part of the time (0 to 1) in which units waited for a decoder."""
     idle: float
-    """Mean part (0 to 1) of the decoders that had nothing to do."""
+    """Mean part (0 to 1) of idle decoders."""
 
 
 class DecoderScaling:
-    """The number of decoders that is wanted: 1 at first, ``most`` at most but for those who join by themselves."""
+    """Number of decoders wanted: 1 at first, ``most`` at most, except for those that join by themselves."""
 
     def __init__(self, most: int) -> None:
         self.wanted = 1
@@ -45,9 +45,9 @@ class DecoderScaling:
         self._changed_s: float | None = None
 
     def update(self, now_s: float, load: Load | None) -> int:
-        """Note the load (None: nothing flows), and how many decoders are wanted now."""
+        """Number of decoders wanted after this load (None: nothing flows)."""
         if load is not None and load.decoders > self.wanted:
-            self._change(now_s, load.decoders)  # somebody started one by hand: it is welcome
+            self._change(now_s, load.decoders)  # a decoder started by hand is kept
         if load is None or self._is_cooling(now_s):
             self._grow_since_s = self._shrink_since_s = None
             return self.wanted
@@ -62,7 +62,7 @@ class DecoderScaling:
         idle = load.idle * load.decoders
         missing = max(0, self.wanted - load.decoders)
         if missing or load.no_credit < STEADY_ABOVE or idle >= 1.0:
-            # Who is still to come will change the load; who is idle waits for one late unit, as another would.
+            # Decoders still to come will change the load; an idle decoder waits for one late unit, as another would.
             self._grow_since_s = None
         elif load.no_credit >= GROW_ABOVE and self._grow_since_s is None:
             self._grow_since_s = now_s

@@ -1,4 +1,4 @@
-"""The fetcher process: sockets, worker threads and the clock around the plan, the staging and the dispatcher."""
+"""Fetcher process: sockets, worker threads and the clock around the plan, the staging and the dispatcher."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ from services.fetcher.monitor import Monitor
 from services.fetcher.planner import Planner
 
 if TYPE_CHECKING:
-    from common.pelican.listing import Progress
+    from common.pelican.listing import ListingProgress
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _STATUS_S = 0.5
 _LOCK_S = 2.0
-"""How long the place of a fetcher that was just killed may take to be free: a file server hears of it later."""
+"""Time for the lock of a killed fetcher to become free: a file server notices its end later."""
 _LET_GO_S = 60.0
-"""How long a trainer may take to see that a fetcher is gone: a step, an evaluation."""
+"""Time for a trainer to notice that a fetcher is gone: a step, an evaluation."""
 _LINGER_S = 5.0
 
 
 def _until_former_peers_let_go(run_dir: Path) -> Wait:
-    """Trainer and decoders of a fetcher that died keep its arena in memory until they see that it is gone."""
+    """Wait for memory held by the peers of a dead fetcher: they keep its arena mapped until they notice its end."""
     if read_status(run_dir, "fetcher", FetcherStatus) is None:
         return lambda: False  # the first of this run
     wait, told = patience(_LET_GO_S), False
@@ -82,7 +82,7 @@ def _until_former_peers_let_go(run_dir: Path) -> Wait:
 
 
 def _remove_unfinished_outliers(run_dir: Path) -> None:
-    """Delete the files of decoders that were killed while they wrote."""
+    """Delete the unfinished files of killed decoders."""
     for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):
         part.unlink(missing_ok=True)
 
@@ -98,7 +98,7 @@ def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
 
 
 class FetcherService:
-    """One run's fetcher: see the module. Use run()."""
+    """Fetcher of one run: see the module. Use run()."""
 
     def __init__(self, run_dir: Path, config: Config) -> None:
         self._run_dir = run_dir
@@ -107,7 +107,7 @@ class FetcherService:
         if config.transport.listen:
             check_listen(config.transport)
         ranges = make_ranges(config.input, config.fetcher.ranges)
-        # Before anything else of the run is touched: SQLite's ledger must not be open on two hosts.
+        # Before anything else of the run is opened: SQLite's ledger must not be open on two hosts.
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
@@ -117,7 +117,7 @@ class FetcherService:
         self._hash = plan_hash(workload, stream, config.seed)
         blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service made again
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
             self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
             self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
@@ -126,12 +126,12 @@ class FetcherService:
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
         _remove_unfinished_outliers(run_dir)
-        # First of what grows with the slots: it may refuse.
+        # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = _dispatcher_for(config, self._hash)
         self._transport = ServerTransport(run_dir, config.transport, self._arena, self._hash)
         listen = self._transport.listen(partial(slot_bytes_needed, workload))
-        # After the sockets: a second fetcher of this run is told what it is, not that the cache is in use.
+        # After the sockets: a second fetcher of this run gets an error on the run, not on the cache in use.
         self._planner = Planner(
             run_dir,
             config,
@@ -162,7 +162,7 @@ class FetcherService:
         )
 
     def run(self, stop: StopFlag) -> None:
-        """Serve until the trainer is through, or until asked to stop. Raises BadInputError for a user's mistake."""
+        """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
         logger.info(
             "plan %.12s, arena of %d slots × %.1f MiB = %.1f MiB",
             self._hash,
@@ -189,11 +189,11 @@ class FetcherService:
             if now_s - status_s > _STATUS_S:
                 status_s = now_s
                 self._write_status()
-        self._write_status()  # before the peers end: whoever watches them must know that they are done
+        self._write_status()  # before the peers end: the supervisor must know that they are done
         self._stop_peers()
 
     def close(self) -> None:
-        """Let go of everything; the kernel frees the arena with its last mapping."""
+        """Release everything; the kernel frees the arena with its last mapping."""
         if self._exporter is not None:
             self._exporter.close()
         self._transport.close()  # first: the next fetcher may begin while the last transfers end
@@ -201,7 +201,7 @@ class FetcherService:
         self._lock.close()
         self._arena.close()
         self._planner.stop()
-        self._remotes.close()  # before who waits for it
+        self._remotes.close()  # before the threads that wait for it
         self._lister.close()
         self._planner.close()
 
@@ -241,12 +241,12 @@ class FetcherService:
         if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
-                "would go on for ever; look at stream.max_particles_per_event, stream.drop_empty and the outliers"
+                "would go on for ever; check stream.max_particles_per_event, stream.drop_empty and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
 
     def _note(self, peer: str, message: m.Message) -> None:
-        """What the service itself has to do with a message."""
+        """Handle the part of a message that concerns the service itself."""
         match message:
             case m.Committed(cursors):
                 self._requests.committed(
@@ -257,14 +257,14 @@ class FetcherService:
             case m.Attach():
                 self._requests.attached()
                 for former in self._dispatcher.trainers:
-                    # Messages are acted on before deaths: a new trainer must not be refused for the sake of a dead one.
+                    # Messages are handled before deaths: a new trainer must not be refused because of a dead one.
                     if former != peer and not self._transport.is_connected(former):
                         self._act(self._dispatcher.lose(former))
 
     # -------------------------------------------------------------- staging and planning
 
     def _list_more(self) -> None:
-        """Keep the inventory ahead of the training, and tell trainers that waited for it."""
+        """Keep the inventory ahead of the training, and answer trainers that waited for it."""
         wanted = self._claims.ranges_wanted
         blocks_ahead = self._config.fetcher.blocks_ahead
         self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, wanted)
@@ -277,14 +277,14 @@ class FetcherService:
 
     def _stage_more(self) -> None:
         if not self._dispatcher.attached_once:
-            return  # where to begin is the trainer's cursor
+            return  # the start is the trainer's cursor
         self._planner.stage_more(self._current_block())
         self._plan_complete_blocks()
         if self._planner.ahead.waits_for_eviction and self._dispatcher.starved:
             self._ask_for_commit()
 
     def _current_block(self) -> int:
-        """The block that is being dealt out."""
+        """Block being delivered."""
         units, k = self._dispatcher.units.planned, self._dispatcher.lanes.furthest_k
         return units[k].block if k in units else self._planner.ahead.next_to_plan
 
@@ -303,14 +303,14 @@ class FetcherService:
         for trainer in self._requests.due(time.monotonic(), self._dispatcher.trainers, at_work=at_work):
             self._transport.send(trainer, m.CommitRequest())
 
-    def _note_listed(self, progress: Progress) -> None:
-        """Called in another thread, while a listing that run() began goes on."""
+    def _note_listed(self, progress: ListingProgress) -> None:
+        """Store the progress of a listing; called in another thread."""
         self._monitor.listed = f"{progress.directories} directories, {progress.files} files"
 
     # -------------------------------------------------------------- the end, and the status
 
     def _stop_peers(self) -> None:
-        """Tell the decoders that the run is over, and give them a moment to see it."""
+        """Announce the end of the run to the decoders, and allow them a moment to end."""
         if not self._ended:
             return
         for peer in self._dispatcher.decoders.names:
@@ -319,7 +319,7 @@ class FetcherService:
         while self._dispatcher.decoders and time.monotonic() < deadline_s:
             for event in self._transport.poll(_POLL_S):
                 match event:
-                    case Received(peer, m.Hello()):  # it came, or came back, too late
+                    case Received(peer, m.Hello()):  # it connected too late
                         self._transport.send(peer, m.Stop())
                     case Received(peer, message):
                         self._dispatcher.handle(peer, message, time.monotonic())

@@ -1,1 +1,1 @@
-"""Outputs: checkpoints and TensorBoard files copied elsewhere, and back."""
+"""Outputs: copies of checkpoints and TensorBoard files at a destination, and their restore."""

@@ -1,12 +1,12 @@
-"""Places that outputs are copied to: a directory, or a federation."""
+"""Destinations of outputs: a directory, or a federation."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Protocol
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file, replacing
 from common.errors import BadInputError
 from common.pelican.errors import NotFoundError
 from common.pelican.threads import PelicanThread
@@ -21,35 +21,39 @@ _MAX_MANIFEST_BYTES = 1 << 20
 
 
 class Destination(Protocol):
-    """Raises BadInputError or TransientError that names the place, OSError for a local disk."""
+    """Destination of outputs. Raises BadInputError or TransientError that names it, OSError for a local disk."""
 
     def manifest(self) -> Manifest | None:
-        """What is there; None before the first copy."""
+        """Manifest at the destination; None before the first copy."""
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Say what is complete."""
+        """Write the list of complete files."""
 
     def put(self, name: str, path: Path) -> None:
-        """Copy a local file there, in full or not at all."""
+        """Copy a local file to the destination, in full or not at all."""
 
     def get(self, name: str, file: OutputFile, path: Path) -> None:
         """Copy a file back; ``path`` may hold its beginning."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; that there is none is no error."""
+        """Remove a file; a missing file is no error."""
 
     def close(self) -> None:
-        """Break off."""
+        """Abort all transfers."""
 
 
 def open_destination(config: Config, folder: Path) -> Destination:
-    """The destination of a run. ``folder``: for what is on its way."""
+    """Destination of a run. ``folder``: for files in transfer."""
     where = config.outputs.destination
     return FederationDestination(config, folder) if is_pelican(where) else FolderDestination(Path(where))
 
 
+def _part_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
 class FolderDestination:
-    """A directory, on another disk say."""
+    """Directory as a destination, on another disk for example."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,20 +65,16 @@ class FolderDestination:
             return None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        part = self._folder / f"{MANIFEST}.part"
-        part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part.write_text(manifest.model_dump_json(indent=1))
-        part.replace(self._folder / MANIFEST)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / MANIFEST
+        text = manifest.model_dump_json(indent=1)
+        replace_file(path, text, durable=True, mode=AS_UMASK_SAYS, part=_part_of(path))
 
     def put(self, name: str, path: Path) -> None:
         target = self._folder / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.with_name(f"{target.name}.part")
-        with path.open("rb") as source, part.open("wb") as copy:
-            shutil.copyfileobj(source, copy, 1 << 20)
-            copy.flush()
-            os.fsync(copy.fileno())
-        part.replace(target)
+        with replacing(target, durable=True, mode=AS_UMASK_SAYS, part=_part_of(target)) as part:
+            shutil.copyfile(path, part)
 
     def get(self, name: str, file: OutputFile, path: Path) -> None:
         del file
@@ -91,7 +91,7 @@ class FolderDestination:
 
 
 class FederationDestination:
-    """A directory of a federation. Read from the origin: a cache would go on telling an old state."""
+    """Federation directory as a destination. Read from the origin: a cache would keep returning an old state."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self._place = PelicanUrl.parse(config.outputs.destination)

@@ -1,4 +1,4 @@
-"""Sizes and digests of files, read again only when they have changed."""
+"""Sizes and digests of files, recomputed only when the files have changed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from services.outputs.manifest import OutputFile
 
 
 class Digests:
-    """Remembers what it has read, by path, size and time of change."""
+    """Digests of files, cached by path, size and time of change."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int, int], OutputFile]] = {}
 
     def of(self, path: Path) -> OutputFile | None:
-        """None if the file is gone."""
+        """Size and digest of a file; None if it is gone."""
         try:
             with path.open("rb") as file:
                 status = path.stat()

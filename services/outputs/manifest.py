@@ -1,4 +1,4 @@
-"""What is complete at a destination. Readers trust this list alone: it is written last. Pure."""
+"""Manifest of the complete files at a destination. Readers trust this list alone: it is written last. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Name = Annotated[str, Field(pattern=rf"^(checkpoints|tensorboard(/{_PART})?)/{_P
 
 
 class OutputFile(BaseModel):
-    """One complete file."""
+    """Size and digest of one complete file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,7 +25,7 @@ class OutputFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The outputs of one run, by their names in its run directory."""
+    """Outputs of one run, by their names in its run directory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -34,20 +34,20 @@ class Manifest(BaseModel):
 
     @property
     def checkpoints(self) -> list[str]:
-        """Names, newest first."""
+        """Names of the checkpoints, newest first."""
         return sorted((name for name in self.files if name.startswith("checkpoints/")), reverse=True)
 
     def with_file(self, name: str, file: OutputFile) -> Manifest:
-        """One file more, or in a new state."""
+        """Manifest with a new or changed file."""
         return self.model_copy(update={"files": {**self.files, name: file}})
 
     def without(self, name: str) -> Manifest:
-        """One file less."""
+        """Manifest without a file."""
         return self.model_copy(update={"files": {key: file for key, file in self.files.items() if key != name}})
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
-    """Raises BadInputError."""
+    """Parsed and checked manifest. Raises BadInputError."""
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
@@ -59,7 +59,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
 def changes(local: Mapping[str, OutputFile], manifest: Manifest, keep_checkpoints: int) -> tuple[list[str], list[str]]:
     """(names to copy, the newest checkpoint first; names to delete).
 
-    ``local``: what the run directory has. A checkpoint that is gone there stays at the destination while it is among
+    ``local``: files of the run directory. A checkpoint that is gone there stays at the destination while it is among
     the newest.
     """
     checkpoints = sorted({name for name in (*local, *manifest.files) if name.startswith("checkpoints/")}, reverse=True)

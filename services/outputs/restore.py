@@ -1,10 +1,11 @@
-"""Brings back the newest checkpoint and the TensorBoard files of a run whose own are gone."""
+"""Restore of the newest checkpoint and the TensorBoard files of a run whose own are gone."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
+from common.atomic_file import replacing
 from common.errors import BadInputError, IcestreamError
 from services.config.root import Config
 from services.outputs.destinations import Destination, open_destination
@@ -16,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def restore_if_gone(run_dir: Path, config: Config) -> str:
-    """What was brought back, for people; empty if there was no need. Before a run's trainer starts.
+    """Message on the restored files; empty if none was needed. To be called before a run's trainer starts.
 
-    Raises BadInputError if the destination can't be asked: to begin anew would lose what is there.
+    Raises BadInputError if the destination can't be read: a new start would lose the copies there.
     """
     here = (run_dir / "checkpoints").glob("step-*")
     if not config.outputs.destination or any(path.suffix in (".pt", ".json") for path in here):
@@ -31,7 +32,7 @@ def restore_if_gone(run_dir: Path, config: Config) -> str:
         _bring(run_dir, destination, manifest)
     except (IcestreamError, OSError) as error:
         raise BadInputError(
-            f"{config.outputs.destination}: there is no checkpoint in {run_dir}, and those copied there can't be had: "
+            f"{config.outputs.destination}: there is no checkpoint in {run_dir}, and the copies there can't be read: "
             f"{error}; try again later, or use --fresh to start from nothing"
         ) from None
     finally:
@@ -43,25 +44,20 @@ def _bring(run_dir: Path, destination: Destination, manifest: Manifest) -> None:
     for name in (name for name in manifest.files if name.startswith("tensorboard/")):
         try:
             _bring_one(run_dir, destination, name, manifest.files[name])
-        except BadInputError as error:  # it grew, and whoever copied it was killed before it was told
+        except BadInputError as error:  # it grew, and its copier was killed before it updated the manifest
             logger.warning("%s did not come back: %s", name, error)
-    # The checkpoint last: with it, all is there.
+    # The checkpoint last: its presence means that all files are restored.
     _bring_one(run_dir, destination, manifest.checkpoints[0], manifest.files[manifest.checkpoints[0]])
     keep_run_id(run_dir, manifest.run_id)
 
 
 def _bring_one(run_dir: Path, destination: Destination, name: str, file: OutputFile) -> None:
-    """Raises BadInputError if what comes back is not what was copied."""
+    """Restore one file. Raises BadInputError if it differs from the file that was copied."""
     target = run_dir / name
     if target.exists():
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    try:
+    with replacing(target, durable=True, part=target.with_name(f"{target.name}.part")) as part:
         destination.get(name, file, part)
         if Digests().of(part) != file:
-            raise BadInputError(f"{name}: what came back is not what was copied")
-        part.chmod(0o600)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+            raise BadInputError(f"{name}: the restored file differs from the copied one")

@@ -1,4 +1,4 @@
-"""The outputs process: copies now and then, tries again when the destination is away, and once more at the end."""
+"""Outputs process: copies at intervals and at the end, with retries while the destination is unavailable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MAX_PAUSE_S = 300.0
 
 
 def serve(run_dir: Path, config: Config, stop: StopFlag, *, take_over: bool) -> None:
-    """Copy until asked to stop, then what is left. Raises BadInputError for what only the user can mend."""
+    """Copy until ``stop`` is set, then the remaining files. Raises BadInputError for an error that only the user can
+    fix."""
     where = config.outputs.destination
     destination = open_destination(config, run_dir)
     try:
@@ -31,7 +32,7 @@ def serve(run_dir: Path, config: Config, stop: StopFlag, *, take_over: bool) -> 
 
 
 class _Copies:
-    """The loop around Sync."""
+    """Loop around Sync."""
 
     def __init__(self, run_dir: Path, config: Config, destination: Destination, where: str, *, take_over: bool) -> None:
         self._run_dir = run_dir
@@ -54,7 +55,7 @@ class _Copies:
         self._finish()
 
     def _turn(self) -> str:
-        """Copy what has changed; why that failed, or nothing."""
+        """Copy changed files; the reason of a failure, or an empty text."""
         problem = ""
         try:
             if self._sync is None:
@@ -74,7 +75,7 @@ class _Copies:
             logger.warning("not copied: %s", problem)
         except IcestreamError as error:
             if self._sync is None:
-                raise  # the start: the user shall know at once
+                raise  # the start: the user must see the error at once
             problem = shown(f"{self._where}: {error}")
             logger.error("not copied: %s", problem)
         bytes_copied = self._sync.bytes_copied if self._sync is not None else 0
@@ -91,7 +92,7 @@ class _Copies:
             time.sleep(_POLL_S)
 
     def _finish(self) -> None:
-        """The last copies. Raises BadInputError, so that the exit code tells, if they can't be made in time."""
+        """Make the last copies. Raises BadInputError, for the exit code, if they can't be made in time."""
         end_s = time.monotonic() + self._config.final_sync_s
         while problem := self._turn():
             if time.monotonic() + 2.0 > end_s:

@@ -1,4 +1,4 @@
-"""Copies what has changed, newest checkpoint first, and says at the destination what is complete."""
+"""Copy of changed outputs, newest checkpoint first, with a manifest of the complete files at the destination."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from common.atomic_file import replace_file
 from common.errors import BadInputError
 from services.outputs.destinations import Destination
 from services.outputs.digest import Digests
@@ -25,7 +26,7 @@ _NAMES = {
 
 
 def run_id(run_dir: Path) -> str:
-    """The random name of the run in this directory, made at its first use."""
+    """Random name of the run in this directory, created at its first use."""
     path = run_dir / RUN_ID_FILE
     try:
         return str(json.loads(path.read_text())["run_id"])
@@ -37,14 +38,12 @@ def run_id(run_dir: Path) -> str:
 
 
 def keep_run_id(run_dir: Path, value: str) -> None:
-    """Say which run this directory holds."""
-    part = run_dir / f"{RUN_ID_FILE}.part"
-    part.write_text(json.dumps({"run_id": value}) + "\n")
-    part.replace(run_dir / RUN_ID_FILE)
+    """Store the name of the run in this directory."""
+    replace_file(run_dir / RUN_ID_FILE, json.dumps({"run_id": value}) + "\n", durable=True)
 
 
 class Sync:
-    """One run's copies. Raises BadInputError if another run's outputs are at the destination."""
+    """Copies of one run. Raises BadInputError if another run's outputs are at the destination."""
 
     def __init__(self, run_dir: Path, destination: Destination, where: str, keep: int, *, take_over: bool) -> None:
         self.bytes_copied = 0
@@ -64,7 +63,7 @@ class Sync:
         self._manifest = found if found is not None and found.run_id == ours else Manifest(run_id=ours)
 
     def turn(self, stopped: Callable[[], bool] = lambda: False) -> int:
-        """Copy what has changed; number of files. Raises what the destination raises: what was done is kept."""
+        """Copy changed files; their number. Raises the errors of the destination: copies made so far are kept."""
         local = {name: self._digests.of(self._run_dir / name) for name in self._names()}
         known = {name: file for name, file in local.items() if file is not None}
         to_copy, to_delete = changes(known, self._manifest, self._keep)
@@ -79,12 +78,12 @@ class Sync:
                 self._tell(self._manifest.with_file(name, copied))
                 done += 1
         for name in to_delete:
-            self._tell(self._manifest.without(name))  # first: nobody shall count on it any more
+            self._tell(self._manifest.without(name))  # first: no reader must rely on it any more
             self._destination.delete(name)
         return done
 
     def _check_owner(self) -> None:
-        """Another run may have taken over since. Raises BadInputError."""
+        """Check that no other run has taken over since. Raises BadInputError."""
         found = self._destination.manifest()
         if found is not None and found.run_id != self._manifest.run_id and self._told:
             raise BadInputError(f"{self._where}: another run has taken it over; this one copies nothing more there")
@@ -105,7 +104,7 @@ class Sync:
             if name.startswith("checkpoints/"):
                 os.link(self._run_dir / name, still)  # the trainer may delete it meanwhile; it never changes it
             else:
-                still.write_bytes((self._run_dir / name).read_bytes())  # it grows: what is copied must not
+                still.write_bytes((self._run_dir / name).read_bytes())  # the file grows: its copy must not
             file = Digests().of(still)
             if file is not None:
                 self._destination.put(name, still)

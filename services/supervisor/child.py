@@ -16,31 +16,31 @@ from services.supervisor.restart import RestartPolicy
 
 
 class Child:
-    """One process and its log; alive from start() to reap() or leave_behind()."""
+    """Process with its log; alive from start() to reap() or leave_behind()."""
 
     def __init__(self, name: str, log: Path, policy: RestartPolicy) -> None:
         self.name = name
         self.log = log
         self.policy = policy
         self.due_s = math.inf
-        """When it is started again."""
+        """Time of the next start."""
         self.pid = 0
-        """Of its newest start, also after its end."""
+        """Process id since the newest start, also after the end."""
         self.exit_code = 0
-        """Of its newest end."""
+        """Exit code of the newest end."""
         self.retired = False
-        """It left because fewer decoders are wanted."""
+        """True if it left because fewer decoders are wanted."""
         self.pidfd = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @property
     def alive(self) -> bool:
-        """True from its start until its end is known."""
+        """True from the start until the end is known."""
         return self._process is not None
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it, in a session of its own; what it writes is appended to the log."""
+        """Start the process in a session of its own; its output is appended to the log."""
         self.due_s = math.inf
         log = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -60,24 +60,24 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal if it is alive."""
+        """Send a signal if the process is alive."""
         if self._process is not None:
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
-        """Kill it and whatever it has started. The pid is still its own: nobody but `reap` waits for it."""
+        """Kill the process and all that it has started. The pid is still valid: only `reap` waits for it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended, or the time is up (None: for ever); True if it has ended."""
+        """Wait until the process has ended, or the time is up (None: for ever); True if it has ended."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.pidfd, selectors.EVENT_READ)
             return bool(selector.select(timeout_s))
 
     def reap(self) -> int:
-        """Its exit code (minus the signal that killed it). What it has started does not outlive it."""
+        """Exit code (minus the signal that killed it). Processes that it has started are killed."""
         assert self._process is not None
         self.wait()
         self.kill()
@@ -87,14 +87,14 @@ class Child:
         return self.exit_code
 
     def leave_behind(self) -> None:
-        """Don't wait for it any more."""
+        """Stop waiting for the process."""
         assert self._process is not None
         os.close(self.pidfd)
         self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
         self.pidfd, self._process = -1, None
 
     def last_error(self) -> str:
-        """The text of the last line "Error: …" that it wrote since its last start."""
+        """Text of the last line "Error: …" in the log since the last start."""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - (1 << 16)))
             for line in reversed(log.read().decode(errors="replace").splitlines()):
@@ -104,7 +104,7 @@ class Child:
 
 
 def how_it_ended(exit_code: int) -> str:
-    """The end of a process, from its exit code (minus the signal that killed it), to follow its name."""
+    """Text on the end of a process, to follow its name; from its exit code (minus the signal that killed it)."""
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

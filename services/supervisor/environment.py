@@ -1,4 +1,4 @@
-"""Environment of each child process: all that is no secret, and of the secrets those that this child needs."""
+"""Environment of each child process: all variables that are no secrets, and the secrets that this child needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _TOKENS = ("BEARER_TOKEN", "BEARER_TOKEN_FILE", "_CONDOR_CREDS")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 _STORES = ("AWS_*", "S3_*", "AZURE_*", "GOOGLE_*", "GCS_*", "FSSPEC_*", "HF_*", "GITHUB_*", "X509_*", "SSH_AUTH_SOCK")
-"""What fsspec's backends read."""
+"""Variables that fsspec's backends read."""
 _WANDB = ("WANDB_*",)
 
 
 def secrets_allowed(config: Config) -> dict[str, tuple[str, ...]]:
-    """By service, names (`*` at the end: all that begin so) of the secrets that it gets where they are set.
+    """Names of the secrets passed to each service, where they are set (`*` at the end: all with this prefix).
 
-    A decoder reads files on this machine only: it gets none.
+    A decoder reads local files only: it gets none.
     """
     return {
         "fetcher": (*_TOKENS, *_PROXIES, *_STORES),
@@ -33,9 +33,9 @@ def secrets_allowed(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def child_environment(environment: Mapping[str, str], allowed: Sequence[str] = ()) -> dict[str, str]:
-    """What a child gets of ``environment``: no secret but those ``allowed``, nor what is for `icestream run` alone.
+    """Part of ``environment`` for a child: without the secrets not ``allowed`` and the variables of `icestream run`.
 
-    What configures a run is in the stored configuration already, below the flags.
+    The stored configuration contains the settings among them already, below the flags.
     """
     return {
         name: value

@@ -1,6 +1,6 @@
-"""The outputs process of a run: started beside the services, started again if it dies, ended last.
+"""Outputs process of a run: started beside the services, restarted if it dies, ended last.
 
-It is no part of the stream: whatever becomes of it, the run goes on.
+It is no part of the stream: the run continues without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GRACE_S = 10.0
 
 
 class OutputsProcess:
-    """Use start(), then watch() now and then, then close(). Without a command it does nothing."""
+    """Outputs process: use start(), then watch() at intervals, then close(). Without a command it does nothing."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OutputsProcess:
         self._due_s: float | None = None
 
     def start(self) -> None:
-        """Start it. From the main thread: it ends with the thread that started it."""
+        """Start the process, from the main thread: it ends with the thread that started it."""
         if not self._command:
             return
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class OutputsProcess:
         self._due_s = None
 
     def watch(self) -> None:
-        """Start it again if it died."""
+        """Restart the process if it died."""
         if self._due_s is not None and time.monotonic() >= self._due_s:
             self.start()
         if self._process is None or self._process.poll() is None:
@@ -73,12 +73,12 @@ class OutputsProcess:
             case UserError():
                 self._say(f"outputs are not copied: {self._last_line()}")
             case Ended():
-                self._say("outputs are not copied any more: somebody told their process to end")
+                self._say("outputs are not copied any more: their process was stopped from outside this run")
 
     def close(self) -> None:
-        """Let it copy what is left, for a bounded time."""
+        """Stop the process after the last copies, within a bounded time."""
         if self._due_s is not None:
-            self.start()  # it died a moment ago: the last copies are still to be made
+            self.start()  # it died a moment ago: the last copies are still missing
         process, self._process = self._process, None
         if process is None:
             return
@@ -98,11 +98,11 @@ class OutputsProcess:
 
     def _last_line(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        return lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("Error: ") if lines else "it printed no reason"
 
 
 def outputs_command(run_dir: Path, *, take_over: bool) -> list[str]:
-    """How the real one is started."""
+    """Command of the real outputs process."""
     return [
         *(sys.executable, "-P", "-m", "icestream", "outputs", "--run-dir", str(run_dir)),
         *(["--take-over"] if take_over else []),

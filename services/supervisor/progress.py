@@ -1,4 +1,4 @@
-"""What a run is doing, for people: the newest status of its services as a live view, or as plain lines."""
+"""Progress display: the newest status of a run's services as a live view or as plain lines."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from common.durations import duration
 from common.measurements import values
 from common.metrics import WINDOW_S
 from common.status import HOPS, FetcherStatus, StatusType, TrainerStatus, read_status
 from services.supervisor.supervisor import FETCHER, TRAINER, Processes
 
 PLAIN_LINE_S = 5.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 _REASONS = {
     "trainer": ("no_free_slot", "no free slot"),
@@ -42,27 +43,27 @@ _STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
 
 @dataclass(frozen=True)
 class HopRow:
-    """One hop over the last seconds; all in percent."""
+    """Row of one hop over the last seconds; all in percent."""
 
     name: str
     put: float
-    """Time that the producer waited."""
+    """Share of time that the producer waited."""
     get: float
-    """Time that the consumer waited."""
+    """Share of time that the consumer waited."""
     full: float
 
 
 @dataclass(frozen=True)
 class ProgressModel:
-    """What to show, in order: (label, text)."""
+    """Content of the display: rows of (label, text), in order."""
 
     rows: tuple[tuple[str, str], ...]
     fraction: float | None
-    """Part of the run that is done; None: not known."""
+    """Part of the run that is done; None: unknown."""
     hops: tuple[HopRow, ...] = ()
 
     def plain_line(self) -> str:
-        """All in one line."""
+        """All rows in one line."""
         hops = ", ".join(f"{hop.name} {hop.put:.0f}/{hop.get:.0f}/{hop.full:.0f}" for hop in self.hops)
         rows = [*self.rows, ("hops (put waits/get waits/full, %)", hops)] if hops else self.rows
         return " | ".join(f"{label} {text}" for label, text in rows)
@@ -74,7 +75,7 @@ def progress_model(
     restarts: Mapping[str, int],
     elapsed_s: float,
 ) -> ProgressModel:
-    """What there is to tell. None for a service: it has not reported yet since its (last) start."""
+    """Content of the display. None for a service: it has not reported since its last start."""
     eta_s = remaining_s(fetcher, trainer)
     done = None
     if trainer is not None and eta_s is not None:
@@ -92,7 +93,7 @@ def progress_model(
 
 
 def hop_rows(told: Mapping[str, float]) -> tuple[HopRow, ...]:
-    """The hops of which all is told, with data flowing, from common.measurements.values()."""
+    """Hops with complete measurements and flowing data, from common.measurements.values()."""
     shares = ("wait_put_share", "wait_get_share", "occupancy")
     return tuple(
         HopRow(hop, *(100 * told[f"hop/{hop}/{share}"] for share in shares))
@@ -103,7 +104,7 @@ def hop_rows(told: Mapping[str, float]) -> tuple[HopRow, ...]:
 
 def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
     """Seconds to the end of the run at the present speed: to max_steps or to the last epoch's end,
-    whichever is sooner. None if neither can be told."""
+    whichever is sooner. None if both are unknown."""
     if trainer is None or trainer.state != "training" or trainer.events_per_s <= 0:
         return None
     counters = trainer.counters
@@ -122,7 +123,7 @@ def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) ->
 
 
 def bottleneck(fetcher: FetcherStatus) -> str:
-    """Which stage the others wait for, why, and what to do about it."""
+    """Stage that the others wait for, the reason, and the remedy."""
     if fetcher.state == "listing":
         return "none yet, the inputs are being listed"
     if fetcher.state == "waiting for a trainer":
@@ -138,18 +139,6 @@ def bottleneck(fetcher: FetcherStatus) -> str:
     if fetcher.bottleneck == "decoders" and fetcher.decoders_wanted:
         remedy = "more are added as cores and local.max_decoders allow"
     return f"{fetcher.bottleneck} ({why}) - {remedy}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 12 s, 3 min 20 s, 2 h 05 min, 1 d 03 h."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
 
 
 def _trainer_rows(trainer: TrainerStatus | None) -> list[tuple[str, str]]:
@@ -203,7 +192,7 @@ def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
 
 
 class Display:
-    """Shows the progress of one session: a live view on a terminal, else a line now and then."""
+    """Progress display of one session: a live view on a terminal, otherwise a line at intervals."""
 
     def __init__(
         self,
@@ -221,7 +210,7 @@ class Display:
         self._next_line_s = self._began_s + plain_line_s
         self._live: Live | None = None
         if console.is_interactive:
-            # No refresh thread: the supervisor forks, and asks for each refresh itself.
+            # No refresh thread: the supervisor forks, and requests each refresh itself.
             self._live = Live(
                 console=console,
                 auto_refresh=False,
@@ -242,11 +231,11 @@ class Display:
             self._guard(self._live.stop)
 
     def say(self, text: str) -> None:
-        """One line that stays, above the live view."""
+        """Print a permanent line above the live view."""
         self._guard(lambda: self._console.print(Text(text), soft_wrap=True))
 
     def watch(self, processes: Processes) -> None:
-        """Show the newest status; call it often."""
+        """Show the newest status; to be called often."""
         now_s = self._clock()
         fetcher = live_status(self._run_dir, FETCHER, FetcherStatus, processes)
         if self._live is None and now_s < self._next_line_s:
@@ -262,7 +251,7 @@ class Display:
             self._guard(lambda: live.update(view, refresh=True))
 
     def _guard(self, show: Callable[[], object]) -> None:
-        """A run does not end because nobody looks any more: the terminal is closed, or the pipe's reader left."""
+        """Disable the display when its output is lost (closed terminal, closed pipe): the run continues."""
         try:
             show()
         except OSError:
@@ -274,7 +263,7 @@ class Display:
 
 
 def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Processes) -> StatusType | None:
-    """The newest status of the process that runs now: what a former one left behind is not shown."""
+    """Newest status of the running process; the status left by a former process is not shown."""
     status = read_status(run_dir, name, kind)
     if status is None or getattr(status, "pid", 0) != processes.pids.get(name):
         return None
@@ -282,7 +271,7 @@ def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Pro
 
 
 def render(model: ProgressModel) -> RenderableType:
-    """The live view."""
+    """Rendered live view."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold cyan", justify="right")
     table.add_column()

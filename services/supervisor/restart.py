@@ -1,4 +1,4 @@
-"""Whether, and after which pause, a process that ended is started again. Pure: the time is passed in."""
+"""Restart policy: restart or not, and after which pause. Pure: the time is passed in."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from common.errors import USER_ERROR_EXIT_CODE
 
 HEALTHY_S = 60.0
-"""A process that lived this long (or the longest pause, if that is shorter) died of something new."""
+"""Lifetime (or the longest pause, if shorter) from which a death counts as a new failure."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """It had nothing left to do."""
+    """Verdict: the process had nothing left to do."""
 
 
 @dataclass(frozen=True)
 class UserError:
-    """Starting it again would end the same way: the user has to change something."""
+    """Verdict: a restart would end the same way; the user has to change something."""
 
 
 @dataclass(frozen=True)
 class Restart:
-    """It died: start it again after a pause."""
+    """Verdict: the process died; restart it after a pause."""
 
     after_s: float
 
@@ -31,7 +31,7 @@ Verdict = Ended | UserError | Restart
 
 
 class RestartPolicy:
-    """The history of one process. Pauses double from ``min_s`` to ``max_s`` while it keeps dying young."""
+    """Restart history of one process. Pauses double from ``min_s`` to ``max_s`` while it keeps dying early."""
 
     def __init__(self, min_s: float, max_s: float) -> None:
         self._min_s = min(min_s, max_s)
@@ -43,20 +43,20 @@ class RestartPolicy:
 
     @property
     def restarts(self) -> int:
-        """How often it was started after the first time."""
+        """Number of starts after the first."""
         return max(0, self._starts - 1 - self._returns)
 
     def returns(self) -> None:
-        """It left in good order and is wanted again: its next start is no restart."""
+        """Record that a process that left in good order is wanted again: its next start is no restart."""
         self._returns += 1
 
     def started(self, now_s: float) -> None:
-        """The process was started, or started again."""
+        """Record a start or restart."""
         self._starts += 1
         self._started_s = now_s
 
     def ended(self, exit_code: int, now_s: float) -> Verdict:
-        """What to do after the process ended with ``exit_code`` (below 0: minus the signal that killed it)."""
+        """Verdict on a process that ended with ``exit_code`` (below 0: minus the signal that killed it)."""
         if exit_code == 0:
             return Ended()
         if exit_code == USER_ERROR_EXIT_CODE:
@@ -64,7 +64,7 @@ class RestartPolicy:
         return self.died(now_s)
 
     def died(self, now_s: float) -> Restart:
-        """The pause for a process that has to be started again, whatever its exit code."""
+        """Pause for a process that has to be restarted, whatever its exit code."""
         if now_s - self._started_s > min(self._max_s, HEALTHY_S):
             self._pause_s = self._min_s
         pause_s = self._pause_s

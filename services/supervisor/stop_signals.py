@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[socket.socket]:
-    """A socket that yields one byte, its number, for each signal that asks to stop."""
+    """Socket that yields one byte, the signal's number, for each signal that asks to stop."""
     receiver, sender = socket.socketpair()
     with receiver, sender:
         receiver.setblocking(False)

@@ -1,4 +1,4 @@
-"""Stopping of child processes in order, with patience; none of them is trusted to end."""
+"""Ordered stop of child processes with timeouts; no process is trusted to end."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from services.supervisor.child import Child
 
 UNKILLABLE_S = 10.0
-"""A process that has not ended so long after SIGKILL is in uninterruptible sleep."""
+"""Time after SIGKILL from which a living process counts as in uninterruptible sleep."""
 
 
 @dataclass(frozen=True)
 class StopStep:
-    """One stage of stopping: who has to be gone before the next. No signal: they are expected to end by themselves."""
+    """One stage of stopping: processes that must end before the next stage. No signal: they end by themselves."""
 
     members: tuple[Child, ...]
     number: signal.Signals | None
     timeout_s: float = math.inf
-    """Patience with this step, if it is less than the general one."""
+    """Timeout of this step, if shorter than the general one."""
 
 
 class Stopping:
-    """Walks through the steps; a process that ignores its signal for ``timeout_s`` is killed. A kill isn't trusted."""
+    """Sequence of stop steps; kills a process that ignores its signal for ``timeout_s``. A kill isn't trusted."""
 
     def __init__(self, steps: Sequence[StopStep], timeout_s: float) -> None:
         self._steps = deque(steps)
@@ -36,7 +36,7 @@ class Stopping:
         self.patience_ends_s = math.inf
 
     def pursue(self, now_s: float) -> Sequence[Child]:
-        """Take the steps that are due. Processes that were killed and do not end: nobody can do more."""
+        """Take the steps that are due; the processes that were killed and do not end, for which nothing more helps."""
         while True:
             alive = [child for child in self._step.members if child.alive]
             if alive and now_s < self.patience_ends_s:
@@ -59,7 +59,7 @@ class Stopping:
 
 
 def abandon(children: Iterable[Child], timeout_s: float) -> None:
-    """Leave no child behind. Only after an unexpected error is there one."""
+    """Kill all remaining children. There are some only after an unexpected error."""
     alive = [child for child in children if child.alive]
     for child in alive:
         child.send(signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""Owns a run's services as child processes of one machine: starts them, starts them again, stops them in order.
+"""Supervisor of a run's services as child processes of one machine: start, restart and stop in order.
 
-One thread, one selector: it sleeps until a child ends (pidfd), a signal arrives, a pause or a patience is over,
-or the next look at the progress is due.
+One thread, one selector: it sleeps until a child ends (pidfd), a signal arrives, a pause or a timeout is over,
+or the next update of the display is due.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ TRAINER = "trainer"
 LOGS_FOLDER = "logs"
 INTERRUPTED_EXIT_CODE = 130
 FAREWELL_S = 10.0
-"""How long fetcher and decoders may take to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
+"""Time for fetcher and decoders to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
 CommandFor = Callable[[str], Sequence[str]]
-"""The command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, decoder-1, …"""
+"""Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, decoder-1, …"""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """What is running now."""
+    """Running processes."""
 
     pids: Mapping[str, int]
-    """By name, the living only."""
+    """Living processes by name."""
     restarts: Mapping[str, int]
-    """By service."""
+    """Number of restarts by service."""
 
 
 @dataclass(frozen=True)
 class SessionOutcome:
-    """How a session ended."""
+    """Outcome of a session."""
 
     exit_status: ExitStatus
     exit_code: int
@@ -69,14 +69,14 @@ class SessionOutcome:
 
 
 def service_of(name: str) -> str:
-    """The service that the process ``name`` is one of: decoder-1 is a decoder."""
+    """Service of the process ``name``: decoder-1 is a decoder."""
     return name.partition("-")[0]
 
 
 def service_command(name: str, run_dir: Path) -> list[str]:
-    """How the real service is started, with this interpreter and this very package."""
+    """Command of the real service, with this interpreter and this package."""
     package_root = Path(__file__).resolve().parents[2]
-    # `-m` looks into the working directory first, where a user's folder `common/` would hide ours.
+    # `-m` searches the working directory first, where a user's folder `common/` would hide ours.
     safe_path = [] if Path.cwd() == package_root else ["-P"]
     return [sys.executable, *safe_path, "-m", "icestream", service_of(name), "--run-dir", str(run_dir)]
 
@@ -84,11 +84,11 @@ def service_command(name: str, run_dir: Path) -> list[str]:
 class Supervisor:
     """One session of a run: one fetcher, decoders, one trainer or several as a group. Use from the main thread.
 
-    There are ``local.decoders`` decoders, or with "auto" as many as the fetcher's status says are wanted.
+    ``local.decoders`` sets the number of decoders; with "auto" the fetcher's status does.
 
-    ``secrets``: what each service gets of them, see secrets_allowed(). ``watch`` is called every ``tick_s`` with what
-    is running, ``say`` with one line for each thing that happens. A second Ctrl-C kills; within ``hurry_after_s`` of
-    the first it counts as the same one, because wrappers such as `timeout` and `make` pass on what the terminal has
+    ``secrets``: secrets of each service, see secrets_allowed(). ``watch`` is called every ``tick_s`` with the running
+    processes, ``say`` with one line for each event. A second Ctrl-C kills; within ``hurry_after_s`` of the first it
+    counts as the same one, because wrappers such as `timeout` and `make` pass on a signal that the terminal has
     delivered already.
     """
 
@@ -116,9 +116,9 @@ class Supervisor:
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
         self._meeting = Path()
-        """Where the trainers meet, if they are several."""
+        """Rendezvous file of several trainers."""
         self._group_ends_s = math.inf
-        """Patience with the other trainers, once one has ended."""
+        """End of the wait for the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
         self._stop: Stopping | None = None
         self._interrupted_s: float | None = None
@@ -139,7 +139,7 @@ class Supervisor:
         return Child(name, self._run_dir / LOGS_FOLDER / f"{name}.log", policy)
 
     def run(self) -> SessionOutcome:
-        """Start all, and return when the run has ended and no child is left."""
+        """Run all services; return when the run has ended and no child is left."""
         began_s = time.monotonic()
         (self._run_dir / LOGS_FOLDER).mkdir(mode=0o700, exist_ok=True)
         with stop_signals() as received, self._selector:
@@ -165,7 +165,7 @@ class Supervisor:
         )
 
     def _turn(self, received: socket.socket, next_look_s: float) -> None:
-        """Sleep until something happens, and deal with it."""
+        """Sleep until an event occurs, and handle it."""
         due_s = [next_look_s, self._group_ends_s, *(child.due_s for child in self._children.values())]
         if self._stop is not None:
             due_s.append(self._stop.patience_ends_s)
@@ -192,11 +192,11 @@ class Supervisor:
             child.leave_behind()
 
     def _start(self, child: Child) -> None:
-        # The kernel's parent-death signal goes by the thread that forked: it has to be the main one.
+        # The kernel sends the parent-death signal when the thread that forked ends: it has to be the main one.
         environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if self._local.trainers > 1 and service_of(child.name) == TRAINER:
-            if child.name == TRAINER:  # it is the first of them to start
+            if child.name == TRAINER:  # the first trainer to start
                 self._meeting = new_meeting(self._run_dir)
             environment |= rank_environment(child.name, self._local.trainers, self._meeting)
         child.start(self._command_for(child.name), environment)
@@ -206,13 +206,13 @@ class Supervisor:
     def _restart(self, child: Child) -> None:
         self._start(child)
         if child.name == TRAINER:
-            # It goes on from its checkpoint: whoever had nothing left to do is needed again.
+            # It continues from its checkpoint: processes that had nothing left to do are needed again.
             for other in self._children.values():
                 if not other.alive and other.due_s == math.inf and not other.retired:
                     self._start(other)
 
     def _add_decoders(self) -> None:
-        """Start the decoders that the fetcher wants and that are neither there nor on their way."""
+        """Start the decoders that the fetcher wants and that are neither running nor starting."""
         if self._local.decoders != "auto" or self._stop is not None:
             return
         status = self._fetcher_status()
@@ -227,7 +227,7 @@ class Supervisor:
             self._start(self._another_decoder())
 
     def _another_decoder(self) -> Child:
-        """One that has left, or a new one."""
+        """A decoder that has left, or a new one."""
         for child in self._decoders:
             if not child.alive and child.due_s == math.inf:
                 child.retired = False
@@ -268,7 +268,7 @@ class Supervisor:
                 self._schedule(child, verdict, exit_code, now_s)
 
     def _end_of_group(self, exit_code: int) -> Child | None:
-        """A trainer ended: whose end it was that ended all; None while others are alive."""
+        """Trainer that caused the end of the group; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
             patience_s = GROUP_END_S if exit_code else self._local.stop_timeout_s
@@ -282,7 +282,7 @@ class Supervisor:
         for one in together:
             one.due_s = now_s + restart.after_s
             if one in self._trainers[1:]:
-                one.policy.returns()  # a restart of all is one restart, counted with the first
+                one.policy.returns()  # a restart of the group is one restart, counted with the first trainer
         who = "all trainers start" if len(together) > 1 else "it starts"
         self._say(
             f"{child.name} {how_it_ended(exit_code)}; {who} again in {restart.after_s:g} s (its log: {child.log})"
@@ -293,12 +293,12 @@ class Supervisor:
         return status is not None and status.state == "finished"
 
     def _fetcher_status(self) -> FetcherStatus | None:
-        """Of the fetcher's newest start."""
+        """Status since the fetcher's newest start."""
         status = read_status(self._run_dir, FETCHER, FetcherStatus)
         return status if status is not None and status.pid == self._children[FETCHER].pid else None
 
     def _needed(self, ended: Child) -> bool:
-        """Whether the run can't go on without it. A decoder may leave (retired by hand, say), but not the last."""
+        """True if the run can't continue without it. A decoder may leave (retired by hand, say), but not the last."""
         return ended.name == FETCHER or not any(decoder.alive or decoder.due_s < math.inf for decoder in self._decoders)
 
     def _trainer_state(self) -> str | None:
@@ -310,19 +310,19 @@ class Supervisor:
         if state == "finished":
             self._exit_status, self._exit_code = "finished", 0
             everyone = tuple(self._children.values())
-            # A fetcher that died while it was told of the end, and was started again, waits for a trainer: it is asked.
+            # A fetcher that died while the trainer announced the end, and was restarted, waits for a trainer: stop it.
             self._begin_stop(StopStep(everyone, None, FAREWELL_S), *self._stop_stream())
         elif state == "stopped":
-            self._say("the trainer was told to stop by somebody else")
+            self._say("the trainer was stopped from outside this run")
             self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
             self._begin_stop(*self._stop_stream())
         else:
             self._fail(FAILED_EXIT_CODE, f"trainer: it ended without having finished (its state: {state})")
 
     def _judge_stopped_trainer(self, trainer: Child, exit_code: int) -> None:
-        """The trainer ended after it was told to stop: did it do so cleanly?"""
+        """Check that the trainer, asked to stop, ended cleanly."""
         if self._exit_status != "interrupted":
-            return  # It is not the cause: that stands already.
+            return  # The cause is recorded already.
         if exit_code == 0 and self._trainer_state() == "finished":
             self._exit_status, self._exit_code = "finished", 0
         elif exit_code == USER_ERROR_EXIT_CODE:

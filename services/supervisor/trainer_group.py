@@ -1,4 +1,4 @@
-"""The trainers of one machine that learn together: they start, end and start again together."""
+"""Group of data-parallel trainers on one machine: they start, end and restart together."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ RANK_VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
     RANKS_FILE_VARIABLE,
 )
-"""What torchrun sets. `icestream run` may itself have been started by something that sets them: that is not for us."""
+"""Variables that torchrun sets. `icestream run` may inherit them from its own launcher: they are not for us."""
 
 _MEETING = "ranks-"
 
 GROUP_END_S = 15.0
-"""How long the others may take to end by themselves once one has died: they find out who is gone, which takes 3 s."""
+"""Time for the others to end by themselves once one has died: they determine which rank is gone, which takes 3 s."""
 
 
 def trainer_names(count: int) -> list[str]:
-    """The names of their processes, the first rank's first: trainer, trainer-1, …"""
+    """Process names of the trainers by rank: trainer, trainer-1, …"""
     return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))]
 
 
 def rank_environment(name: str, count: int, meeting: Path) -> dict[str, str]:
-    """torchrun's variables for one of ``count`` trainers, but for the port: they meet in a file of their owner's.
+    """torchrun's variables for one of ``count`` trainers, except the port: the rendezvous is a file of the owner's.
 
-    Any user of the machine could speak to a port of the loopback interface.
+    Any user of the machine could connect to a port of the loopback interface.
     """
     rank = name.partition("-")[2] or "0"
     return {
@@ -45,7 +45,7 @@ def rank_environment(name: str, count: int, meeting: Path) -> dict[str, str]:
 
 
 def new_meeting(run_dir: Path) -> Path:
-    """Name of the file in which a group of trainers will meet; those of former groups are deleted."""
+    """Rendezvous file of a new group of trainers; the files of former groups are deleted."""
     folder = run_dir / LOCKS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     for former in folder.glob(f"{_MEETING}*"):
@@ -54,7 +54,7 @@ def new_meeting(run_dir: Path) -> Path:
 
 
 def cause_of(exit_codes: Mapping[str, int]) -> str:
-    """Whose end ended the others': a user's mistake comes first, then a signal, then an error; the first, if all are 0.
+    """Process whose end ended the group: a user's mistake first, then a signal, then an error; the first, if all are 0.
 
     A rank that lost another one ends with exit code 1, so that it is never named if there is a better reason.
     """

@@ -1,4 +1,4 @@
-"""The loop of a trainer with a model: steps, health, telemetry. Knows neither the model nor what a particle is."""
+"""Training loop with a model: steps, health, telemetry. Independent of the model and the particles."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def train(
     stopped: Callable[[], bool],
     step_done: Callable[[int, Batch], None] = lambda step, batch: None,
 ) -> Literal["finished", "stopped"]:
-    """Train until the plan ends, ``max_steps`` is reached, or the process is asked to stop. Ends with a checkpoint.
+    """Train until the plan ends, ``max_steps`` is reached, or a stop is requested. Ends with a checkpoint.
 
-    Raises BadInputError if training diverges again and again.
+    Raises BadInputError if training diverges repeatedly.
     """
     guard = Guard(state.watch, HealthLog(run_dir / HEALTH_FILE), num_lanes=len(state.position.lanes))
     drafts = WeightDrafts(state, checkpoints, guard, telemetry, audit, config_json)
@@ -49,7 +49,7 @@ def train(
 
 
 class TrainingLoop(StreamLoop):
-    """Steps of a model, judged by a guard."""
+    """Loop over the steps of a model, judged by a guard."""
 
     def __init__(
         self,

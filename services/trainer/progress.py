@@ -1,4 +1,4 @@
-"""How far training is: plan, step, seconds, position in the stream. The part of a checkpoint that needs no torch."""
+"""Progress of training: plan, step, seconds, position in the stream. The part of a checkpoint that needs no torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NEW_PLAN_REMEDY = (
 )
 
 
-class Progress:
-    """Mutable: the loop moves it on, a checkpoint holds it."""
+class TrainingProgress:
+    """Progress of a training run. Mutable: the loop advances it, a checkpoint stores it."""
 
     def __init__(self, plan_hash: str, *, lanes: int = 1) -> None:
         self.plan_hash = plan_hash
@@ -26,12 +26,12 @@ class Progress:
         """Training time over all restarts."""
         self.position = StreamPosition.start(lanes)
         self.audit_bytes: tuple[int, ...] = ()
-        """Of each rank's file."""
+        """Size of each rank's audit file."""
         self.shown: tuple[str, ...] = ()
-        """Metrics of the status file."""
+        """Metrics shown in the status file."""
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
-        """The content of a checkpoint."""
+        """Content of a checkpoint."""
         return {
             "plan_hash": self.plan_hash,
             "step": self.step,
@@ -42,10 +42,10 @@ class Progress:
         }
 
     def restore(self, checkpoint: Mapping[str, Any], *, accept_new_plan: bool) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
-        Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` the stream begins anew, and what
-        was trained so far still counts.
+        Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` the stream restarts, and the
+        training so far still counts.
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]

@@ -1,4 +1,4 @@
-"""Checks at the start and the end of a trainer, and the configuration as a checkpoint holds it. No torch."""
+"""Checks at the start and the end of a trainer, and the configuration stored in a checkpoint. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.trainer.checkpoints.checkpoint_folder import other_model
 
 
 def require_plan(found: str, config: Config, run_dir: Path) -> None:
-    """Raises BadInputError if ``found``, the plan hash of the run, is not that of this process's configuration."""
+    """Raises BadInputError if ``found``, the run's plan hash, differs from that of this process's configuration."""
     if found == plan_hash(config.stored_workload(), config.stream, config.seed):
         return
     remedy = "leave out its own --set, -c and environment, and start it again"
@@ -33,17 +33,17 @@ def require_model(checkpoint: Mapping[str, Any], config: Config) -> None:
 
 
 def end_without_data(status: TrainerStatus) -> bool:
-    """True if the whole plan was read and no event was fit for training."""
+    """True if the whole plan was read without an event fit for training."""
     return status.state == "finished" and status.counters.events_trained == 0
 
 
 def require_data(status: TrainerStatus) -> None:
-    """Raises BadInputError if the whole plan was read and no event was fit for training."""
+    """Raises BadInputError if the whole plan was read without an event fit for training."""
     if end_without_data(status):
         raise BadInputError(f"there was nothing to train on: {status.counters.model_dump_json()}")
 
 
 def config_for_checkpoint(config: Config) -> str:
-    """JSON without secrets: checkpoints are passed on."""
+    """Configuration as JSON without secrets: checkpoints are passed on."""
     inputs = tuple(without_secrets(text) for text in config.input)
     return config.model_copy(update={"input": inputs}).model_dump_json()

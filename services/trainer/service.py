@@ -1,8 +1,7 @@
-"""The trainer process: device, model, checkpoint and feed put together around the loop."""
+"""Trainer process: device, model, checkpoint and feed around the loop."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -18,6 +17,7 @@ from common.transport import StopRequested
 from services.config.root import Config
 from services.trainer.checkpoints.changed_settings import changed_settings
 from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpoints
+from services.trainer.counting.checkpoint import read_position
 from services.trainer.health.health import update_limits
 from services.trainer.loop import train
 from services.trainer.ranks.agreement import Agreement
@@ -46,14 +46,14 @@ _STOP = b"\0stop"
 
 
 def training_of(config: Config) -> Training:
-    """The training of the configured model."""
+    """Training of the configured model."""
     model = registry.workload(config.workload).models[config.trainer.model]
     training: Training = registry.imported(model.training)
     return training
 
 
 def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepContext:
-    """What every model's step is given."""
+    """Context of a step, the same for every model."""
     return StepContext(
         device,
         config.seed,
@@ -72,9 +72,9 @@ def run_trainer(
     *,
     accept_new_plan: bool,
 ) -> TrainerStatus | None:
-    """Train to the end, or until asked to stop; the final status, None if stopped before anything began.
+    """Train to the end, or until ``stop`` is set; the final status, None if stopped before training began.
 
-    As one of the ranks that the environment tells of, if it does. Raises BadInputError for a user's mistake, RankLost
+    The environment may define this process as one of several ranks. Raises BadInputError for a user's mistake, RankLost
     if another rank is gone.
     """
     place = place_from(os.environ)
@@ -84,7 +84,7 @@ def run_trainer(
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
-            lanes_of_rank(config.stream, place.rank, place.size)  # refused before anybody waits
+            lanes_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
         checkpoints, latest = _restore(run_dir, config, stop, ranks)
@@ -99,7 +99,7 @@ def run_trainer(
             read_validation_events,
             accept_new_plan=accept_new_plan,
         )
-        ranks.close()  # in good order; a rank that fails is seen to be gone
+        ranks.close()  # in good order; the others notice a rank that fails
         return status
     except StopRequested:
         return None
@@ -111,7 +111,7 @@ def run_trainer(
 def _restore(
     run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks
 ) -> tuple[Checkpoints, tuple[Path, dict[str, Any]] | None]:
-    """The first rank holds the folder and reads the newest checkpoint; all others get it from there.
+    """Checkpoint folder and newest checkpoint: the first rank holds the folder and reads; the others receive it.
 
     Raises StopRequested on all ranks if the first one was asked to stop.
     """
@@ -129,7 +129,7 @@ def _restore(
         ranks.broadcast(_STOP)
         raise
     if (counted := checkpoints.foreign()) is not None:
-        require_model(json.loads(counted.read_text()), config)
+        require_model(read_position(counted), config)
     latest = checkpoints.latest()
     ranks.broadcast(latest[0].name.encode() if latest is not None else b"new")
     ranks.broadcast_state(latest[1] if latest is not None else None)
@@ -146,7 +146,7 @@ def _connect(
     *,
     accept: bool,
 ) -> Feed:
-    """The feed of this rank. Raises StopRequested on all ranks if one was asked to stop while it waited."""
+    """Feed of this rank. Raises StopRequested on all ranks if one was asked to stop while it waited."""
     feed = None
     try:
         feed = Feed(
@@ -217,12 +217,12 @@ def _resume(
 
 
 def start_from(place: Path, task: Task, config: Config) -> None:
-    """Weights of another run. Raises BadInputError that names its checkpoint."""
+    """Load the weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
     meaning = tuple(f"trainer.{config.trainer.model}.{name}: " for name in training_of(config).meaning_of_weights)
     for line in changed_settings(checkpoint["config"], config_for_checkpoint(config)):
-        if line.startswith(meaning):  # they would load, and mean something else
+        if line.startswith(meaning):  # they would load, with another meaning
             raise BadInputError(
                 f"trainer.start_from = {path}: its weights were learned with another setting ({line}); use that one"
             )
@@ -238,8 +238,8 @@ def start_from(place: Path, task: Task, config: Config) -> None:
 
 
 def set_up_torch(config: Config) -> None:
-    """What holds for the whole process, whatever the task."""
-    torch.set_num_threads(1)  # networks as small as these are slower with several: the task works off parts at once
+    """Set torch up for the whole process, independent of the task."""
+    torch.set_num_threads(1)  # networks as small as these are slower with several: the task runs parts in parallel
     if config.trainer.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(config.seed)
@@ -248,7 +248,7 @@ def set_up_torch(config: Config) -> None:
 
 
 def trainer_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one. Raises BadInputError if it isn't there."""
+    """Device of that name; `auto` is CUDA where there is a device. Raises BadInputError if it is not available."""
     return device_named(name, f"trainer.device = {name!r}")
 
 
@@ -267,7 +267,7 @@ def _train(
     telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
-        logger.info("trainer.max_steps = %d is reached already; a larger one goes on", config.trainer.max_steps)
+        logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
     try:
         telemetry.status("starting", state, feed.waits, force=True)

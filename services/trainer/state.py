@@ -1,4 +1,4 @@
-"""What training is at: task, position in the stream, counters. All of it goes into a checkpoint, and nothing else."""
+"""State of training: task, position in the stream, counters. A checkpoint stores all of it, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.trainer.health.health import HealthWatch
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.telemetry.window import WindowedMean
 from workloads.base.task import Task
 
 AVERAGED_STEPS = 500
 
 
-class TrainState(Progress):
-    """Mutable: the loop moves it on, a checkpoint holds it."""
+class TrainState(TrainingProgress):
+    """State of training. Mutable: the loop advances it, a checkpoint stores it."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class TrainState(Progress):
         headline: str = "loss",
         shown: Sequence[str] = (),
     ) -> None:
-        """``headline``: metric whose mean over the last steps is shown; ``shown``: other metrics of the status file."""
+        """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file."""
         super().__init__(plan_hash, lanes=lanes)
         self.task = task
         self.device = device
         self.headline = headline
         self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
         self.recent = WindowedMean(AVERAGED_STEPS, device)
-        """Of that metric."""
+        """Windowed mean of the headline metric."""
         self.watch = HealthWatch(health or HealthConfig())
 
     def recent_mean(self) -> dict[str, Tensor]:
-        """By its name as a metric."""
+        """Recent mean, by its name as a metric."""
         return {f"{self.headline}_ma_{AVERAGED_STEPS}": self.recent.mean()}
 
     def checkpoint(self, config_json: str) -> dict[str, Any]:
-        """The state as a checkpoint holds it: tensors, numbers and texts."""
+        """State as stored in a checkpoint: tensors, numbers and texts."""
         return super().checkpoint(config_json) | {
             self.headline: self.recent.state_dict(),
             "watch": self.watch.state_dict(),
@@ -57,10 +57,10 @@ class TrainState(Progress):
         }
 
     def restore(self, checkpoint: Mapping[str, Any], *, accept_new_plan: bool) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Raises BadInputError if it belongs to another plan; with ``accept_new_plan`` its weights are kept, and the
-        stream begins anew.
+        stream restarts.
         """
         super().restore(checkpoint, accept_new_plan=accept_new_plan)
         try:

@@ -1,4 +1,4 @@
-"""The loop of every trainer: batches in, steps, audit, commits. Knows no model; needs no torch."""
+"""Loop of every trainer: batches in, steps, audit, commits. Independent of the model; needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from common.transport import StopRequested
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import Unhealthy
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
@@ -21,11 +21,11 @@ _END: Any = object()
 
 
 class StreamLoop(ABC):
-    """One process's loop; subclasses say what a step is."""
+    """Loop of one process; subclasses define the step."""
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         feed: Feed,
         commits: Commits,
         telemetry: Telemetry,
@@ -33,7 +33,7 @@ class StreamLoop(ABC):
         *,
         max_steps: int,
     ) -> None:
-        """``max_steps``: the number of the last step; 0: none."""
+        """``max_steps``: number of the last step; 0: no limit."""
         self._progress = progress
         self._feed = feed
         self._commits = commits
@@ -45,7 +45,7 @@ class StreamLoop(ABC):
     def run(self, stopped: Callable[[], bool]) -> Literal["finished", "stopped"]:
         """Train until the plan ends, ``max_steps`` is reached, or ``stopped()`` is true. Ends with a checkpoint.
 
-        Raises BadInputError if training diverges again and again.
+        Raises BadInputError if training diverges repeatedly.
         """
         with closing(self._commits):
             while True:
@@ -67,14 +67,14 @@ class StreamLoop(ABC):
 
     @abstractmethod
     def after_step(self, batch: Batch) -> None:
-        """Look at the step, whose position counts as trained now. Raises Unhealthy."""
+        """Evaluate the step, after its position counts as trained. Raises Unhealthy."""
 
     @abstractmethod
     def step_done(self, batch: Batch) -> None:
-        """The loop is through with the step, commits included."""
+        """Hook at the end of a step, after its commits."""
 
     def go_back(self, unhealthy: Unhealthy) -> None:
-        """Set the progress back to a good checkpoint."""
+        """Roll the progress back to a good checkpoint."""
         raise unhealthy
 
     @property
@@ -82,7 +82,7 @@ class StreamLoop(ABC):
         return 0 < self._max_steps <= self._progress.step
 
     def _run_on(self, stopped: Callable[[], bool]) -> bool:
-        """Steps until there is a reason to end, and a checkpoint; True if the plan ended."""
+        """Make steps until there is a reason to end, then a checkpoint; True if the plan ended."""
         progress, feed = self._progress, self._feed
         with closing(feed.stream(progress.position)) as stream:
             while not self._is_enough and not stopped():

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
+from polls import MANY_POLLS, poll_until_lost
 
 from common import messages as m
 from common.arena import Arena
@@ -25,7 +26,6 @@ from common.transport.events import MESSAGES_A_POLL
 from common.transport.server import _ACCEPTS_A_POLL
 
 PLAN = "ab" * 16
-_MANY_POLLS = 600  # of 0.05 s: a bound, never a wait
 LOCAL = TransportConfig(connect_timeout_s=20)
 
 
@@ -42,19 +42,10 @@ def server(tmp_path: Path, arena: Arena) -> Iterator[ServerTransport]:
     made.close()
 
 
-def poll_until_lost(server: ServerTransport) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(_MANY_POLLS):
-        events += server.poll(0.05)
-        if any(isinstance(event, Lost) for event in events):
-            return events
-    raise AssertionError(f"only {len(events)} events")
-
-
 def connect(server: ServerTransport, run_dir: Path) -> PeerTransport:
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(PeerTransport, run_dir, LOCAL, writable=True, stopped=lambda: False)
-        for _ in range(_MANY_POLLS):
+        for _ in range(MANY_POLLS):
             server.poll(0.05)
             if future.done():
                 break
@@ -201,7 +192,7 @@ def test_malformed_messages_without_end_fill_no_log(
     with dealer(server, tmp_path) as (_, control, _):
         for _ in range(3000):
             control.send(b"rubbish")
-        for _ in range(_MANY_POLLS):
+        for _ in range(MANY_POLLS):
             server.poll(0.05)
             if server.malformed == 3000:
                 break

@@ -11,13 +11,13 @@ from common.messages import Layout
 from common.ragged import (
     SlotHeader,
     SlotMismatch,
-    UnitArrays,
     check_header,
     content_digest,
     slot_bytes_needed,
     unit_arrays,
     write_header,
 )
+from common.unit_arrays import UnitArrays
 from workloads.muons.columns import MUONS
 
 HEADER = SlotHeader("0123456789abcdef" * 2, k=5, lease=9, layout=Layout(3, 7, 2))

@@ -7,6 +7,7 @@ import errno
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -293,6 +294,9 @@ def test_descriptors_that_run_out_for_a_moment_end_no_good_connection(
             assert router.poll(20_000)
             name, body = router.recv_multipart(copy=False)
             gate.read(name.get(zmq.SRCFD), [body])
+        opened_by_s = time.monotonic() + 60.0
+        while not gate._open and time.monotonic() < opened_by_s:
+            time.sleep(0.01)  # the gate hears of the connection in a thread of its own
         with gate._lock:
             (fd,) = gate._open
             with monkeypatch.context() as short:

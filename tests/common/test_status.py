@@ -84,7 +84,7 @@ def test_a_status_that_can_not_be_written_ends_no_service_and_is_told(
     monkeypatch.setattr(status, "_not_written", Rarely(logging.getLogger(__name__)))
     write_status(tmp_path, "fetcher", FetcherStatus(files_total=1))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", fail)
+        patch.setattr(Path, "write_bytes", fail)
         for _ in range(100):
             write_status(tmp_path, "fetcher", FetcherStatus(files_total=2))
     assert len(caplog.records) == 5

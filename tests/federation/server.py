@@ -17,7 +17,6 @@ from aiohttp import web
 from .faults import Fault, first_that_applies
 from .loop import LoopThread
 
-ALL_METHODS = ("GET", "HEAD", "PROPFIND", "PUT", "POST", "DELETE", "OPTIONS")
 CHUNK_BYTES = 1 << 18
 FOR_EVER_S = 3600.0
 

@@ -97,5 +97,5 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"bad.parquet: row group 0, column 'primary', row 1: energy_gev is -5"):
         read_validation_events(make_config(bad), tmp_path)
     empty = write_events(tmp_path / "empty.parquet", make_events([0, 0]))
-    with pytest.raises(BadInputError, match="no event to look at"):
+    with pytest.raises(BadInputError, match="no usable event"):
         read_validation_events(make_config(empty, stream={"drop_empty": True}), tmp_path)

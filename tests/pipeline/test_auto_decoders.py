@@ -69,7 +69,7 @@ def test_auto_lets_an_idle_decoder_go_and_the_run_goes_on_without_it(
     run = processes.start_and_reach(5, [*command, "--epochs", "0", "--decoders", "auto"], before=10**9)
     guest = processes.start("decoder")  # one that nobody needs: a step takes longer than its data
     processes.wait_in(run, lambda: processes.fetcher.decoders == 2, "the second decoder's joining")
-    processes.wait_in(run, lambda: processes.log("fetcher").count("is told to leave") == 1, "the retirement")
+    processes.wait_in(run, lambda: processes.log("fetcher").count("is asked to leave") == 1, "the retirement")
     processes.wait_in(run, lambda: processes.fetcher.decoders == 1, "the leaving")
     assert processes.fetcher.decoders_wanted == 1
     step = processes.checkpoint_step()

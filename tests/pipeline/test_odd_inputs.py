@@ -16,7 +16,7 @@ BOUND_BY_PERMISSIONS = (
     "import ctypes, os, sys\n"
     "for capability in (1, 2):\n"  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: root loses them with the next exec
     "    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)\n"
-    "os.execv(sys.executable, [sys.executable, '-m', 'services', *sys.argv[1:]])",
+    "os.execv(sys.executable, [sys.executable, '-m', 'icestream', *sys.argv[1:]])",
 )
 """`icestream`, to which permissions of files apply also if root starts it."""
 

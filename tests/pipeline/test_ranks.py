@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
+from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
 from showers import Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
@@ -235,7 +235,7 @@ def start_torchrun_rank(processes: Processes, rank: int, port: int, **environmen
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(PACKAGE_ROOT)} | environment
     with output_path.open("wb") as output:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "services.trainer", "--run-dir", str(processes.run_dir)],
+            [sys.executable, *ICESTREAM, "trainer", "--run-dir", str(processes.run_dir)],
             cwd=PACKAGE_ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -269,6 +269,6 @@ def test_a_rank_that_never_comes_is_named(processes: Processes, together: list[s
     processes.wait_in(fetcher, lambda: processes.fetcher.state != "listing", "the listing")
     alone = start_torchrun_rank(processes, 0, free_port(), ICESTREAM_TRAINER__RANKS_TIMEOUT_S="0.5")
     assert processes.finish(alone) == 2
-    assert "Error: rank 1 of 2 didn't come for 0.5 s" in alone.output()
+    assert "Error: rank 1 of 2 did not connect for 0.5 s" in alone.output()
     fetcher.send(signal.SIGTERM)
     processes.finish(fetcher)

@@ -46,7 +46,7 @@ def test_no_event_is_trained_twice_when_a_file_is_damaged_while_one_of_its_units
     assert audit[: len(before)] == before
     assert [line for line in map(json.loads, audit[len(before) :]) if line["unit"] <= OPEN_UNIT] == []
     assert sum(json.loads(line)["events"] for line in audit) == summary["events_trained"]
-    (told,) = (line for line in summary["quarantined"] if line.startswith(f"unit {OPEN_UNIT} came back with other"))
-    assert "100 of them were trained, 300 are quarantined" in told
+    (told,) = (line for line in summary["quarantined"] if line.startswith(f"unit {OPEN_UNIT} has changed"))
+    assert "100 of its events were trained, 300 are quarantined" in told
     assert told in processes.log("trainer")
     assert processes.fetcher.files_bad == 1

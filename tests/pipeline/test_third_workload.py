@@ -32,7 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code)
-    (folder / "workloads/__init__.py").touch()
     return folder
 
 
@@ -61,7 +60,7 @@ def hits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_workload_that_is_one_folder_trains_end_to_end(processes: Processes, folder: Path, hits: Path) -> None:
-    environment = {"PYTHONPATH": os.pathsep.join([str(PACKAGE_ROOT), str(folder)])}
+    environment = {"PYTHONPATH": os.pathsep.join([str(folder), str(PACKAGE_ROOT)])}
     small = ("stream.unit_events=400", "stream.batch_events=50", "stream.slot_mib=1", "trainer.device=cpu")
     often = ("trainer.validation.events=100", "trainer.validation.every=50", "trainer.checkpoint_every=50")
     arguments = ["-i", str(hits), "--epochs", "5", *settings(*small, *often)]

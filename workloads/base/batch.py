@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 if TYPE_CHECKING:
     from torch import Tensor

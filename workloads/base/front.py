@@ -14,8 +14,8 @@ from typing import Protocol
 from common.config import SourceConfig, StreamConfig
 from common.files.remote_access import RemoteAccess
 from common.messages import Tally
-from common.ragged import UnitArrays
 from common.schema import EventSchema
+from common.unit_arrays import UnitArrays
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,18 @@ CPU_CHUNK_PARTICLES = 2048
 """Particles of a part on a CPU, if not configured: small enough for the cache."""
 
 
-class Part(Protocol):
+class BatchPart(Protocol):
     """Events of a batch, as input of a network."""
 
     @property
     def num_particles(self) -> int:
         """Particles of all its events."""
 
-    def halves(self) -> Sequence[Part]:
+    def halves(self) -> Sequence[BatchPart]:
         """Two parts with about half of the particles each; the part itself if it can't be divided."""
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 

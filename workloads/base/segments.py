@@ -78,24 +78,6 @@ def segment_sum(values_PD: Tensor, segments: Segments) -> Tensor:
     return sums_ED
 
 
-def segment_mean(values_PD: Tensor, segments: Segments) -> Tensor:
-    """Mean over the particles of each event, 0 for an empty one. (P, D) -> (E, D)."""
-    return segment_sum(values_PD, segments) * inverse_counts_E1(segments, values_PD.dtype)
-
-
-def inverse_counts_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
-    """1 / N of each event, 1 for an empty one. -> (E, 1)."""
-    return segments.counts_E.clamp_min(1).to(dtype).reciprocal().unsqueeze(1)
-
-
-def segment_max(values_PD: Tensor, segments: Segments) -> Tensor:
-    """Maximum over the particles of each event, 0 for an empty one. (P, D) -> (E, D).
-
-    The gradient goes to the first of equal particles.
-    """
-    return pool(values_PD, segments, ("max",), segment_argmax(values_PD, segments))
-
-
 def segment_argmax(values_PD: Tensor, segments: Segments) -> Tensor:
     """Particle of each event where each column is largest, the first of equal ones. (P, D) -> (E, D) int64.
 
@@ -132,6 +114,11 @@ def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
     """
     by_key_P = key_P.argsort(stable=True)
     return by_key_P[segments.event_P[by_key_P].argsort(stable=True)]
+
+
+def _inverse_counts_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
+    """1 / N of each event, 1 for an empty one. -> (E, 1)."""
+    return segments.counts_E.clamp_min(1).to(dtype).reciprocal().unsqueeze(1)
 
 
 def _present_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
@@ -188,7 +175,7 @@ class _Pool(torch.autograd.Function):
             else:
                 sum_ED = _bag_sum(values_PD, segments.starts_E)
                 if kind == "mean":
-                    sum_ED *= inverse_counts_E1(segments, values_PD.dtype)
+                    sum_ED *= _inverse_counts_E1(segments, values_PD.dtype)
                 parts.append(sum_ED)
         return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
@@ -208,7 +195,7 @@ class _Unpool(torch.autograd.Function):
         result_PD: Tensor | None = None
         for kind, slope_ED in zip(pools, slopes_ED.split(width, 1), strict=True):
             if kind == "mean":
-                slope_ED = slope_ED * inverse_counts_E1(segments, slope_ED.dtype)
+                slope_ED = slope_ED * _inverse_counts_E1(segments, slope_ED.dtype)
             if kind != "max":
                 result_PD = slope_ED.index_select(0, segments.event_P)
             elif segments.num_particles > 0:

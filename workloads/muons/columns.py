@@ -9,7 +9,7 @@ from common.config import SourceConfig
 from common.schema import Column, EventSchema, FlatTables, SourceColumn, ValueRule
 
 if TYPE_CHECKING:
-    from common.ragged import UnitArrays
+    from common.unit_arrays import UnitArrays
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a staged HDF5 file of flat tables holds. It has no row groups: spans of rows stand in for them."""
+"""Content of a staged HDF5 file of flat tables. Spans of rows replace row groups, which HDF5 doesn't have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS_A_UNIT = 4
 
 
 def read_hdf5_footer(path: Path, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity) -> Footer:
-    """The file's rows in spans, with the exact particles of each, fillers included. Raises BadFileError."""
+    """Spans of the file's rows, with the exact particles of each, fillers included. Raises BadFileError."""
     try:
         tables = open_tables(path, workload)
         try:
@@ -38,12 +38,12 @@ def read_hdf5_footer(path: Path, workload: EventSchema, stream: StreamConfig, ca
 
 
 def rows_of_group(stream: StreamConfig) -> int:
-    """Rows of a span: the fewer, the better a unit mixes files, and the more often a chunk is read twice."""
+    """Number of rows in a span: the fewer, the better a unit mixes files, and the more often a chunk is read twice."""
     return min(max(stream.unit_events // _GROUPS_A_UNIT, _LEAST_ROWS), _MOST_ROWS)
 
 
 def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) -> Iterator[RowGroup]:
-    """A span at a time: a compressed dataset of counts may be far larger than its file."""
+    """Spans, read one at a time: a compressed dataset of counts may be far larger than its file."""
     name, all_rows = tables.counts.name, tables.counts.rows
     rows = rows_of_group(stream)
     if all_rows > rows * MOST_ROW_GROUPS:
@@ -51,11 +51,11 @@ def _row_groups(tables: Tables, stream: StreamConfig, capacity: SlotCapacity) ->
     particles = 0
     for first in range(0, all_rows, rows):
         counts = read_counts(tables, first, min(rows, all_rows - first))
-        # As floats, too: a damaged count may be so large that the sum of integers begins anew.
+        # As floats, too: a damaged count may be so large that the sum of integers overflows.
         in_span = int(counts.sum(dtype=np.float64))
         particles += in_span
         if particles > tables.particles.rows:
-            continue  # it can't be used: how many there are is for the message
+            continue  # the file can't be used: only the total is needed, for the message
         check_largest(counts, capacity.largest_event, f"rows {first} to {first + len(counts) - 1}")
         fits = capacity.fits(len(counts), in_span)
         yield RowGroup(len(counts), in_span, () if fits else cut_spans(counts, capacity, stream))

@@ -1,4 +1,4 @@
-"""HDF5 files of flat tables to ragged rows: contiguous slices straight into numpy's memory.
+"""Reader of HDF5 files of flat tables: contiguous slices straight into numpy's memory, as ragged rows.
 
 R rows, P particles.
 """
@@ -21,13 +21,13 @@ from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
-from common.ragged import Array
 from common.schema import EventSchema, FlatTables, SourceColumn
+from common.unit_arrays import Array
 
 _OPEN_FILES = 16
 _SLICE_PARTICLES = 131_072
-"""Particles read at a time, but for whole events. A call into HDF5 costs as much as thousands of them; what is much
-larger than the CPU's cache has left it before it is looked at."""
+"""Particles read at a time, rounded to whole events. A call into HDF5 costs as much as thousands of particles; a slice
+much larger than the CPU's cache has left it before it is processed."""
 
 Int64 = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ _NONE: Int64 = np.zeros(0, np.int64)
 
 
 class Hdf5Reader:
-    """See Reader. A row group is a span of rows that the fetcher chose: HDF5 knows none."""
+    """Reader of HDF5 files (see Reader). A row group is a span of rows chosen by the fetcher: HDF5 has none."""
 
     def __init__(self, workload: EventSchema) -> None:
         assert workload.tables is not None
@@ -96,7 +96,7 @@ class Hdf5Reader:
             row = end
 
     def _piece(self, raw: Array, counts: Int64, events: _Events, where: str, large_above: int) -> RaggedRows:
-        """The checked rows of a slice. ``raw`` (P, ids and numbers) is the reader's own and used again."""
+        """Checked rows of a slice. ``raw`` (P, ids and numbers) is the reader's buffer, reused for the next slice."""
         offsets = offsets_of(counts)
         layout, workload = self._layout, self._workload
         fillers = _check_ids(raw, counts, offsets, events, f"{where}, dataset {layout.particles!r}")
@@ -143,24 +143,24 @@ class _Events:
     """Rows of the events' table."""
 
     raw: Array
-    """(R, ids and numbers) as stored."""
+    """Ids and numbers as stored. (R, ids and numbers)."""
     columns: dict[str, Array]
     """The workload's event columns."""
     ids: dict[str, Array]
     """File column -> (R,)."""
     first_row: int
-    """In the file."""
+    """Index of the first row in the file."""
 
     @classmethod
     def of(cls, raw: Array, workload: EventSchema, layout: FlatTables, where: str, first_row: int) -> _Events:
-        """Raises BadRowsError if an id is no whole number."""
+        """Stored rows of the events' table, split into columns and ids. Raises BadRowsError if an id is no integer."""
         source = workload.source_column(layout.event_list)
         columns = {source.into: _select(raw, len(layout.ids), source, workload)}
         ids = {}
         for place, name in enumerate(layout.ids):
             target = workload.column(workload.source_column(name).into)
             stored = raw[:, place].copy()
-            with np.errstate(invalid="ignore"):  # what is no whole number is another number afterwards
+            with np.errstate(invalid="ignore"):  # a non-integer is changed by the cast, and so detected
                 ids[name] = stored.astype(target.dtype)
             if not np.array_equal(ids[name].astype(raw.dtype), stored):
                 row = int(np.argmax(ids[name].astype(raw.dtype) != stored))
@@ -173,7 +173,7 @@ class _Events:
         return cls(raw, columns, ids, first_row)
 
     def rows(self, first: int, end: int) -> _Events:
-        """Some of them."""
+        """Rows ``first`` to ``end``."""
         return _Events(
             self.raw[first:end],
             {name: column[first:end] for name, column in self.columns.items()},
@@ -183,7 +183,7 @@ class _Events:
 
 
 def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchema) -> Array:
-    """(N, fields): the workload's numbers of rows as stored. Always a copy."""
+    """Numbers that the workload reads from rows as stored. Always a copy. (N, fields)."""
     column, stored = workload.column(source.into), workload.stored_fields(source)
     places = [num_ids + stored.index(field) for field in column.fields]
     out = np.empty((len(raw), len(places)), column.dtype)
@@ -192,7 +192,7 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchem
         item = f"V{out.itemsize * len(places)}"
         out.view(item)[:, 0] = np.ndarray((len(raw),), item, raw, places[0] * raw.itemsize, (raw.strides[0],))
         return out
-    with np.errstate(over="ignore"):  # what is too large for the column becomes infinite, which the rules refuse
+    with np.errstate(over="ignore"):  # a number too large for the column becomes infinite, which the rules reject
         for i, place in enumerate(places):
             out[:, i] = raw[:, place]
     return out
@@ -201,7 +201,7 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchem
 def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where: str) -> Int64:
     """Fillers: particles of zeros only, each the only one of its event. (F,).
 
-    Every other particle must have its event's ids: raises BadRowsError that names the first that has not.
+    Every other particle must have its event's ids: raises BadRowsError that names the first that differs.
     """
     num_ids = len(events.ids)
     if num_ids * raw.itemsize == 8:  # both ids as one item
@@ -237,9 +237,9 @@ def _as_items(raw: Array) -> Array:
 
 
 def _same_ids(of_particles: Array, of_events: Array, counts: Int64, offsets: Int64) -> bool:
-    """True if each particle has its event's id: nothing changes but at an event's first particle, and that is right.
+    """True if each particle has its event's id: the id changes only at an event's first particle, and is right there.
 
-    No array of all expected ids: it would take twice as long.
+    An array of all expected ids would take twice as long.
     """
     if not counts.all():
         has_any = counts > 0
@@ -255,7 +255,7 @@ def _same_ids(of_particles: Array, of_events: Array, counts: Int64, offsets: Int
 def _table(
     raw: Array, offsets: Int64, events: _Events, rows: Int64, workload: EventSchema, layout: FlatTables
 ) -> pa.Table:
-    """Those rows as a table of the workload's source columns, with all numbers that the file has."""
+    """Table of the workload's source columns for those rows, with all numbers of the file."""
     num_ids = len(layout.ids)
     columns: dict[str, pa.Array] = {name: pa.array(events.ids[name][rows]) for name in layout.ids}
     columns[layout.event_list] = _lists(events.raw[rows, num_ids:])
@@ -268,7 +268,7 @@ def _table(
 
 
 def _lists(values: Array) -> pa.ListArray:
-    """(N, width) as N lists."""
+    """Matrix (N, width) as N lists."""
     bounds = np.arange(len(values) + 1, dtype=np.int32) * np.int32(values.shape[1])
     return pa.ListArray.from_arrays(pa.array(bounds), pa.array(np.ascontiguousarray(values).reshape(-1)))
 

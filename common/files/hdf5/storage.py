@@ -1,7 +1,7 @@
-"""Whether the bytes of an HDF5 file's datasets are where they must be.
+"""Check of an HDF5 file's storage: location and size of the bytes of its datasets.
 
 HDF5 protects its structures by checksums only in files of its newer formats, and reads a chunk that it doesn't find as
-zeros. So before any number is believed: every chunk is there once, has a size that can be, passes all of the dataset's
+zeros. So before any number is trusted: every chunk exists once, has a possible size, passes all of the dataset's
 filters (checksums are one), and shares no byte with another.
 """
 
@@ -17,12 +17,12 @@ import numpy as np
 from common.files.hdf5.tables import MOST_CACHE_BYTES, BadTables, Table, Tables, hdf5_errors
 
 _KEEPS_SIZE = {h5py.h5z.FILTER_SHUFFLE: 0, h5py.h5z.FILTER_FLETCHER32: 4}
-"""Filters after which a chunk is as large as before, plus so many bytes."""
+"""Filters that keep the size of a chunk, up to the given number of added bytes."""
 _MOST_COMPRESSION = 4096
-"""No number of a real table is compressed more; beyond it a damaged chunk size would only take memory."""
+"""Maximum compression accepted: no real table has more; beyond it a damaged chunk size would only take memory."""
 _MOST_CHUNKS = 1 << 19
 _MOST_CHUNK_BYTES = MOST_CACHE_BYTES // 2
-"""A chunk is decompressed as a whole, and kept while slices of it are read."""
+"""Maximum size of a chunk: it is decompressed as a whole, and kept while slices of it are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _extents(table: Table) -> list[_Extent]:
 
 
 def _bits(flags: Iterable[bool]) -> int:
-    """A mask with bit i set where flag i is."""
+    """Mask with bit i set where flag i is."""
     return sum(1 << i for i, flag in enumerate(flags) if flag)
 
 

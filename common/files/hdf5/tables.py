@@ -1,7 +1,7 @@
 """HDF5 files of flat tables (see FlatTables in schema.py): opened, checked in shape and type, read in slices.
 
-Whatever HDF5 says is wrong becomes one of two errors: MachineError, or BadTables for the file. A file may come from
-anybody: what it links to outside of itself is not followed.
+Every error of HDF5 becomes one of two: MachineError, or BadTables for the file. Files are untrusted: links to outside
+of the file are not followed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy.typing as npt
 from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
-from common.ragged import Array
 from common.schema import NO_TABLES, EventSchema
+from common.unit_arrays import Array
 
 _STANDARD_TYPES = tuple(
     getattr(h5py.h5t, f"{family}{bits}{order}")
@@ -36,27 +36,27 @@ MOST_CACHE_BYTES = 256 << 20
 
 
 class BadTables(Exception):
-    """A file that can't be used: the text names the dataset and what was expected, but not the file."""
+    """Error for a file that can't be used: the text names the dataset and the expectation, but not the file."""
 
     def __init__(self, reason: str, rows: int = 0) -> None:
         super().__init__(reason)
         self.rows = rows
-        """Events that it held, as far as that can be told."""
+        """Number of events in the file, as far as known."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One dataset of numbers: (N,) or (N, width)."""
+    """Dataset of numbers: (N,) or (N, width)."""
 
     name: str
     dataset: h5py.h5d.DatasetID
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
-    """As it is read: in this machine's byte order."""
+    """Type after reading: in this machine's byte order."""
 
     @property
     def rows(self) -> int:
-        """N."""
+        """Number of rows N."""
         return self.shape[0]
 
     @property
@@ -80,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Tables:
-    """The three datasets of an open file."""
+    """Datasets of an open file: events, particles and counts."""
 
     file: h5py.File
     events: Table
@@ -88,10 +88,10 @@ class Tables:
     counts: Table
     path: Path
     size_bytes: int
-    """Of the file when it was opened."""
+    """Size of the file when it was opened."""
 
     def check_size(self) -> None:
-        """Raise BadTables if the file was truncated since: HDF5 reads zeros where it has no bytes any more."""
+        """Raise BadTables if the file was truncated since it was opened: HDF5 reads missing bytes as zeros."""
         size_bytes = _size_bytes(self.file, self.path)
         if size_bytes < self.size_bytes:
             raise BadTables(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
@@ -102,7 +102,7 @@ class Tables:
 
 
 def open_tables(path: Path, workload: EventSchema) -> Tables:
-    """The file's tables, with the workload's columns. Raises MachineError, BadTables."""
+    """Tables of the file, with the workload's columns. Raises MachineError, BadTables."""
     layout = workload.tables
     if layout is None:
         raise BadTables(NO_TABLES.format(workload.name))
@@ -135,12 +135,12 @@ def open_hdf5(path: Path) -> h5py.File:
             raise BadTables(str(error)) from None
         with opened:  # HDF5 would wait for ever for a pipe that took the file's place
             name = f"/proc/self/fd/{opened.fileno()}"
-            return h5py.File(name, "r", locking=False)  # no lock: the file may lie where nobody can write one
+            return h5py.File(name, "r", locking=False)  # no lock: the file system may be read-only
 
 
 def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
-    """Particles of those events. Raises MachineError, and BadTables if a count is negative."""
-    counts = tables.counts.read(first, num).astype(np.int64)  # unsigned ones beyond it become negative
+    """Particles of each of ``num`` events. Raises MachineError, and BadTables if a count is negative."""
+    counts = tables.counts.read(first, num).astype(np.int64)  # larger unsigned counts become negative
     if num and counts.min() < 0:
         row = int(np.argmax(counts < 0))
         raise BadTables(
@@ -151,13 +151,13 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
 
 
 def _size_bytes(file: h5py.File, path: Path) -> int:
-    with hdf5_errors("its size can't be told", path):
+    with hdf5_errors("its size can't be determined", path):
         return os.fstat(file.id.get_vfd_handle()).st_size
 
 
 @contextmanager
 def hdf5_errors(what: str, path: str | os.PathLike[str] = "HDF5") -> Iterator[None]:
-    """What HDF5 and h5py raise, as MachineError or BadTables (the file)."""
+    """Errors of HDF5 and h5py, turned into MachineError or BadTables (the file)."""
     try:
         yield
     except LIBRARY_ERRORS as error:
@@ -167,7 +167,7 @@ def hdf5_errors(what: str, path: str | os.PathLike[str] = "HDF5") -> Iterator[No
 
 
 def _errno_in(text: str) -> int:
-    """HDF5 says what the kernel told it in the text only."""
+    """Errno in a message of HDF5, which gives the kernel's error in its text only."""
     if _NO_MEMORY.search(text):
         return errno.ENOMEM
     found = re.search(r"errno = (\d+)", text)
@@ -198,7 +198,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
             if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
-                # What is larger than the cache would be decompressed anew for each slice of it.
+                # A chunk larger than the cache would be decompressed again for each of its slices.
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)
                 dataset = h5py.h5d.open(file.id, name.encode(), access)

@@ -1,4 +1,4 @@
-"""Record batches of a Parquet file to ragged rows, in any layout of the workload's columns.
+"""Conversion of a Parquet file's record batches to ragged rows, in any layout of the workload's columns.
 
 R rows, P particles.
 """
@@ -21,8 +21,8 @@ from common.files.parquet.lists import (
     null_mask,
 )
 from common.files.rows import BadRowsError, RaggedRows
-from common.ragged import Array
 from common.schema import EventSchema, SourceColumn
+from common.unit_arrays import Array
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ _NULLS_HINT = 'source.nulls = "empty" would count it as empty'
 
 
 def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, large_above: int) -> RaggedRows:
-    """The checked rows of a record batch. Raises BadRowsError that names column, row and what was expected."""
+    """Checked rows of a record batch. Raises BadRowsError that names column, row and the expected value."""
     columns = _Columns(batch, workload, where, first_row)
     for source in workload.source_columns:
         if workload.per(source) == "event":
@@ -53,24 +53,24 @@ def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row:
 
 
 class _Columns:
-    """The workload's columns of one batch, as far as they were added."""
+    """Columns of the workload added so far from one batch."""
 
     def __init__(self, batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int) -> None:
         self.arrays: dict[str, Array] = {}
-        """Name -> (R, fields) or (P, fields)."""
+        """Array by column name: (R, fields) or (P, fields)."""
         self.counts: Int64 | None = None
-        """(R,) particles."""
+        """Particles of each row. (R,)."""
         self.is_null = np.zeros(batch.num_rows, np.bool_)
-        """(R,) rows that hold no event."""
+        """True for rows that hold no event. (R,)."""
         self.keep: Bool | None = None
-        """(P,) particles that are not null; None: all."""
+        """True for particles that are not null; None: all. (P,)."""
         self._batch = batch
         self._workload = workload
         self._where = where
         self._first_row = first_row
 
     def add_event_column(self, source: SourceColumn) -> None:
-        """Numbers, or lists of them. Raises BadRowsError."""
+        """Add a column of numbers, or of lists of numbers. Raises BadRowsError."""
         values, _ = inside(self._batch.column(source.path[0]), source.path[1:])
         null = self._null_rows(values, source)
         if null is not None:
@@ -78,9 +78,9 @@ class _Columns:
         self._fill(values, null, source, None)
 
     def add_particle_column(self, source: SourceColumn) -> None:
-        """The same with a list around them. Raises BadRowsError."""
+        """Add a column of lists of numbers, or of lists of lists. Raises BadRowsError."""
         lists, names = inside(self._batch.column(source.path[0]), source.path[1:])
-        self._null_rows(lists, source)  # a list that is null has no particles
+        self._null_rows(lists, source)  # a null list has no particles
         counts = self._checked_counts(list_lengths(lists), source)
         values, _ = inside(flattened(lists), names)
         null = null_mask(values)
@@ -98,7 +98,7 @@ class _Columns:
         return null
 
     def _checked_counts(self, counts: Int64, source: SourceColumn) -> Int64:
-        """Particle columns of one event have the same length."""
+        """Counts, checked: particle columns of one event must have the same length."""
         if self.counts is None:
             self.counts = counts
         elif not np.array_equal(self.counts, counts):
@@ -107,7 +107,7 @@ class _Columns:
         return counts
 
     def _fill(self, values: pa.Array, null: Bool | None, source: SourceColumn, counts: Int64 | None) -> None:
-        """``source``'s fields of its column; zeros where the value is null."""
+        """Fill ``source``'s fields of its column; zeros where the value is null."""
         column = self._workload.column(source.into)
         try:
             numbers = self._numbers(values if null is None else values.drop_null(), source)
@@ -126,7 +126,7 @@ class _Columns:
             whole[:, source.field] = numbers[:, 0]
 
     def _numbers(self, values: pa.Array, source: SourceColumn) -> Array:
-        """(N, fields that ``source`` fills) of N values, none of them null. Raises BadList."""
+        """Numbers of N values, none of them null: (N, fields that ``source`` fills). Raises BadList."""
         column = self._workload.column(source.into)
         if not source.is_list:
             return converted(values.to_numpy(zero_copy_only=False), column.dtype).reshape(-1, 1)
@@ -146,5 +146,5 @@ class _Columns:
 
 
 def _row_of(index: int, counts: Int64) -> int:
-    """The row of a particle."""
+    """Row of a particle."""
     return int(np.searchsorted(np.cumsum(counts), index, side="right"))

@@ -1,7 +1,7 @@
-"""Source columns in a Parquet file: one description of where they stand, for its footer, its batches and its writer.
+"""Source columns in a Parquet file: one description of their location, for its footer, its batches and its writer.
 
 A column of one value an event is a number, or a list of numbers; of one value a particle it has one list around it.
-Both may be fields of structs, and the list of particles may stand around the struct or inside it.
+Both may be fields of structs, and the list of particles may be around the struct or inside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:
-    """What the file's columns lack; None if nothing."""
+    """Missing or wrong column of the file; None if all columns are usable."""
     for source in workload.source_columns:
         if source.path[0] not in schema.names:
             return f"column {source.path[0]!r} is missing; the file has {', '.join(schema.names) or 'none'}"
@@ -76,9 +76,9 @@ def _expected(number: str, lists: int) -> str:
 
 
 def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) -> dict[str, str]:
-    """Source column -> the name that selects its leaf when Arrow reads the file, whose schema has no problem.
+    """Leaf names by source column, with which Arrow reads the file; the schema must have no problem.
 
-    ``leaves``: Parquet's names of all leaf columns, in order. Raises BadInputError.
+    ``leaves``: Parquet names of all leaf columns, in order. Raises BadInputError.
     """
     names: dict[str, str] = {}
     for source in workload.source_columns:
@@ -87,13 +87,13 @@ def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) 
         if len(source.path) > 1:
             of_column = [leaf for leaf in leaves if leaf.startswith(f"{top}.")]
             if len(of_column) != _num_leaves(schema.field(top).type):
-                raise BadInputError(f"column {top!r} has parts that can't be told apart, or of an unknown type")
+                raise BadInputError(f"column {top!r} has parts that can't be distinguished, or of an unknown type")
             names[source.name] = of_column[_leaf_index(schema.field(top).type, source.path[1:])]
     return names
 
 
 def _leaf_index(kind: pa.DataType, names: Sequence[str]) -> int:
-    """Leaves of ``kind`` before the one named."""
+    """Number of leaves of ``kind`` before the named one."""
     while is_list(kind):
         kind = kind.value_type
     if not names:
@@ -114,7 +114,7 @@ def _num_leaves(kind: pa.DataType) -> int:
 
 
 def inside(array: pa.Array, names: Sequence[str]) -> tuple[pa.Array, Sequence[str]]:
-    """What stands at those fields of structs, up to a list, and the names that are left. Null where a struct is."""
+    """Values at those fields of structs, up to a list, and the remaining names. Null where a struct is null."""
     while names and pa.types.is_struct(array.type):
         array = pc.struct_field(array, names[0]) if array.null_count else array.field(names[0])
         names = names[1:]

@@ -1,7 +1,7 @@
-"""A Parquet footer, parsed here and checked for contradictions.
+"""Parser of Parquet footers, with a check for contradictions.
 
-The footer is the one part of a Parquet file that no checksum protects. Arrow believes what it says, and ends the whole
-process on some damaged ones when it is asked for a column's metadata, so it isn't asked. Format: parquet.thrift of
+The footer is the only part of a Parquet file without a checksum. Arrow trusts it, and on some damaged footers ends the
+whole process when a column's metadata are requested, so Arrow is not used here. Format: parquet.thrift of
 apache/parquet-format, in Thrift's compact protocol.
 """
 
@@ -15,20 +15,20 @@ from typing import Any
 _MAGIC = b"PAR1"
 _MOST_DEPTH = 16
 _MOST_BYTES = 64 << 20
-"""10,000 row groups of 40 columns with statistics have 40 MB."""
+"""Maximum size of a footer: 10,000 row groups of 40 columns with statistics have 40 MB."""
 _MOST_STRUCTS = 1 << 19
-"""Two for each column of a row group."""
+"""Maximum structs in a footer: two for each column of a row group."""
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 PARSE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
-"""Raised by Compact, and by looking into what it gave; IndexError alone if more bytes could help."""
+"""Errors of Compact and of access to its structs; only IndexError means that more bytes could help."""
 
 Struct = dict[int, Any]
-"""Field number -> value."""
+"""Values by field number."""
 
 
 Wanted = dict[int, Any]
-"""Field number -> what is wanted of its structs, or None for a value; other fields are passed over."""
+"""Wanted fields by field number: those of its structs, or None for a value; other fields are skipped."""
 
 _COLUMN: Wanted = dict.fromkeys((1, 3, 4, 5, 6, 7, 9, 11))
 _ELEMENT: Wanted = dict.fromkeys((1, 3, 4, 5))
@@ -40,32 +40,31 @@ class DamagedFooter(Exception):
 
 
 class NoFooter(DamagedFooter):
-    """The file doesn't end as a Parquet file does."""
+    """The file doesn't end like a Parquet file."""
 
 
 @dataclass(frozen=True)
 class ColumnChunk:
-    """One leaf column of a row group."""
+    """Leaf column of a row group."""
 
     path: tuple[str, ...]
     num_values: int
-    """Numbers, and one for every empty or null list."""
+    """Count of numbers, plus one for every empty or null list."""
     codec: int
     start: int
     """First byte in the file."""
     num_bytes: int
-    uncompressed_bytes: int
 
 
 @dataclass(frozen=True)
 class RowGroupMetadata:
-    """One row group."""
+    """Row group of a file."""
 
     rows: int
     columns: tuple[ColumnChunk, ...]
 
     def column(self, name: str) -> ColumnChunk:
-        """The first leaf of a top-level column, or the leaf of that path, with dots. Raises KeyError."""
+        """First leaf of a top-level column, or the leaf of that dotted path. Raises KeyError."""
         for column in self.columns:
             if name in (column.path[0], ".".join(column.path)):
                 return column
@@ -74,7 +73,7 @@ class RowGroupMetadata:
 
 @dataclass(frozen=True)
 class ParquetFooter:
-    """All row groups of a file."""
+    """Row groups and leaf columns of a file."""
 
     rows: int
     row_groups: tuple[RowGroupMetadata, ...]
@@ -83,7 +82,7 @@ class ParquetFooter:
 
 
 def parse_footer(path: Path) -> ParquetFooter:
-    """The footer of a local file. Raises OSError, DamagedFooter."""
+    """Footer of a local file. Raises OSError, DamagedFooter."""
     with path.open("rb") as file:
         size_bytes = file.seek(0, 2)
         if size_bytes < 12:
@@ -104,7 +103,7 @@ def parse_footer(path: Path) -> ParquetFooter:
 
 
 def _checked(metadata: Struct, end: int) -> ParquetFooter:
-    """``end``: the byte before which all data are."""
+    """Checked footer. ``end``: offset at which the data end."""
     leaves = _leaves(metadata[2])
     groups = tuple(_row_group(group, leaves) for group in metadata[4])
     rows = int(metadata[3])
@@ -133,14 +132,14 @@ def _row_group(group: Struct, leaves: Sequence[tuple[tuple[str, ...], int, int]]
         values, uncompressed, num_bytes = int(column[5]), int(column[6]), int(column[7])
         if values < rows or min(num_bytes, uncompressed) < 0 or (not repeated and values != rows):
             raise DamagedFooter(f"column {name} has {values} values in {rows} rows")
-        # 0: there is no such page; some writers so say that there is no dictionary.
+        # 0: no such page; some writers use it for "no dictionary".
         start = min((place for place in (column[9], column.get(11, 0)) if place), default=0)
-        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes, uncompressed))
+        columns.append(ColumnChunk(path, values, column[4], int(start), num_bytes))
     return RowGroupMetadata(rows, tuple(columns))
 
 
 def _leaves(schema: Sequence[Struct]) -> list[tuple[tuple[str, ...], int, int]]:
-    """(path, physical type, number of lists around it) of every leaf, in order."""
+    """Path, physical type and number of surrounding lists of every leaf, in order."""
     rest = iter(schema[1:])
     leaves: list[tuple[tuple[str, ...], int, int]] = []
 
@@ -168,17 +167,17 @@ def _text(raw: bytes) -> str:
 
 
 class Compact:
-    """Thrift's compact protocol: wanted fields by number, without their names. What it takes is bounded by the bytes it
-    is given, and by a number of structs."""
+    """Parser of Thrift's compact protocol: wanted fields by number, without their names. Its memory is bounded by the
+    input's size, and by a number of structs."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self.at = 0
-        """Bytes that were parsed."""
+        """Number of bytes parsed so far."""
         self._structs = 0
 
     def struct(self, wanted: Wanted, depth: int = 0) -> Struct:
-        """The wanted fields of the struct that begins here. Raises one of PARSE_ERRORS."""
+        """Wanted fields of the struct that begins here. Raises one of PARSE_ERRORS."""
         if depth > _MOST_DEPTH:
             raise ValueError("nested too deeply")
         self._structs += 1
@@ -240,10 +239,10 @@ class Compact:
         elif kind == _DOUBLE:
             self._take(8)
         elif kind not in (_TRUE, _FALSE):
-            raise ValueError(f"type {kind}")  # a map: there is none in parquet.thrift
+            raise ValueError(f"type {kind}")  # a map: parquet.thrift has none
 
     def _list_head(self) -> tuple[int, int]:
-        """(number of items, their type)."""
+        """Number of items and their type."""
         head = self._take(1)[0]
         size = self._varint() if head >> 4 == 15 else head >> 4
         if size > len(self._raw) - self.at:

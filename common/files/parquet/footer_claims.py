@@ -1,7 +1,7 @@
 """Bounds on what a Parquet footer claims, checked before Arrow sees the file.
 
-Columns that the workload doesn't read are not looked at: they cost nothing. The bounds are far above what files have,
-and such that what is within them can be planned and decoded in the memory of common/bounds.py.
+Columns that the workload doesn't read are not checked: they cost nothing. The bounds are far above those of real
+files, and any file within them can be planned and decoded in the memory of common/bounds.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from common.schema import EventSchema
 
 MOST_ROW_GROUPS = 1 << 16
 MOST_ROWS = 1 << 25
-"""Rows of a row group whose particles must be counted: 16 bytes of memory each."""
+"""Maximum rows of a row group whose particles must be counted: 16 bytes of memory each."""
 _MOST_WIDTHS = 8
-"""So many times the numbers that an event's list should have: what is too long is a bad row, not a bad file."""
+"""Tolerated factor on the numbers of an event's list: below it, a list that is too long is a bad row, no bad file."""
 
 
 def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[str, str]) -> list[Sequence[ColumnChunk]]:
-    """The columns of each row group that are read. Raises DamagedFooter; the columns must be there.
+    """Columns read from each row group. Raises DamagedFooter; the columns must exist.
 
     ``names``: see read_names().
     """
@@ -48,6 +48,6 @@ def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[st
 
 
 def _selected(leaves: Sequence[tuple[str, ...]], names: Collection[str]) -> list[int]:
-    """Indices of the leaves that Arrow reads by those names: of whatever has the name, or begins with it and a dot."""
+    """Indices of the leaves that Arrow reads by those names: each with that name, or a path that begins with it."""
     texts = [".".join(leaf) for leaf in leaves]
     return [i for i, text in enumerate(texts) if any(text == name or text.startswith(f"{name}.") for name in names)]

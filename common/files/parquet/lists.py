@@ -1,4 +1,4 @@
-"""Arrow lists of every layout as counts and matrices: through their offsets and values, never row by row.
+"""Counts and matrices from Arrow lists of every layout: through their offsets and values, never row by row.
 
 A list column may be list, large_list or fixed_size_list, whole or sliced, with or without nulls.
 """
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from common.ragged import Array
+from common.unit_arrays import Array
 
 Int64 = npt.NDArray[np.int64]
 
 
 class BadList(Exception):
-    """A list that can't be used: which one, counted from the first, and what is wrong with it."""
+    """Error for a list that can't be used: its index and its problem."""
 
     def __init__(self, index: int, problem: str) -> None:
         super().__init__(problem)
@@ -25,7 +25,7 @@ class BadList(Exception):
 
 
 class BadNumber(BadList):
-    """A number that can't be used: of which list, which of the list's numbers that are wanted, and its problem."""
+    """Error for a number that can't be used: index of its list, its position among the wanted numbers, its problem."""
 
     def __init__(self, index: int, problem: str, column: int = 0) -> None:
         super().__init__(index, problem)
@@ -33,7 +33,7 @@ class BadNumber(BadList):
 
 
 def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """(N,) True where a value is null; None if none is."""
+    """True where a value is null; None if no value is. (N,)."""
     if not array.null_count:
         return None
     mask: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
@@ -41,7 +41,7 @@ def null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def list_lengths(lists: pa.Array) -> Int64:
-    """(N,) numbers of values in each list; a null one has none."""
+    """Number of values in each list, 0 for a null one. (N,)."""
     if pa.types.is_fixed_size_list(lists.type):
         lengths = np.full(len(lists), lists.type.list_size, np.int64)
     else:
@@ -53,7 +53,7 @@ def list_lengths(lists: pa.Array) -> Int64:
 
 
 def flattened(lists: pa.Array) -> pa.Array:
-    """The values of all lists, one behind the other: no copy where no list is null."""
+    """Values of all lists, concatenated: no copy if no list is null."""
     if lists.null_count or pa.types.is_fixed_size_list(lists.type):
         return lists.flatten()
     offsets = lists.offsets
@@ -62,13 +62,13 @@ def flattened(lists: pa.Array) -> pa.Array:
 
 
 def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) -> Array:
-    """(N, columns) of ``dtype``: those numbers of N lists, none of them null, that must have ``width`` each.
+    """Chosen columns of N lists, none of them null, that must have ``width`` numbers each: (N, columns) of ``dtype``.
 
-    A view of Arrow's buffer where dtype and columns are the stored ones. Raises BadList.
+    The result is a view of Arrow's buffer if dtype and columns are the stored ones. Raises BadList.
     """
     if not pa.types.is_fixed_size_list(lists.type):
         offsets = lists.offsets.to_numpy()
-        # One comparison in place of a difference and another: the offsets of lists of one length are multiples.
+        # One comparison instead of a difference and a comparison: the offsets of lists of one length are multiples.
         expected = _multiples(len(offsets), width, offsets.dtype.str)
         if not np.array_equal(offsets - offsets[0] if offsets[0] else offsets, expected):
             lengths = np.diff(offsets)
@@ -85,7 +85,7 @@ def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) 
 
 
 def converted(values: Array, dtype: str) -> Array:
-    """(N,) or (N, F) numbers as ``dtype``: integers exactly, floats rounded. Raises BadNumber for what is too large."""
+    """Numbers as ``dtype``: integers exactly, floats rounded. (N,) or (N, F). Raises BadNumber for too large ones."""
     target = np.dtype(dtype)
     if values.dtype == target:
         return values
@@ -120,5 +120,5 @@ def _multiples_of(width: int, dtype: str, length: int) -> Array:
 
 
 def _multiples(length: int, width: int, dtype: str) -> Array:
-    """(length,) 0, width, 2 width, …"""
+    """Multiples 0, width, 2 width, … (length,)."""
     return _multiples_of(width, dtype, 1 << max(length - 1, 1).bit_length())[:length]

@@ -1,7 +1,7 @@
-"""The page headers of a Parquet column, checked against its metadata before Arrow decodes a page.
+"""Check of a Parquet column's page headers against its metadata, before Arrow decodes a page.
 
-Arrow allocates what a page header says, and decodes as many values as it says. So the sizes must be those that so many
-numbers can have, and the values of all pages together those of the metadata, from which the plan was made.
+Arrow trusts the size and the number of values in a page header. So the sizes must be possible for that many numbers,
+and the values of all pages together must be those of the metadata, from which the plan was made.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _VALUES: Wanted = {1: None}
 _HEADER: Wanted = {1: None, 2: None, 3: None, 5: _VALUES, 7: _VALUES, 8: _VALUES}
 _HEADER_OF = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}
 _HEADER_BYTES = (256, 1 << 16)
-"""Read at first, and if that is too little: there may be statistics."""
+"""Bytes read at first, and if they are too few: a header may have statistics."""
 _MOST_BYTES_A_VALUE = 32
-"""8 of a number, and its levels; delta encodings are never larger than twice that."""
+"""Maximum bytes of a value: 8 of a number, and its levels; delta encodings are never larger than twice that."""
 _SLACK_BYTES = 1 << 16
-"""An encoding's blocks are filled up."""
+"""Maximum padding of an encoding's blocks."""
 MOST_PAGE_BYTES = 256 << 20
-"""A page is decompressed as a whole. Usual are 1 to 8 MiB."""
+"""Maximum size of a page, which is decompressed as a whole. Usual are 1 to 8 MiB."""
 
 
 def check_pages(file: int, column: ColumnChunk) -> None:
-    """Raise DamagedFooter unless the pages hold what the metadata say. ``file``: a descriptor. Raises OSError."""
+    """Raise DamagedFooter unless the pages agree with the metadata. ``file``: a descriptor. Raises OSError."""
     name = ".".join(column.path)
     at, end = column.start, column.start + column.num_bytes
     values = 0
@@ -55,14 +55,14 @@ def check_pages(file: int, column: ColumnChunk) -> None:
 
 
 def _header(file: int, at: int, end: int, name: str) -> tuple[Struct, int]:
-    """(wanted fields, bytes) of the page header there."""
+    """Wanted fields and size in bytes of the page header at ``at``."""
     for size in _HEADER_BYTES:
         raw = os.pread(file, min(size, end - at), at)
         parser = Compact(raw)
         try:
             return parser.struct(_HEADER), parser.at
         except IndexError:
-            continue  # it is longer
+            continue  # the header is longer
         except PARSE_ERRORS as error:
             raise DamagedFooter(f"column {name}: a page header can't be parsed: {error!r}") from None
     raise DamagedFooter(f"column {name}: a page header of more than {len(raw)} bytes")

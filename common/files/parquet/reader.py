@@ -1,4 +1,4 @@
-"""Parquet row groups to ragged rows, in any layout of lists."""
+"""Reader of Parquet row groups as ragged rows, in any layout of lists."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from common.schema import EventSchema
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
 _BUFFER_BYTES = 1 << 20
-"""Of each column of a file that isn't mapped: else a row group's column is read at once."""
+"""Buffer for each column of a file that isn't mapped: without it, a row group's column is read at once."""
 _SMALL_ROWS = 8_192
 _BATCH_ROWS = 16_384
 _ORDERED_BATCH_ROWS = 28_672
-"""Larger batches are faster, by 3 % from the one to the other, and take memory. A gather needs some of it."""
+"""Rows of a batch. The larger batches are 3 % faster, and take more memory; a gather needs some of it."""
 
 
 class ParquetReader:
-    """See Reader."""
+    """Reader of Parquet files (see Reader)."""
 
     def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
         self._workload = workload
@@ -48,7 +48,7 @@ class ParquetReader:
 
         def flush() -> None:
             nonlocal first_row
-            # Small batches as one: what is done once a batch costs as much as thousands of rows.
+            # Small batches are joined: the fixed cost of a batch is that of thousands of rows.
             joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
             for batch in joined:
                 pieces.append(to_rows(batch, self._workload, where, first_row, large_above))
@@ -70,7 +70,7 @@ class ParquetReader:
             self._close(path)
 
     def _batches(self, parts: Sequence[Part], beat: Beat) -> Iterator[pa.RecordBatch]:
-        """Record batches of the rows of parts of one file."""
+        """Record batches with the rows of parts of one file."""
         path, where = parts[0].path, _name(parts[0])
         if not path:
             raise BadRowsError(f"{where}: the file was there when the plan was made, and can't be staged any more")
@@ -94,7 +94,7 @@ class ParquetReader:
             raise BadRowsError(f"{where} has {num_rows} of the {promised} rows that its footer promised")
 
     def _iterate(self, opened: _File, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        """Batches of the row groups of parts: many outliers in few rows would make a batch of any size."""
+        """Batches of the parts' row groups, limited in rows: many outliers could make a batch of any size."""
         usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
         rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
         groups = [part.row_group for part in parts]
@@ -104,7 +104,7 @@ class ParquetReader:
         return batches
 
     def _rows_of(self, opened: _File, part: Part, beat: Beat) -> Iterator[pa.RecordBatch]:
-        """Some rows of a row group. It is decoded from its start only: a scan is kept for who wants the rows behind."""
+        """Rows of a part of a row group. Decoding must begin at its start: a scan is kept for later rows."""
         key = (part.path, part.row_group)
         scan = self._scans.pop(key, None)
         if scan is None or scan.row > part.first_row:
@@ -148,9 +148,9 @@ class _File:
 
     @classmethod
     def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
-        """Raises BadInputError if it has not the workload's columns: it may be another one than was planned."""
+        """Open a file. Raises BadInputError if it lacks the workload's columns: it may have been replaced since."""
         with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
-            # A page of a mapping that can't be read is a SIGBUS. Nobody but us changes copies in the cache.
+            # An unreadable page of a mapping is a SIGBUS. Copies in the cache are changed by this run only.
             file = pq.ParquetFile(
                 f"/proc/self/fd/{opened.fileno()}",
                 memory_map=own_copy,
@@ -173,7 +173,7 @@ class _File:
 
 @dataclass
 class _Scan:
-    """Record batches of row groups, and how far they were read."""
+    """Record batches of row groups, and the position reached in them."""
 
     batches: Iterator[pa.RecordBatch]
     row: int = 0
@@ -181,8 +181,8 @@ class _Scan:
     rest: pa.RecordBatch | None = None
 
     def rows(self, first: int, num: int, beat: Beat) -> Iterator[pa.RecordBatch]:
-        """Rows ``first`` to ``first + num``; fewer if there are no more. ``beat`` is called on the way there, too: on a
-        slow disk it may take minutes."""
+        """Rows ``first`` to ``first + num``; fewer if there are no more. ``beat`` is also called while rows are
+        skipped: on a slow disk that may take minutes."""
         end = first + num
         while self.row < end:
             beat()

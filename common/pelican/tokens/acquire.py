@@ -1,4 +1,4 @@
-"""Gets a token for the inputs of a run from their issuer, and stores it."""
+"""Acquisition of a token for a run's inputs from their issuer, and its storage."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import aiohttp
 
 MOST_SCOPES = 50
-"""More make a token too long for a header."""
+"""Maximum scopes: more make a token too long for a header."""
 
 
 @dataclass(frozen=True)
 class TokenRequest:
-    """One token to get."""
+    """Token to acquire."""
 
     need: Need
     issuer: str
@@ -35,19 +35,19 @@ class TokenRequest:
 
 
 async def who_grants(url: str, issuer: str, issuer_of: IssuerLookup | None) -> TokenGeneration:
-    """The issuer for a URL: the given one, else the one that the federation's director names."""
+    """Issuer for a URL: the given one, else the one named by the federation's director."""
     if issuer:
         return TokenGeneration(issuer)
     generation = await issuer_of(url) if issuer_of is not None else None
     if generation is None:
         raise BadInputError(
-            f"{url}: nothing tells which issuer makes tokens for it; name one with --issuer https://…, or token.issuer"
+            f"{url}: no issuer of tokens for it is known; name one with --issuer https://…, or token.issuer"
         )
     return generation
 
 
 def wanted_scopes(need: Need, generation: TokenGeneration, given: str = "") -> Need:
-    """The scopes to ask for: those given, or those needed, as deep as the issuer grants them."""
+    """Scopes to request: those given, or those needed, as deep as the issuer grants them."""
     if given:
         scopes = tuple(sorted(parse_scopes(given)))
         if not scopes or len(scopes) != len(given.split()):
@@ -106,7 +106,7 @@ async def acquire(
 async def _client(
     session: aiohttp.ClientSession, endpoints: Endpoints, client_id: str, scope: str, folder: Path
 ) -> tuple[Client, bool]:
-    """The client to ask as, and whether it was registered just now."""
+    """Client for the request, and True if it was registered just now."""
     if client_id:
         return Client(issuer=endpoints.issuer, client_id=client_id), False
     path = client_path(folder, endpoints.issuer)
@@ -119,7 +119,7 @@ async def _client(
 
 
 def _with_extras(scopes: Sequence[Scope], endpoints: Endpoints) -> str:
-    """With what makes a WLCG token and a refresh token, where the issuer knows them."""
+    """Scope text, extended by those of a WLCG token and a refresh token, if supported by the issuer."""
     extras = [name for name in ("wlcg", "offline_access") if not endpoints.scopes or name in endpoints.scopes]
     return " ".join([*extras, *map(str, scopes)])
 

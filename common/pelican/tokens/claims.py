@@ -1,4 +1,4 @@
-"""What a token tells of itself, read without a check of its signature: that is the servers' to do. Pure."""
+"""Claims of a token, read without checking its signature, which is the servers' task. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from common.durations import duration
 from common.pelican.answers import json_object
 from common.pelican.tokens.scopes import Scope, is_any_audience, parse_scopes
 from common.redact import shown
 
 MAX_TOKEN_BYTES = 16_384
-"""Servers refuse longer headers (aiohttp 8 KiB, XRootD 16 KiB)."""
+"""Maximum size of a token: servers refuse longer headers (aiohttp 8 KiB, XRootD 16 KiB)."""
 
 _JWT = re.compile(r"[\w-]+\.[\w-]+\.[\w-]*", re.ASCII)
 _PRINTABLE = re.compile(r"[\x21-\x7e]+")
@@ -30,13 +31,13 @@ class TokenClaims:
     expires_s: float | None = None
 
     def margin_s(self, longest_s: float) -> float:
-        """How long before its end the token is to be renewed: at most a tenth of its life."""
+        """Time before its end at which the token is renewed: at most a tenth of its lifetime."""
         if self.expires_s is None or self.issued_s is None:
             return longest_s
         return min(longest_s, max(0.0, self.expires_s - self.issued_s) / 10)
 
     def is_valid(self, now_s: float, ahead_s: float = 0.0) -> bool:
-        """Valid now, and still valid ``ahead_s`` from now? A token that doesn't tell its end is."""
+        """True if the token is valid now and ``ahead_s`` from now. A token without expiry is."""
         return self.expires_s is None or self.expires_s > now_s + ahead_s
 
     def describe(self, now_s: float) -> str:
@@ -59,7 +60,7 @@ class TokenClaims:
 
 
 def what_is_wrong(text: str) -> str | None:
-    """Why this can't be a token; None: it can. The answer never quotes the text."""
+    """Reason that a text can't be a token; None: it can. The answer never quotes the text."""
     if not text:
         return "it is empty"
     if len(text) > MAX_TOKEN_BYTES:
@@ -74,7 +75,7 @@ def what_is_wrong(text: str) -> str | None:
 
 
 def read_claims(token: str) -> TokenClaims:
-    """The claims of a JWT; empty ones of an opaque token, or of a JWT that can't be read."""
+    """Claims of a JWT; empty for an opaque token, or a JWT that can't be read."""
     if not _JWT.fullmatch(token):
         return TokenClaims()
     header, payload = (_decoded(part) for part in token.split(".")[:2])
@@ -102,18 +103,7 @@ def _decoded(part: str) -> dict[str, Any] | None:
 
 
 def finite(value: object) -> float | None:
-    """A number of seconds as servers send it; None for anything else, infinity and 10**400 included."""
+    """Number of seconds as sent by servers; None for anything else, infinity and 10**400 included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
         return None
     return float(value)
-
-
-def duration(seconds: float) -> str:
-    """A length of time in its two largest units: ``2 d 3 h``, ``4 min 10 s``, ``7 s``."""
-    left = int(seconds)
-    parts: list[str] = []
-    for name, size in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or (name == "s" and not parts):
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])

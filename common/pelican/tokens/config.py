@@ -1,4 +1,4 @@
-"""Settings of the tokens: where one is found, and how its scope is told from the inputs."""
+"""Settings of the tokens: their location, and the scopes needed for the inputs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from common.config import ConfigBranch
 
 
 class TokenConfig(ConfigBranch):
-    """Read by common/pelican/tokens. Only names of files stand here, never a token (docs/tokens.md)."""
+    """Settings read by common/pelican/tokens: names of files, never a token (docs/tokens.md)."""
 
     file: Path | None = None
     """File that holds the token: plain text, or JSON with `access_token`. Empty: BEARER_TOKEN, BEARER_TOKEN_FILE,
-    $XDG_RUNTIME_DIR/bt_u$UID, /tmp/bt_u$UID, _CONDOR_CREDS, and what `icestream token` stored, in this order."""
+    $XDG_RUNTIME_DIR/bt_u$UID, /tmp/bt_u$UID, _CONDOR_CREDS, the one stored by `icestream token`, in this order."""
     federation: str = ""
-    """Federation that the found tokens are for, by its host: none of them is sent to another. Empty: a token goes to
-    namespaces that take those of its issuer; one that doesn't tell its issuer goes nowhere."""
+    """Federation of the found tokens, by its host: none of them is sent to another one. Empty: a token is sent to
+    namespaces that accept its issuer; one without issuer is never sent."""
     storage_prefix: str = "/icecube/wipac"
-    """Start of a pelican:// path that the issuer's scopes leave out. A path that isn't below it is taken as a whole."""
+    """Prefix of a pelican:// path that the issuer's scopes omit. A path that isn't below it is used as a whole."""
     issuer: str = ""
-    """Issuer that `icestream token` asks: an https:// URL. Empty: the one that the federation names."""
+    """Issuer for `icestream token`: an https:// URL. Empty: the one named by the federation."""
     client_id: str = ""
     """Client id at the issuer. Empty: `icestream token` registers itself, once for each issuer."""
     margin_s: float = Field(60.0, ge=0)
-    """A token is renewed this long before its end, or at nine tenths of its life if that is later."""
+    """Time before its end at which a token is renewed; nine tenths of its lifetime if that is later."""
 
     @field_validator("file")
     @classmethod

@@ -1,4 +1,4 @@
-"""The OAuth2 device flow (RFC 8628): a person approves in a browser, anywhere, while we ask now and then."""
+"""OAuth2 device flow (RFC 8628): a person approves in any browser, while the process polls the issuer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from common.printable import printable
 
 DEFAULT_INTERVAL_S = 5.0
 SLOWER_BY_S = 5.0
-"""RFC 8628, section 3.5: added at each ``slow_down``, for good."""
+"""Permanent increase of the interval at each ``slow_down`` (RFC 8628, section 3.5)."""
 LONGEST_INTERVAL_S = 60.0
 LONGEST_WAIT_S = 3600.0
 _LONGEST_CODE = 100
@@ -35,19 +35,19 @@ _LONGEST_CODE = 100
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """What the person is shown, and what we ask with."""
+    """Codes of one request: for display to the person, and for polling."""
 
     code: str = field(repr=False)
     user_code: str
     url: str
     url_with_code: str
-    """Empty: the issuer has none."""
+    """URL that includes the code; empty: the issuer has none."""
     expires_in_s: float
     interval_s: float
 
 
 def read_device_code(issuer: str, content: Mapping[str, Any]) -> DeviceCode:
-    """The answer of the device authorisation endpoint, checked: it is shown in a terminal, and opened in a browser."""
+    """Checked answer of the device authorisation endpoint: it is shown in a terminal, and opened in a browser."""
     code, user_code = text_of(content, "device_code"), content.get("user_code")
     url = content.get("verification_uri") or content.get("verification_url")
     if not code or not isinstance(user_code, str) or not isinstance(url, str):
@@ -75,7 +75,7 @@ async def grant_by_device(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Granted:
-    """Ask for a code, show it, and wait until somebody approved. Raises IssuerError with the reason if nobody does."""
+    """Request a code, show it, and wait for the approval. Raises IssuerError with the reason if it is not given."""
     code = read_device_code(endpoints.issuer, await ask_device_code(session, endpoints, client, scope))
     show(code)
     end_s = clock() + code.expires_in_s
@@ -85,7 +85,7 @@ async def grant_by_device(
         await sleep(interval_s)
         try:
             return await ask_token(session, endpoints.token, client, form, scope)
-        except IssuerUnavailable:  # RFC 8628, section 3.5: ask more rarely
+        except IssuerUnavailable:  # RFC 8628, section 3.5: poll less often
             interval_s = min(2 * interval_s, LONGEST_INTERVAL_S)
         except Refused as refusal:
             match refusal.code:

@@ -1,4 +1,4 @@
-"""What can be wrong with a token. No text here holds a token, or a part of one."""
+"""Errors of tokens. No text here contains a token, or a part of one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from common.errors import BadInputError, TransientError
 
 
 class BadTokenError(BadInputError):
-    """A place that should hold a token holds something else, or may not be used."""
+    """Content of a token's place is no token, or may not be used."""
 
 
 class TokenExpired(TransientError):
-    """No valid token now. The text says what to do; once it is done the next try finds the new token."""
+    """No valid token now. The text gives the remedy; after it the next attempt finds the new token."""
 
 
 class IssuerError(BadInputError):
-    """The issuer refuses, or answers what no issuer should."""
+    """The issuer refuses, or gives an invalid answer."""
 
 
 class IssuerUnavailable(TransientError):
-    """The issuer can't be reached, or is out of order, for the moment."""
+    """The issuer can't be reached, or doesn't work, at present."""

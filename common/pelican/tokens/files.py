@@ -1,4 +1,4 @@
-"""Token files on disk: read with suspicion, written for the owner alone."""
+"""Token files on disk: checked when read, written for the owner only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from common.atomic_file import replace_file
 from common.pelican.answers import json_object
 from common.pelican.tokens.claims import what_is_wrong
 from common.pelican.tokens.errors import BadTokenError
@@ -16,13 +17,13 @@ logger = logging.getLogger(__name__)
 MAX_FILE_BYTES = 65_536
 
 Signature = tuple[int, int, int, int] | None
-"""Device, inode, size and time of the last change; None: no such file. Another signature: read it again."""
+"""Device, inode, size and time of the last change; None: no such file. A changed signature means a changed file."""
 
 _warned: set[str] = set()
 
 
 def signature(path: Path) -> Signature:
-    """Changes whenever the file does."""
+    """Signature of a file, which changes with the file."""
     try:
         info = path.stat()
     except OSError:
@@ -31,9 +32,9 @@ def signature(path: Path) -> Signature:
 
 
 def read_token(path: Path, *, shared_folder: bool = False) -> str:
-    """The token in a file: plain text, or JSON with ``access_token``.
+    """Token in a file: plain text, or JSON with ``access_token``.
 
-    Raises FileNotFoundError, and BadTokenError for what can't be a token or isn't ours to use.
+    Raises FileNotFoundError, and BadTokenError for an invalid token or a file that isn't the user's own.
     """
     text = read_private(path, shared_folder=shared_folder).strip()
     if text.startswith("{"):
@@ -45,14 +46,14 @@ def read_token(path: Path, *, shared_folder: bool = False) -> str:
 
 
 def read_private(path: Path, *, shared_folder: bool = False) -> str:
-    """A small file of our own (or root's). Warns, once, where others can read it.
+    """Content of a small file of the user (or root). Warns, once, if others can read it.
 
-    ``shared_folder``: anybody can make a file there, so no link is followed, symbolic or hard: it may lead to a file
-    that we own and that was never meant to be sent to a server.
+    ``shared_folder``: every user can create files there, so no link is followed, symbolic or hard: it may lead to one
+    of the user's files that was never meant to be sent to a server.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if shared_folder else 0)
     try:
-        descriptor = os.open(path, flags)  # O_NONBLOCK: a named pipe must not hang us
+        descriptor = os.open(path, flags)  # O_NONBLOCK: a named pipe must not block
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -92,21 +93,11 @@ def write_private(path: Path, text: str) -> None:
     """Write atomically, mode 0600, in a folder of mode 0700."""
     make_private_folder(path.parent)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # left by a process that was killed; its number has come again
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # a refresh token that was rotated exists nowhere else
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    replace_file(path, text, durable=True, part=part)  # a rotated refresh token exists nowhere else
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder for the owner alone; one that exists is closed, and must be ours."""
+    """Make the folder for the owner only; an existing one is restricted to its owner, which must be the user."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = folder.stat()
     if info.st_uid != os.geteuid():

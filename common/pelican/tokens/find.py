@@ -1,6 +1,6 @@
-"""Where tokens are looked for, and which one is taken.
+"""Search for tokens in their usual places, and choice of one.
 
-WLCG Bearer Token Discovery 1.0 (BEARER_TOKEN, BEARER_TOKEN_FILE, bt_u$UID), HTCondor's _CONDOR_CREDS, our own store.
+WLCG Bearer Token Discovery 1.0 (BEARER_TOKEN, BEARER_TOKEN_FILE, bt_u$UID), HTCondor's _CONDOR_CREDS, own store.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from common.user_path import user_path
 
 VARIABLE = "BEARER_TOKEN"
 VARIABLE_NAME = f"{VARIABLE} (environment)"
-"""As shown: what stands after `BEARER_TOKEN:` or `BEARER_TOKEN=` would be taken for a token, and left out."""
+"""Displayed name: text after `BEARER_TOKEN:` or `BEARER_TOKEN=` would be redacted as a token."""
 FILE_VARIABLE = "BEARER_TOKEN_FILE"
 CONDOR_VARIABLE = "_CONDOR_CREDS"
 OWN_COMMAND = "`icestream token`"
 SHARED_FOLDER = Path("/tmp")
-"""Where the WLCG profile has tokens of those who have no XDG_RUNTIME_DIR."""
+"""Folder of tokens without XDG_RUNTIME_DIR, by the WLCG profile."""
 
 
 @dataclass(frozen=True)
 class TokenPlace:
-    """One place to look at: a file, or (without) the environment variable BEARER_TOKEN."""
+    """Possible place of a token: a file, or (without path) the environment variable BEARER_TOKEN."""
 
     name: str
-    """As shown: a variable, a file, or both."""
+    """Displayed name: a variable, a file, or both."""
     path: Path | None = None
     required: bool = False
-    """The user named it: that nothing is there is an error."""
+    """True if named by the user: a missing token is an error."""
     shared_folder: bool = False
     stored: bool = False
-    """A file of `icestream token`, which may renew itself."""
+    """True for a file of `icestream token`, which may be renewable."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A token and where it stood. Its repr doesn't hold the token."""
+    """Token and its place. The repr doesn't contain the token."""
 
     place: TokenPlace
     token: str = field(repr=False)
@@ -57,7 +57,7 @@ class Found:
 
 
 def places(config: TokenConfig, environment: Mapping[str, str]) -> list[TokenPlace]:
-    """All places, in the order in which they are looked at. A file that the configuration names is the only one."""
+    """Places in the order of the search. A file named in the configuration is the only one."""
     if config.file is not None:
         return [TokenPlace(str(config.file), user_path(config.file), required=True)]
     found = []
@@ -84,7 +84,7 @@ def places(config: TokenConfig, environment: Mapping[str, str]) -> list[TokenPla
 
 
 def look(place: TokenPlace, environment: Mapping[str, str], federation: str) -> Found | None:
-    """What stands in one place; None: nothing, or a stored token of another federation. Raises BadTokenError."""
+    """Token in one place; None: nothing, or a stored token of another federation. Raises BadTokenError."""
     if place.path is None:
         token = environment.get(VARIABLE, "").strip()
         wrong = what_is_wrong(token)
@@ -106,15 +106,15 @@ def look(place: TokenPlace, environment: Mapping[str, str], federation: str) -> 
 
 
 def signatures(config: TokenConfig, environment: Mapping[str, str]) -> tuple[tuple[str, Signature], ...]:
-    """Changes whenever a place comes, goes, or holds something else."""
+    """Signatures of all places, which change with any place or its content."""
     return tuple((place.name, signature(place.path) if place.path else None) for place in places(config, environment))
 
 
 def choose(candidates: Iterable[Found], need: Need, now_s: float, may_renew: Callable[[Found], bool]) -> Found | None:
-    """The best token: a valid one that covers the need, one that can be renewed and does, any valid one, any.
+    """Best token: a valid one that covers the need, a renewable one that covers it, any valid one, any.
 
-    Among equals the first place wins. One that doesn't cover the need may still work: what a path is called in a
-    scope is the issuer's to say, and `token.storage_prefix` may be wrong.
+    Among equals the first place wins. A token that doesn't cover the need may still work: the issuer defines the
+    names of paths in scopes, and `token.storage_prefix` may be wrong.
     """
 
     def rank(found: Found) -> int:
@@ -128,7 +128,7 @@ def choose(candidates: Iterable[Found], need: Need, now_s: float, may_renew: Cal
 
 
 def _condor_files(folder: Path) -> list[Path]:
-    """HTCondor puts a job's tokens into a folder, one ``SERVICE.use`` each; ``scitokens`` is the usual service."""
+    """Token files of an HTCondor job: a folder with one ``SERVICE.use`` each; ``scitokens`` is the usual service."""
     usual = folder / "scitokens.use"
     if usual.exists():
         return [usual]

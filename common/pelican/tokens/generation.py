@@ -1,4 +1,4 @@
-"""What a director says about who makes tokens for a path: its X-Pelican-Token-Generation header. Pure.
+"""Parser of a director's X-Pelican-Token-Generation header: issuer of the tokens for a path. Pure.
 
 issuer=https://I, max-scope-depth=3, strategy=OAuth2, base-path=/ns
 """
@@ -18,21 +18,21 @@ _MAX_DEPTH = 1000
 
 @dataclass(frozen=True)
 class TokenGeneration:
-    """Who grants tokens for a path, and what its scopes are relative to."""
+    """Issuer of the tokens for a path, and the base path of its scopes."""
 
     issuer: str
     base_path: str = ""
-    """Start of the path that scopes leave out."""
+    """Prefix of the path that scopes omit."""
     max_scope_depth: int | None = None
-    """The issuer grants no scope of more components."""
+    """Maximum number of components in a scope granted by the issuer."""
 
 
 IssuerLookup = Callable[[str], Awaitable[TokenGeneration | None]]
-"""Asks the director of a pelican:// URL; None: nobody makes tokens for it."""
+"""Lookup of the issuer at the director of a pelican:// URL; None: no issuer for it."""
 
 
 def parse_token_generation(header: str) -> TokenGeneration | None:
-    """None: the header names no issuer, or a way to get tokens that isn't OAuth2."""
+    """Content of the header; None: it names no issuer, or another way to get tokens than OAuth2."""
     values: dict[str, str] = {}
     for name, value in _fields(header):
         values.setdefault(name, value)

@@ -1,4 +1,4 @@
-"""What we ask of an OAuth2 issuer: metadata (RFC 8414), registration (RFC 7591), tokens (RFC 6749 and 8628)."""
+"""Requests to an OAuth2 issuer: metadata (RFC 8414), registration (RFC 7591), tokens (RFC 6749 and 8628)."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _TEXT = re.compile(r"[\x20-\x7e]{0,65536}")
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where an issuer answers. Empty: it has no such endpoint."""
+    """Endpoints of an issuer. Empty: it has no such endpoint."""
 
     issuer: str
     token: str
     device: str
     registration: str
     scopes: tuple[str, ...] = ()
-    """Scopes that it says it knows; empty: it doesn't say."""
+    """Supported scopes, from its metadata; empty: not given."""
 
 
 @dataclass(frozen=True)
 class Granted:
-    """A token that was granted. Its repr holds no secret."""
+    """Granted token. The repr contains no secret."""
 
     access_token: str = field(repr=False)
     refresh_token: str = field(repr=False)
@@ -58,7 +58,7 @@ class Refused(IssuerError):
 
 
 def open_session(context: ssl.SSLContext | None = None) -> aiohttp.ClientSession:
-    """A session with bounded waits that verifies TLS; ``context``: for an authority that OpenSSL doesn't know."""
+    """HTTP session with bounded waits that verifies TLS; ``context``: for an authority unknown to OpenSSL."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=True if context is None else context),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=TIMEOUT_S / 3),
@@ -67,7 +67,7 @@ def open_session(context: ssl.SSLContext | None = None) -> aiohttp.ClientSession
 
 
 def checked_url(url: str, what: str) -> str:
-    """The URL, if secrets may go there: https, or a server on this machine. Raises IssuerError."""
+    """URL that secrets may be sent to: https, or a server on this machine. Raises IssuerError."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -81,20 +81,20 @@ def checked_url(url: str, what: str) -> str:
 
 
 def text_of(content: Mapping[str, Any], name: str) -> str | None:
-    """A value as RFC 6749 (appendix A) has them: ASCII without control characters; None for anything else."""
+    """Text value as defined in RFC 6749 (appendix A): ASCII without control characters; None for anything else."""
     value = content.get(name)
     return value if isinstance(value, str) and _TEXT.fullmatch(value) else None
 
 
 async def discover(session: aiohttp.ClientSession, issuer: str) -> Endpoints:
-    """The issuer's endpoints, by its metadata."""
+    """Endpoints of the issuer, from its metadata."""
     parts = urlsplit(checked_url(issuer, "issuer"))
     base = issuer.rstrip("/")
     path = parts.path.rstrip("/")
     last = "no metadata"
     for url in dict.fromkeys(
         (
-            f"{base}/.well-known/openid-configuration",  # where Pelican looks
+            f"{base}/.well-known/openid-configuration",  # used by Pelican
             f"{parts.scheme}://{parts.netloc}/.well-known/oauth-authorization-server{path}",  # RFC 8414, section 3
         )
     ):
@@ -106,14 +106,14 @@ async def discover(session: aiohttp.ClientSession, issuer: str) -> Endpoints:
 
 
 async def register(session: aiohttp.ClientSession, endpoints: Endpoints, scopes: str) -> Client:
-    """A client of our own."""
+    """New client, registered at the issuer."""
     if not endpoints.registration:
         raise IssuerError(f"issuer {endpoints.issuer}: has no registration of clients; name yours with --client-id")
     wanted = {
         "client_name": CLIENT_NAME,
         "grant_types": ["refresh_token", DEVICE_GRANT],
         "response_types": ["code"],
-        "redirect_uris": ["https://localhost/icestream"],  # never used; some issuers want one
+        "redirect_uris": ["https://localhost/icestream"],  # never used; some issuers require one
         "token_endpoint_auth_method": "client_secret_basic",
         "scope": scopes,
     }
@@ -129,7 +129,7 @@ async def register(session: aiohttp.ClientSession, endpoints: Endpoints, scopes:
 async def ask_device_code(
     session: aiohttp.ClientSession, endpoints: Endpoints, client: Client, scope: str
 ) -> Mapping[str, Any]:
-    """The answer of the device authorisation endpoint (RFC 8628, section 3.2)."""
+    """Answer of the device authorisation endpoint (RFC 8628, section 3.2)."""
     if not endpoints.device:
         raise IssuerError(f"issuer {endpoints.issuer}: has no device flow; get a token in another way (docs/tokens.md)")
     form = {"client_id": client.client_id, "scope": scope}
@@ -142,7 +142,7 @@ async def ask_device_code(
 async def ask_token(
     session: aiohttp.ClientSession, token_endpoint: str, client: Client, form: Mapping[str, str], scope: str
 ) -> Granted:
-    """One request to the token endpoint. Raises Refused, IssuerError, IssuerUnavailable."""
+    """Token granted by one request to the token endpoint. Raises Refused, IssuerError, IssuerUnavailable."""
     form = {"client_id": client.client_id, **form}
     status, content = await _request(session, "POST", token_endpoint, form=form, client=client)
     if status != 200:
@@ -157,13 +157,13 @@ async def ask_token(
     return Granted(
         access_token=access,
         refresh_token=text_of(content, "refresh_token") or "",
-        scope=text_of(content, "scope") or scope,  # RFC 6749, 5.1: as asked for
+        scope=text_of(content, "scope") or scope,  # RFC 6749, 5.1: the requested one
         lifetime_s=finite(content.get("expires_in")),
     )
 
 
 async def refresh(session: aiohttp.ClientSession, stored: StoredToken, clock: Callable[[], float]) -> StoredToken:
-    """The token, renewed. The refresh token may be a new one, and the old one worthless from now on."""
+    """Renewed token. The refresh token may be a new one, with the old one invalid from now on."""
     form = {"grant_type": "refresh_token", "refresh_token": stored.refresh_token}
     granted = await ask_token(
         session, checked_url(stored.token_endpoint, "token endpoint"), stored.client, form, stored.scope
@@ -186,7 +186,7 @@ async def _request(
     document: Mapping[str, Any] | None = None,
     client: Client | None = None,
 ) -> tuple[int, Mapping[str, Any]]:
-    """Status and JSON object (empty where the body is none). A redirect isn't followed: secrets would go with it."""
+    """Status and JSON object (empty if the body is none). A redirect isn't followed: it would carry secrets."""
     headers = {}
     if client is not None and client.client_secret:  # RFC 6749, 2.3.1; a public client only names itself in the form
         pair = f"{quote_plus(client.client_id)}:{quote_plus(client.client_secret)}"

@@ -1,7 +1,7 @@
-"""Whether a token may go to a server: it must have been made for that namespace. Pure.
+"""Check that a token may be sent to a server: it must have been issued for that namespace. Pure.
 
-Servers can misuse what they are sent, and a federation is whatever host an input names. So before a token leaves the
-process its issuer, audience and scopes are compared with what the director says of the namespace.
+Servers can misuse a token, and any host named in an input counts as a federation. So before a token is sent, its
+issuer, audience and scopes are compared with the director's answer for the namespace.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ _WRITES = ("storage.create", "storage.modify")
 
 @dataclass(frozen=True)
 class Recipient:
-    """A server, and the request that a token would go with."""
+    """Server, and the request that would carry a token."""
 
     federation: str
     server: str
-    """Its address."""
+    """Address of the server."""
     path: str
     issuers: tuple[str, ...] = ()
-    """Issuers whose tokens the namespace takes, as the director says."""
+    """Issuers of tokens that the namespace accepts, from the director."""
     base_path: str = ""
-    """Start of the path that scopes leave out, as the director says."""
+    """Prefix of the path that scopes omit, from the director."""
     writes: bool = False
 
 
 @dataclass(frozen=True)
 class Consent:
-    """What the user said of a token, beyond its claims."""
+    """Permissions of the user for a token, beyond its claims."""
 
     federation: str = ""
-    """The one that it is for: `token.federation`, or that of a stored token. Empty: not said."""
+    """Federation of the token: `token.federation`, or that of a stored token. Empty: not given."""
     may_write: bool = False
-    """It may go to servers that are only read from although it allows writing."""
+    """True if the token may be sent to servers that are only read from although it allows writing."""
 
 
 def why_not_here(claims: TokenClaims, federation: str, consent: Consent) -> str:
-    """Why the token isn't sent to any server of a federation, and what to do; empty: it may be sent to some."""
+    """Reason not to send the token to any server of a federation, and remedy; empty: it may be sent to some."""
     if consent.federation and consent.federation.lower() != federation.lower():
         return f"it is for the federation {consent.federation}, not for {federation}"
     if claims.scopes is None and not consent.federation:
-        return f"it doesn't tell which issuer made it; {_say_so(federation)}"
+        return f"it names no issuer; {_say_so(federation)}"
     too_much = sorted(scope for scope in claims.scopes or () if scope.permission in _WRITES)
     if too_much and not consent.may_write:
         return (
@@ -57,7 +57,7 @@ def why_not_here(claims: TokenClaims, federation: str, consent: Consent) -> str:
 
 
 def why_not(claims: TokenClaims, to: Recipient, consent: Consent, storage_prefix: str = "") -> str:
-    """Why the token isn't sent to this server, and what to do; empty: it may be sent."""
+    """Reason not to send the token to this server, and remedy; empty: it may be sent."""
     reason = why_not_here(claims, to.federation, consent)
     if reason or claims.scopes is None:
         return reason
@@ -78,7 +78,7 @@ def _other_issuer(claims: TokenClaims, to: Recipient, consent: Consent) -> str:
 
 
 def _other_audience(claims: TokenClaims, to: Recipient) -> str:
-    """A token may name a server, with or without scheme and port, or the whole federation."""
+    """Reason by audience: a token may name a server, with or without scheme and port, or the whole federation."""
     if is_any_audience(claims.audience):
         return ""
     server = host_of(to.server)
@@ -90,7 +90,7 @@ def _other_audience(claims: TokenClaims, to: Recipient) -> str:
 
 
 def _other_scope(scopes: frozenset[Scope], to: Recipient, storage_prefix: str) -> str:
-    """What a path is called in a scope is the issuer's to say: as the user set it, as the director says, or in full."""
+    """Reason by scope. The issuer names the path in a scope: with the user's prefix, the director's or none."""
     permissions = _WRITES if to.writes else ("storage.read",)
     names = dict.fromkeys(_without(to.path, prefix) for prefix in (storage_prefix, to.base_path, ""))
     needs = [Scope(permission, name) for name in names for permission in permissions]

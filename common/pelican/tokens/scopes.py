@@ -1,4 +1,4 @@
-"""What a token allows, and what a run needs: storage scopes of the WLCG profile and of SciTokens. Pure.
+"""Permissions of a token and needs of a run: storage scopes of the WLCG profile and of SciTokens. Pure.
 
 WLCG Common JWT Profiles 1.2, "Capability-based authorization: scope"; SciTokens claims, "scope".
 """
@@ -32,7 +32,7 @@ _URL = re.compile(r"(?:pelican|osdf)://", re.IGNORECASE)
 
 @dataclass(frozen=True, order=True)
 class Scope:
-    """One permission on a directory (or file) and all below it. ``path`` is absolute; ``/`` is everything."""
+    """Permission on a directory (or file) and all below it. ``path`` is absolute; ``/`` is everything."""
 
     permission: str
     path: str
@@ -41,7 +41,7 @@ class Scope:
         return f"{self.permission}:{self.path}"
 
     def covers(self, needed: Scope) -> bool:
-        """Does this scope allow all that ``needed`` asks for? ``/a`` covers ``/a`` and ``/a/b``, not ``/ab``."""
+        """True if this scope allows everything in ``needed``: ``/a`` covers ``/a`` and ``/a/b``, not ``/ab``."""
         if self.permission not in _IMPLIED.get(needed.permission, (needed.permission,)):
             return False
         return self.path == "/" or needed.path == self.path or needed.path.startswith(self.path + "/")
@@ -49,16 +49,16 @@ class Scope:
 
 @dataclass(frozen=True)
 class Need:
-    """What the runs' files in one federation need: one token with all these scopes."""
+    """Scopes needed for a run's files in one federation: one token must have all of them."""
 
     federation: str
     scopes: tuple[Scope, ...]
     writes: bool = False
-    """Outputs go to the federation, too: a token that allows writing is no surprise there."""
+    """True if outputs are written to the federation, too: a token that allows writing is expected there."""
 
 
 def parse_scopes(claim: str) -> frozenset[Scope]:
-    """The storage scopes of a ``scope`` claim; others (``openid``, ``compute.read``) are left out.
+    """Storage scopes of a ``scope`` claim; others (``openid``, ``compute.read``) are left out.
 
     A scope with ``..`` in its path grants nothing: servers disagree on what it means.
     """
@@ -73,19 +73,19 @@ def parse_scopes(claim: str) -> frozenset[Scope]:
 
 
 def missing(granted: Iterable[Scope], needed: Iterable[Scope]) -> tuple[Scope, ...]:
-    """What is needed and not granted."""
+    """Scopes that are needed and not granted."""
     granted = tuple(granted)
     return tuple(need for need in needed if not any(scope.covers(need) for scope in granted))
 
 
 def is_any_audience(audience: Iterable[str]) -> bool:
-    """Is a token for every server? One without audience is."""
+    """True if a token is for every server, as one without audience is."""
     audience = tuple(audience)
     return not audience or any(name in ANY_AUDIENCE for name in audience)
 
 
 def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix: str = "") -> tuple[Need, ...]:
-    """The scopes that a run needs, by federation; none for local files and other kinds of URLs.
+    """Scopes that a run needs, by federation; none for local files and other kinds of URLs.
 
     A path is cut at its first component that has a wildcard, is a range (``0000000-0000999``, ``{range}``) or has a
     space, which no scope can hold; a file counts as its directory, which is listed. So all ranges of a data set have
@@ -106,7 +106,7 @@ def needs(inputs: Iterable[str], outputs: Iterable[str] = (), *, storage_prefix:
 
 
 def reduced(scopes: Iterable[Scope]) -> tuple[Scope, ...]:
-    """The same permissions without scopes that lie in another of the same permission, in order."""
+    """Same permissions without scopes contained in another of the same permission, in order."""
     kept: set[Scope] = set()
     for scope in sorted(set(scopes), key=lambda scope: (len(scope.path), scope)):
         if not any(Scope(scope.permission, parent) in kept for parent in _parents(scope.path)):
@@ -123,12 +123,12 @@ def trimmed(scopes: Iterable[Scope], max_depth: int | None) -> tuple[Scope, ...]
 
 
 def federation_of(url: str) -> str | None:
-    """The federation of a pelican:// or osdf:// URL; None for anything else."""
+    """Federation of a pelican:// or osdf:// URL; None for anything else."""
     return directory(url)[0] if _URL.match(url) else None
 
 
 def directory(url: str, storage_prefix: str = "") -> tuple[str, str]:
-    """Federation and directory of an input, as scopes name it. Raises BadInputError for ``..``."""
+    """Federation and directory of an input, as named in scopes. Raises BadInputError for ``..``."""
     scheme, _, rest = url.partition("://")
     federation, slash, path = rest.partition("/")
     if scheme.lower() == "osdf":  # osdf:///path and osdf://path mean the same
@@ -150,13 +150,13 @@ def directory(url: str, storage_prefix: str = "") -> tuple[str, str]:
 
 
 def _is_range(name: str) -> bool:
-    """``0000000-0000999``, but not the month ``2025-01``."""
+    """True for a range such as ``0000000-0000999``, but not the month ``2025-01``."""
     match = _RANGE.fullmatch(name)
     return match is not None and int(match[1]) < int(match[2])
 
 
 def _parents(path: str) -> Iterable[str]:
-    """Every directory above a path, ``/`` first."""
+    """Directories above a path, ``/`` first."""
     if path == "/":
         return
     yield "/"

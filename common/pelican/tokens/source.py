@@ -1,4 +1,4 @@
-"""The token that is valid now: found, watched, renewed in mid-run."""
+"""Currently valid token: found, watched, renewed during the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from common.pelican.tokens.claims import duration
+from common.durations import duration
 from common.pelican.tokens.config import TokenConfig
 from common.pelican.tokens.errors import BadTokenError, IssuerError, IssuerUnavailable, TokenExpired
 from common.pelican.tokens.find import VARIABLE, Found, choose, look, places, signatures
@@ -23,19 +23,19 @@ from common.redact import shown
 logger = logging.getLogger(__name__)
 
 RETRY_S = 10.0
-"""An issuer that didn't answer is asked again after this time."""
+"""Time after which an issuer that didn't answer is asked again."""
 REFUSED_RETRY_S = 600.0
-"""A token that servers refuse is renewed at most this often: it is mostly the scope, which a new one has as well."""
+"""Minimum time between renewals of a refused token: mostly the scope is wrong, which a new one shares."""
 LOCK_WAIT_S = 60.0
 
 Renew = Callable[[StoredToken], Awaitable[StoredToken]]
-"""Renews one stored token. Raises IssuerError where asking again is of no use, else IssuerUnavailable."""
+"""Renewal of one stored token. Raises IssuerError where a retry is of no use, else IssuerUnavailable."""
 
 
 class FoundTokens:
-    """A `common.pelican.client.TokenSource` for what is found in the usual places. For one event loop.
+    """Tokens found in the usual places: a `common.pelican.client.TokenSource` for one event loop.
 
-    Without a recipient (before the start) only what the token itself says is looked at.
+    Without a recipient (before the start) only the token's own claims are checked.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class FoundTokens:
         self._refused_renewal_at_s = 0.0
         self._problems: list[str] = []
         self._withheld: list[str] = []
-        """Tokens that were found and not sent, and why."""
+        """Tokens that were found and not sent, with the reason."""
 
     async def current(self, to: Recipient | None = None) -> str | None:
-        """See TokenSource."""
+        """Currently valid token: see TokenSource."""
         found = self._found
         if found is None or self._is_ending(found) or self._has_changed() or self._why_not(found, to):
             async with self._lock:
@@ -78,7 +78,7 @@ class FoundTokens:
         return found.token
 
     async def refused(self, token: str | None, to: Recipient | None = None) -> bool:
-        """See TokenSource. Each token is tried once; they all come into play again when a place changes."""
+        """Search again: see TokenSource. Each token is tried once; all are tried again when a place changes."""
         async with self._lock:
             self._forget_refusals()
             if token is not None:
@@ -94,7 +94,7 @@ class FoundTokens:
             return is_other and found is not None and found.claims.is_valid(self._clock())
 
     async def check(self) -> str:
-        """Before the start: one line that tells which token will be used. Raises BadTokenError if it has expired."""
+        """One line that names the token to be used, before the start. Raises BadTokenError if it has expired."""
         try:
             await self.current()
         except TokenExpired as error:
@@ -102,7 +102,7 @@ class FoundTokens:
         return self.describe()
 
     def describe(self) -> str:
-        """Where the token is from, its scopes, audience and time left, and what is amiss; never the token."""
+        """Origin of the token, its scopes, audience, time left, and problems; never the token itself."""
         if self._found is None and self._withheld:
             text = "no token was sent: " + "; ".join(self._withheld)
         elif self._found is None:
@@ -116,7 +116,7 @@ class FoundTokens:
         return "; ".join([text, *self._problems])
 
     def not_covered(self) -> str:
-        """The needed scopes that the token doesn't have, as a text; empty: it has all, or none is known."""
+        """Needed scopes that the token doesn't have, as a text; empty: it has all, or none is known."""
         if self._found is None:
             return " ".join(map(str, self._need.scopes)) or "a token for it" * bool(self._withheld)
         if self._found.claims.scopes is None:
@@ -141,7 +141,9 @@ class FoundTokens:
         is_worse = found is None or not found.claims.is_valid(self._clock())
         may_stay = former is not None and not self._why_not(former, to)
         if is_worse and may_stay and former and (found is None or former.claims.is_valid(self._clock())):
-            found = former  # a file may be away or half-written for a moment: what it held is good until its end
+            found = (
+                former  # a file may be missing or half-written for a moment: its former token is valid until its end
+            )
         self._found = found
         if found is not None and former is not None and found.token != former.token:
             logger.info("new token from %s", found.describe(self._clock()))
@@ -149,7 +151,7 @@ class FoundTokens:
             await self._renew_found(found, found.stored)
 
     def _why_not(self, found: Found, to: Recipient | None) -> str:
-        """Why a token isn't sent there; empty: it may be."""
+        """Reason not to send a token there; empty: it may be sent."""
         stored, config = found.stored, self._config
         federation = stored.federation if stored is not None else config.federation
         is_asked_for = stored is not None or config.file is not None
@@ -190,7 +192,7 @@ class FoundTokens:
         )
 
     async def _renew_found(self, found: Found, stored: StoredToken) -> None:
-        """Renew, and keep the old token where that fails: it may be good for a while."""
+        """Renew a token, and keep the old one if that fails: it may still be valid for some time."""
         if not self._may_renew(found) or found.place.path is None or self._clock() < self._retry_at_s:
             return
         try:
@@ -211,7 +213,7 @@ class FoundTokens:
             logger.info("token renewed: %s", self._found.describe(self._clock()))
 
     async def _renewed_once(self, found: Found, stored: StoredToken) -> StoredToken:
-        """Renewed by us, or by another process in the meantime: a refresh token may work only once."""
+        """Token renewed by this process, or by another one in the meantime: a refresh token may work only once."""
         path = found.place.path
         assert path is not None
         end_s = time.monotonic() + LOCK_WAIT_S
@@ -227,7 +229,7 @@ class FoundTokens:
         raise IssuerUnavailable(f"{path}: another process has been renewing this token for {LOCK_WAIT_S:.0f} s")
 
     def _guidance(self, found: Found) -> str:
-        """Which token ended when, and how to go on. ``found`` has expired."""
+        """Description of the expired token ``found``, and the remedy."""
         ended_s = self._clock() - (found.claims.expires_s or 0.0)
         needed = " ".join(map(str, self._need.scopes)) or "any storage scope"
         if found.place.path is None:
@@ -245,7 +247,7 @@ class FoundTokens:
 
 
 async def renew_at_issuer(stored: StoredToken) -> StoredToken:
-    """Ask the issuer that granted it."""
+    """Token renewed by the issuer that granted it."""
     from common.pelican.tokens.oauth import open_session, refresh  # aiohttp takes a moment
 
     async with open_session() as session:
@@ -253,7 +255,7 @@ async def renew_at_issuer(stored: StoredToken) -> StoredToken:
 
 
 def _ends_before(token: StoredToken, other: StoredToken) -> bool:
-    """Was the other renewed, and could not be kept?"""
+    """True if the other one was renewed and could not be stored."""
     end_s, other_s = token.claims.expires_s, other.claims.expires_s
     return end_s is not None and other_s is not None and end_s < other_s
 
@@ -261,10 +263,10 @@ def _ends_before(token: StoredToken, other: StoredToken) -> bool:
 def _keep(path: Path, token: StoredToken) -> None:
     try:
         save(path, token)
-    except OSError as error:  # the old refresh token is worthless now: go on with what we hold
+    except OSError as error:  # the old refresh token is invalid now: continue with the one in memory
         logger.warning("%s: the renewed token can't be stored (%s); it lasts for this process", path, error.strerror)
 
 
 def _digest(token: str) -> str:
-    """Tokens are compared by digest where they are kept for long: nothing that prints this object shows one."""
+    """Digest of a token, for comparison: an object that keeps digests can't print a token."""
     return hashlib.sha256(token.encode()).hexdigest()

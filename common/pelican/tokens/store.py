@@ -1,4 +1,4 @@
-"""What `icestream token` keeps: one file a token, with all that renews it, and one a client registration."""
+"""Storage of `icestream token`: one file per token, with the data for its renewal, and one per client registration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Content = TypeVar("_Content", bound=BaseModel)
 
 
 class Client(BaseModel):
-    """A client's registration at an issuer. The secret is empty for a public client."""
+    """Registration of a client at an issuer. The secret is empty for a public client."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -31,24 +31,24 @@ class Client(BaseModel):
 
 
 class StoredToken(BaseModel):
-    """An access token and how to renew it. Its repr holds no secret."""
+    """Access token with the data for its renewal. The repr contains no secret."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     access_token: str = Field(repr=False)
     refresh_token: str = Field("", repr=False)
     scope: str
-    """As granted, separated by spaces."""
+    """Granted scopes, separated by spaces."""
     federation: str
-    """The one that the token was asked for; it is sent to no other."""
+    """Federation that the token was requested for; it is sent to no other."""
     expires_s: float | None = None
-    """Since 1970, as the issuer said when it granted it; a JWT tells itself."""
+    """Expiry in seconds since 1970, from the issuer's answer; a JWT contains its own."""
     token_endpoint: str
     client: Client
 
     @property
     def claims(self) -> TokenClaims:
-        """The token's own, and for an opaque one what the issuer said when it granted it."""
+        """Claims of the token; for an opaque one those of the issuer's answer."""
         claims = read_claims(self.access_token)
         if claims.scopes is not None:
             return claims
@@ -56,34 +56,34 @@ class StoredToken(BaseModel):
 
 
 def token_folder(environment: Mapping[str, str]) -> Path:
-    """$XDG_CACHE_HOME/icestream/tokens, or ~/.cache/icestream/tokens."""
+    """Folder of stored tokens: $XDG_CACHE_HOME/icestream/tokens, or ~/.cache/icestream/tokens."""
     base = environment.get("XDG_CACHE_HOME", "")
     root = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
     return root / "icestream" / "tokens"
 
 
 def token_path(folder: Path, token: StoredToken) -> Path:
-    """One file for each federation, issuer and scope: a new token for the same replaces the old one."""
+    """Path of a token's file: one for each federation, issuer and scope, where a new token replaces the old one."""
     return folder / f"token-{_name(token.federation, token.client.issuer, token.scope)}.json"
 
 
 def client_path(folder: Path, issuer: str) -> Path:
-    """One registration for each issuer."""
+    """Path of the registration at an issuer: one for each."""
     return folder / f"client-{_name(issuer)}.json"
 
 
 def stored_paths(folder: Path) -> list[Path]:
-    """Every stored token, sorted by name."""
+    """Paths of all stored tokens, sorted by name."""
     return sorted(folder.glob("token-*.json"))
 
 
 def load_token(path: Path) -> StoredToken:
-    """Raises FileNotFoundError and BadTokenError."""
+    """Stored token. Raises FileNotFoundError and BadTokenError."""
     return _load(path, StoredToken)
 
 
 def load_client(path: Path) -> Client | None:
-    """The registration; None: there is none."""
+    """Stored registration; None: there is none."""
     try:
         return _load(path, Client)
     except FileNotFoundError:
@@ -91,13 +91,13 @@ def load_client(path: Path) -> Client | None:
 
 
 def save(path: Path, content: BaseModel) -> None:
-    """Atomic, mode 0600."""
+    """Write a file atomically, mode 0600."""
     write_private(path, content.model_dump_json(indent=1) + "\n")
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """True for the one process that may renew this file now; a refresh token works only once where it is rotated."""
+    """Lock on the renewal of a file: True for the one process that holds it. Refresh tokens may work only once."""
     make_private_folder(path.parent)
     descriptor = try_lock(path.with_suffix(".lock"))
     try:

@@ -1,4 +1,4 @@
-"""Batches as the trainer gets them, without a run: files planned, decoded and cut in this process."""
+"""Training batches without a run: files planned, decoded and cut in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from common.files.inputs import expand, local_path
 from common.files.remotes import Remotes
 from common.messages import Unit
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
+from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.decoder.decode import Decode
 from services.fetcher.inventory.ranges import make_ranges
@@ -29,13 +30,13 @@ from workloads import registry
 from workloads.base.batch import Batch, Microbatch
 
 _SPARE = 1.25
-"""Simulated events above what the batches need: a batch may be larger than asked for."""
+"""Factor on the number of simulated events: a batch may be larger than requested."""
 
 
 def batches_from_files(config: Config, num_batches: int, device: torch.device) -> list[Batch]:
-    """The first batches of a run with this configuration, fewer if the files have no more. Raises BadInputError.
+    """First batches of a run with this configuration, fewer if the files have no more. Raises BadInputError.
 
-    Of several ranges, the first is taken. Outliers are set aside, as in a run, and forgotten.
+    Of several ranges, the first is used. Outliers are excluded, as in a run, and discarded.
     """
     first, *_ = make_ranges(config.input, config.fetcher.ranges)
     with (
@@ -53,7 +54,7 @@ def batches_from_files(config: Config, num_batches: int, device: torch.device) -
 
 
 def simulated_batches(config: Config, num_batches: int, device: torch.device) -> list[Batch]:
-    """Batches of events of the workload's simulator, through files and decoding like any others.
+    """Batches of events from the workload's simulator, through files and decoding like any others.
 
     Raises BadInputError if the workload has no simulator.
     """
@@ -66,7 +67,7 @@ def simulated_batches(config: Config, num_batches: int, device: torch.device) ->
 
 
 def _units(config: Config, inventory: list[SourceFile], stage: Stage, capacity: SlotCapacity) -> Iterator[Unit]:
-    """In the order of the plan; files are staged block by block, as far as units are asked for."""
+    """Units in the order of the plan; files are staged block by block, as units are requested."""
     order = Blocks(len(inventory), config.stream, config.seed, epochs=1)
     next_k = 0
     for block in range(order.per_epoch):
@@ -88,7 +89,7 @@ def _staged(stage: Stage, file: int, source: SourceFile) -> StagedFile:
 
 
 def _decoded(config: Config, units: Iterator[Unit], folder: Path) -> Iterator[tuple[Unit, UnitArrays]]:
-    """Each unit's arrays, valid until the next one is asked for."""
+    """Units with their arrays, valid until the next one is requested."""
     workload = config.stored_workload()
     slot = np.zeros(config.stream.slot_bytes, np.uint8)
     with closing(ContentReader(workload, shuffled=config.stream.shuffle)) as reader:
@@ -99,7 +100,7 @@ def _decoded(config: Config, units: Iterator[Unit], folder: Path) -> Iterator[tu
 
 
 def _batches(config: Config, decoded: Iterator[tuple[Unit, UnitArrays]], device: torch.device) -> Iterator[Batch]:
-    """Consecutive microbatches, as many events as a step of all lanes takes; the last batch may be smaller."""
+    """Batches of consecutive microbatches with the events of a step of all lanes; the last one may be smaller."""
     enough = config.stream.lane_batch_events * config.stream.lanes
     taken: list[Microbatch] = []
     num_events = 0

@@ -1,4 +1,4 @@
-"""`icestream bench`."""
+"""Command `icestream bench`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ EXAMPLES = """\b
 Examples:
   icestream bench trainer                                   # the default model on simulated events
   icestream bench trainer --device cuda --events 128000 --batches 8
-  icestream bench trainer --run-dir runs/mine               # what would that run reach without the pipeline?
+  icestream bench trainer --run-dir runs/mine               # speed of that run without the pipeline
   icestream bench trainer -i 'data/*.parquet' --set trainer.wgan.critic_steps=1
 """
 
 
 @click.group(epilog=EXAMPLES)
 def bench() -> None:
-    """Measure what this machine can do."""
+    """Measure the speed of this machine."""
 
 
 @bench.command(name="trainer", epilog=EXAMPLES)
@@ -60,9 +60,9 @@ def trainer(
 ) -> None:
     """Measure the replay ceiling of training: steps on batches that are on the device already.
 
-    The batches are decoded first, from the inputs or, without any, from simulated events; then they are trained again
-    and again, without feed, logging and checkpoints. No run is made faster than this by a better pipeline. The weights
-    are new ones and are thrown away. A run measures it by itself with --set trainer.replay_batches=32.
+    The batches are decoded first, from the inputs or, without any, from simulated events; then they are trained
+    repeatedly, without feed, logging and checkpoints. No pipeline can make a run faster than this. The weights are new
+    ones and are discarded. A run measures it itself with --set trainer.replay_batches=32.
     """
     from icestream.commands.bench.trainer import bench_trainer  # torch
 

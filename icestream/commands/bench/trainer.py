@@ -1,4 +1,4 @@
-"""`icestream bench trainer`: the replay ceiling without a run."""
+"""Command `icestream bench trainer`: the replay ceiling without a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bench_trainer(
     seconds: float,
     as_json: bool,
 ) -> str:
-    """What was measured, for people or as JSON. Raises BadInputError."""
+    """Measured result, for people or as JSON. Raises BadInputError."""
     config = load_run_config(run_dir or {}, toml=toml, assignments=assignments, flags=flags)
     if config.trainer.model == "none":
         raise BadInputError("trainer.model = 'none' has no steps to measure: choose a model with --model")
@@ -40,7 +40,7 @@ def bench_trainer(
     batches = make(config, num_batches, device)
     task = training_of(config).task(config.trainer.of_model, step_context(config, device, Ranks.alone()))
     ceiling = measure(task, batches, device, seconds=seconds, steps=steps)
-    assert ceiling is not None  # nobody stops it
+    assert ceiling is not None  # it is never stopped
     if run_dir is not None:
         write_ceiling(run_dir, ceiling)
     if as_json:

@@ -1,4 +1,4 @@
-"""`icestream convert`."""
+"""Command `icestream convert`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from icestream.reading.workload import config_without_run
     type=click.IntRange(min=1),
     default=StreamConfig().unit_events // 2,
     show_default=True,
-    help="Rows of a row group: the fewer, the better units mix files.",
+    help="Rows per row group: the fewer, the better units mix files.",
 )
 @click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
-@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @config_options
 def convert(
     inputs: tuple[str, ...],
@@ -47,10 +47,10 @@ def convert(
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Write files of any layout, HDF5 or Parquet, in the Parquet layout that is read fastest.
+    """Write files of any layout, HDF5 or Parquet, in the Parquet layout for the fastest reading.
 
     IN: files, directories, globs or URLs. OUT: a *.parquet file for one input, else a directory. A file that can't be
-    used is told and left out, and the exit code is 2.
+    used is reported and skipped, and the exit code is 2.
     """
     config = config_without_run(toml, assignments, inputs)
     workload = config.stored_workload()
@@ -83,7 +83,7 @@ def convert(
 
 
 def targets(files: Sequence[SourceFile], out: Path) -> list[Path]:
-    """Where each file goes. Raises BadInputError if two would go to one place, or several to one file."""
+    """Output path of each file. Raises BadInputError if two have the same one, or OUT is one file for several."""
     if out.suffix == ".parquet" and not out.is_dir():
         if len(files) > 1:
             raise BadInputError(f"{out}: one file for {len(files)} inputs; name a directory")
@@ -111,5 +111,5 @@ def _line(converted: Converted) -> str:
     if converted.null_events:
         parts.append(f"{converted.null_events:,} null events left out")
     if converted.dropped:
-        parts.append(f"{converted.dropped:,} that were none dropped")
+        parts.append(f"{converted.dropped:,} fillers and nulls dropped")
     return f"{', '.join(parts)}; {converted.bytes_in:,} -> {converted.bytes_out:,} bytes"

@@ -1,8 +1,7 @@
-"""One file of any layout to the fastest Parquet layout, a row group at a time."""
+"""Conversion of one file of any layout to the fastest Parquet layout, a row group at a time."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,33 +10,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
+from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.files.by_content import ContentReader
-from common.files.footers import read_footer
 from common.files.gather import offsets_of
 from common.files.layout import Compression, schema_of, to_table, writer_options
 from common.files.rows import BadRowsError, RaggedRows
-from common.plan import Footer, SlotCapacity, StagedFile, plan_block
+from common.files.whole_file import plan_file, rows_of
+from common.messages import Part
 from common.schema import EventSchema
 
 _MOST_PARTICLES = 1 << 22
-"""A row group is closed at so many particles, too: it is held in memory before it is written."""
+"""Maximum particles of a row group, which is held in memory before it is written."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a file's events: rows_in = events + null_events."""
+    """Result of a conversion, with the fate of the file's events: rows_in = events + null_events."""
 
     rows_in: int
     events: int
     empty: int
-    """Events without particles, among ``events``."""
+    """Number of events without particles, included in ``events``."""
     null_events: int
-    """Rows that held no event (`source.nulls = "empty"`): left out."""
+    """Number of rows without an event (`source.nulls = "empty"`), which are omitted."""
     particles: int
     dropped: int
-    """Particles that were none: stand-ins for "none", and null ones."""
+    """Number of fillers for "no particle", and of null particles."""
     bytes_in: int
     bytes_out: int
 
@@ -53,27 +52,25 @@ def convert_file(
     name: str = "",
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> Converted:
-    """Write ``out``, whole or not at all. All numbers that `source.fields` names are kept, in the file's order.
+    """Write ``out``, completely or not at all. All numbers named in `source.fields` are kept, in the file's order.
 
-    ``on_rows`` gets rows read and rows in all. Raises BadInputError that names the file, as ``name`` if given, or what
-    is in the way.
+    ``on_rows`` is called with the rows read and the total rows. Raises BadInputError that names the file, as ``name``
+    if given, or the obstacle.
     """
     if out.exists() and (not force or out.samefile(path)):
         raise BadInputError(f"{out} exists: choose another name" + ("" if force else ", or overwrite it with --force"))
     workload = workload.with_all_stored()
     stream = StreamConfig(shuffle=False, unit_events=rows_per_group)
-    capacity = SlotCapacity(workload, stream)
     try:
-        footer = read_footer(path, workload, stream, capacity)
+        footer, parts = plan_file(path, workload, stream, name=name or str(path))
     except BadInputError as error:
         raise BadInputError(f"{name or path}: {error}") from None
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
     schema = schema_of(workload)
     total = Converted(footer.rows, 0, 0, 0, 0, 0, path.stat().st_size, 0)
-    try:
+    with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
         with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
-            pieces = _pieces(path, name or str(path), footer, workload, stream, capacity)
+            pieces = _pieces(parts, workload)
             for group, num_null, dropped in _groups(pieces, rows_per_group, footer.rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
@@ -87,34 +84,22 @@ def convert_file(
                     dropped=total.dropped + dropped,
                 )
         bytes_out = part.stat().st_size
-        part.replace(out)
-    finally:
-        part.unlink(missing_ok=True)
     assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)
 
 
-def _pieces(
-    path: Path, name: str, footer: Footer, workload: EventSchema, stream: StreamConfig, capacity: SlotCapacity
-) -> Iterator[RaggedRows]:
-    """All rows of the file in order, a part at a time."""
-    staged = StagedFile(0, str(path), footer, remote=name)
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
-    reader = ContentReader(workload)
+def _pieces(parts: Sequence[Part], workload: EventSchema) -> Iterator[RaggedRows]:
+    """Rows of the file in order, a part at a time."""
     try:
-        for unit in units:
-            for one in unit.parts:
-                yield from reader.read([one])
+        yield from rows_of(parts, workload)
     except BadRowsError as error:
         raise BadInputError(str(error)) from None
-    finally:
-        reader.close()
 
 
 def _groups(
     pieces: Iterator[RaggedRows], rows_per_group: int, rows: int, on_rows: Callable[[int, int], None]
 ) -> Iterator[tuple[Sequence[RaggedRows], int, int]]:
-    """(pieces of one row group, rows without an event that were left out, particles dropped)."""
+    """Pieces of each row group, with its number of omitted rows without an event, and of dropped particles."""
     group: list[RaggedRows] = []
     num_rows = num_particles = num_null = dropped = done = 0
     for read in pieces:
@@ -154,7 +139,7 @@ def _slice(piece: RaggedRows, first: int, end: int) -> RaggedRows:
 
 
 def _rows(piece: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
-    """Some rows, with their particles. ``keep`` (R,) bool."""
+    """Rows in ``keep``, with their particles. ``keep`` (R,) bool."""
     kept = np.repeat(keep, piece.counts)
     return replace(
         piece,

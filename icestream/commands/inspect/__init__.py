@@ -1,1 +1,1 @@
-"""`icestream inspect`: contents of a file, and settings to use it."""
+"""`icestream inspect`: content of a file, and settings to use it."""

@@ -1,4 +1,4 @@
-"""`icestream inspect`."""
+"""Command `icestream inspect`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icestream.reading.workload import config_without_run
 def inspect(
     inputs: tuple[str, ...], num_events: int, in_json: bool, toml: Path | None, assignments: tuple[str, ...]
 ) -> None:
-    """Print what files hold: kind, layout, row groups, counts, ranges and first events; and what is wrong with them.
+    """Print the content of files: kind, layout, row groups, counts, ranges and first events; and their problems.
 
     FILE: files, directories, globs or URLs, of HDF5 or Parquet. Each is read once in full; a remote one is fetched into
     a temporary directory. The exit code is 2 if one can't be used as it is.
@@ -43,7 +43,7 @@ def inspect(
             try:
                 with local_file(source, remotes) as path, SlowProgress(f"{name}: rows", 0) as progress:
                     found.append(describe(path, name, workload, num_events=num_events, on_rows=progress.reach))
-            except IcestreamError as error:  # it can't be had at all
+            except IcestreamError as error:  # it is not available at all
                 found.append(Description(name=name, size_bytes=source.size_bytes, problems=[shown(str(error))]))
             if not in_json:
                 click.echo("\n".join(lines(found[-1])))
@@ -55,6 +55,6 @@ def inspect(
 
 
 def _named(found: Description) -> str:
-    """Its first problem, with the file's name once."""
+    """First problem of a file, with the file's name once."""
     problem = found.problems[0]
     return problem if problem.startswith(found.name) else f"{found.name}: {problem}"

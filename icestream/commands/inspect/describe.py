@@ -1,8 +1,8 @@
-"""What a local file holds: kind, layout, row groups, counts, ranges and first events; or what is wrong with it."""
+"""Description of a local file: kind, layout, row groups, counts, ranges and first events; or its problems."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,26 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
-from common.files.footers import read_footer
 from common.files.gather import offsets_of
 from common.files.parquet.columns import inside, read_names
 from common.files.rows import BadRowsError, RaggedRows
+from common.files.whole_file import plan_file
 from common.input_errors import raise_if_machine
-from common.plan import Footer, SlotCapacity, StagedFile, plan_block
-from common.ragged import Array
+from common.messages import Part
 from common.schema import Column, EventSchema
+from common.unit_arrays import Array
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
 from icestream.commands.inspect.spread import Spread
 
 Number = StrictBool | StrictInt | float
-"""As its column has it."""
+"""Number of the type of its column."""
 
 _PROBLEMS = 10
 _FIRST_PARTICLES = 3
 
 
 class Range(BaseModel):
-    """Least, median and largest value of one number."""
+    """Minimum, median and maximum of one number."""
 
     name: str
     least: float
@@ -44,42 +44,42 @@ class Range(BaseModel):
 
 
 class FirstEvent(BaseModel):
-    """One event as the pipeline sees it."""
+    """Event as read by the pipeline."""
 
     ids: dict[str, int]
     event: dict[str, Number]
     num_particles: int
     particles: list[dict[str, Number]]
-    """The first few."""
+    """First few particles."""
 
 
 class Description(BaseModel):
-    """One file."""
+    """Description of one file."""
 
     name: str
     size_bytes: int
     kind: str = ""
     layout: list[ColumnLayout] = []
     row_groups: list[int] = []
-    """Rows of each; of HDF5, of the spans that are read in its place."""
+    """Rows of each row group; for HDF5, of each span read instead."""
     events: int = 0
     particles: int = 0
-    """Without stand-ins for "none"."""
+    """Number of particles without fillers."""
     particles_bound: int = 0
-    """What the footer alone says: an upper bound in Parquet, exact with stand-ins in HDF5."""
+    """Number of particles by the footer alone: an upper bound in Parquet, exact including fillers in HDF5."""
     dropped: int = 0
-    """Stand-ins for "none", and null particles."""
+    """Number of fillers for "no particle", and of null particles."""
     empty: int = 0
     null_events: int = 0
     nulls: dict[str, int] = {}
-    """Null values of each Parquet column."""
+    """Number of null values in each Parquet column."""
     multiplicity: Range | None = None
     multiplicity_above: dict[str, float] = {}
-    """Particles of an event that 10, 1 and 0.1 % of the events exceed."""
+    """Numbers of particles exceeded by 10, 1 and 0.1 % of the events."""
     ranges: list[Range] = []
     first_events: list[FirstEvent] = []
     problems: list[str] = []
-    """Why the file, or parts of it, can't be used, and what to set."""
+    """Reasons that the file, or parts of it, can't be used, with the settings to change."""
 
 
 @dataclass
@@ -107,11 +107,10 @@ def describe(
     num_events: int,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> Description:
-    """The description of a local file, which is read once in full. Says what is wrong with it.
+    """Description of a local file, which is read once in full, with its problems.
 
     Raises MachineError if the file can't be opened.
-
-    ``on_rows`` gets rows read and rows in all.
+    ``on_rows`` is called with the rows read and the total rows.
     """
     try:
         found = Description(name=name, size_bytes=path.stat().st_size)
@@ -125,8 +124,7 @@ def describe(
         workload = workload.with_all_stored()
         source = workload.source.model_copy(update={"nulls": "empty"})  # they are counted
         workload = replace(workload, source=source)
-        capacity = SlotCapacity(workload, stream)
-        footer = read_footer(path, workload, stream, capacity)
+        footer, parts = plan_file(path, workload, stream, name=name)
     except BadInputError as error:
         found.problems.append(str(error))
         return found
@@ -135,7 +133,7 @@ def describe(
     found.particles_bound = sum(group.particles for group in footer.row_groups)
     if found.kind == "Parquet":
         found.nulls = _nulls(path, workload)
-    spreads = _read_all(path, found, footer, workload, stream, capacity, num_events, on_rows)
+    spreads = _read_all(parts, found, workload, num_events, on_rows)
     if spreads.counts.num:
         found.multiplicity = _range("particles of an event", spreads.counts)
         found.multiplicity_above = {f"{share:g} %": spreads.counts.quantile(1 - share / 100) for share in (10, 1, 0.1)}
@@ -144,21 +142,16 @@ def describe(
 
 
 def _read_all(
-    path: Path,
+    parts: Sequence[Part],
     found: Description,
-    footer: Footer,
     workload: EventSchema,
-    stream: StreamConfig,
-    capacity: SlotCapacity,
     num_events: int,
     on_rows: Callable[[int, int], None],
 ) -> _Spreads:
-    staged = StagedFile(0, str(path), footer, remote=found.name)
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
     spreads = _Spreads()
     reader = ContentReader(workload)
     done = num_problems = 0
-    for part in (part for unit in units for part in unit.parts):
+    for part in parts:
         try:
             pieces = reader.read([part])
         except BadRowsError as error:
@@ -177,7 +170,7 @@ def _read_all(
             if missing > 0:
                 found.first_events += [_event(rows, int(row), workload) for row in np.flatnonzero(~null)[:missing]]
         done += part.rows
-        on_rows(done, footer.rows)
+        on_rows(done, found.events)
     reader.close()
     if num_problems > _PROBLEMS:
         found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")
@@ -207,14 +200,14 @@ def _event(rows: RaggedRows, row: int, workload: EventSchema) -> FirstEvent:
 
 
 def _shown_name(column: Column, field: int, workload: EventSchema) -> str:
-    """The field's name, with its column's if others have the same."""
+    """Name of the field, with its column's if the name is not unique."""
     name = column.fields[field]
     same = sum(name in other.fields for other in workload.columns_per(column.per))
     return name if same == 1 else f"{column.name}.{name}"
 
 
 def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
-    """Null values of each source column; of one per particle, null lists."""
+    """Number of null values in each source column; null lists for a column per particle."""
     nulls = {source.name: 0 for source in workload.source_columns}
     try:
         with pq.ParquetFile(path) as file:
@@ -228,7 +221,7 @@ def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
                     values, _ = inside(batch.column(source.path[0]), source.path[1:])
                     nulls[source.name] += values.null_count
     except (pa.ArrowException, OSError):
-        pass  # the reader names what is damaged, and where
+        pass  # the reader reports the damage and its location
     return nulls
 
 
@@ -237,5 +230,5 @@ def _range(name: str, spread: Spread) -> Range:
 
 
 def as_json(descriptions: list[Description]) -> list[dict[str, Any]]:
-    """For `--json`."""
+    """Descriptions as JSON values, for `--json`."""
     return [description.model_dump(mode="json") for description in descriptions]

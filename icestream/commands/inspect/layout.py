@@ -1,4 +1,4 @@
-"""How a file stores its columns: types, lists, compression, chunks. Read even where the pipeline can't use the file."""
+"""Storage layout of a file: types, lists, compression, chunks. Available even if the pipeline can't use the file."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CODECS = {0: "uncompressed", 1: "snappy", 2: "gzip", 3: "lzo", 4: "brotli", 5: 
 
 
 class ColumnLayout(BaseModel):
-    """One column, or dataset."""
+    """Column or dataset of a file."""
 
     name: str
     type: str
     storage: str
-    """Compression; chunks and filters."""
+    """Compression, or chunks and filters."""
     is_read: bool
-    """The workload reads it."""
+    """True if the workload reads it."""
 
 
 def layout_of(path: Path, kind: str, workload: EventSchema) -> list[ColumnLayout]:
-    """The columns of a Parquet file, or the datasets of an HDF5 file. Raises BadInputError."""
+    """Columns of a Parquet file, or datasets of an HDF5 file. Raises BadInputError."""
     return _parquet(path, workload) if kind == "Parquet" else _hdf5(path, workload)
 
 
@@ -59,7 +59,7 @@ def _parquet(path: Path, workload: EventSchema) -> list[ColumnLayout]:
 
 
 def _type_text(kind: pa.DataType) -> str:
-    """As Arrow says it, without the names of list elements."""
+    """Arrow's text of a type, without the names of list elements."""
     if pa.types.is_fixed_size_list(kind):
         return f"fixed_size_list<{_type_text(kind.value_type)}>[{kind.list_size}]"
     if pa.types.is_large_list(kind):

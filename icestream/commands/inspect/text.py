@@ -1,4 +1,4 @@
-"""A description for people."""
+"""Text of a file's description, for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 4000
 
 
 def lines(found: Description) -> list[str]:
-    """Some printable lines, of which the first names the file: names of columns may hold anything."""
+    """Printable lines, of which the first names the file: names of columns may contain any character."""
     return [printable(line, _LONGEST) for line in _lines(found)]
 
 
@@ -36,7 +36,7 @@ def _lines(found: Description) -> list[str]:
         text.append(f"  {found.events:,} events, {found.empty:,} of them empty ({share:.1%})")
         text.append(
             f"  {found.particles:,} particles"
-            + (f", {found.dropped:,} that are none dropped" if found.dropped else "")
+            + (f", {found.dropped:,} fillers and nulls dropped" if found.dropped else "")
             + f" (the footer says {exact}{found.particles_bound:,})"
         )
     nulls = {name: number for name, number in found.nulls.items() if number}

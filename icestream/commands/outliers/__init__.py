@@ -1,1 +1,1 @@
-"""`icestream outliers`: outlier files of a run, merged."""
+"""`icestream outliers`: merge of a run's outlier files."""

@@ -1,4 +1,4 @@
-"""`icestream outliers`."""
+"""Command `icestream outliers`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Examples:
 
 @click.group(name="outliers", epilog=EXAMPLES)
 def outliers() -> None:
-    """What is done with a run's outliers: events with more than max_particles_per_event particles."""
+    """Process a run's outliers: events with more than max_particles_per_event particles."""
 
 
 @outliers.command(name="compact", epilog=EXAMPLES)
@@ -33,14 +33,14 @@ def outliers() -> None:
     show_default=True,
     help="Size of a shard.",
 )
-@click.option("--keep", is_flag=True, help="Keep the unit files. As input, name the shards only, then.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--keep", is_flag=True, help="Keep the unit files. Then name only the shards as input.")
+@click.option("--dry-run", is_flag=True, help="Print the planned changes, and change nothing.")
 def compact_command(folder: Path, shard_mib: float, keep: bool, dry_run: bool) -> None:
     """Merge the small Parquet files in DIR (a run's outliers/, or the run directory), one for each unit, into shards.
 
-    Shards have the columns of the files and are an input as these were; a file without a column of another one has
-    nulls there. The run must not be active. What is killed is mended by the same command; a unit that a resumed run
-    decodes again replaces its events in the shards.
+    Shards have the columns of the files and can be used as input like them; a file without a column of another one has
+    nulls there. The run must not be active. After a kill, run the same command again; a unit that a resumed run decodes
+    again replaces its events in the shards.
     """
     folder = _outlier_folder(folder)
     done = compact(folder, shard_bytes=int(shard_mib * MIB), keep=keep, dry_run=dry_run)

@@ -1,6 +1,6 @@
-"""Merges the unit files of an outlier folder into shards. Killed at any instant and run again, it loses no event and
+"""Merge of an outlier folder's unit files into shards. Killed at any instant and run again, it loses no event and
 keeps none twice: see merge.py for the rule. Memory is bounded by a batch of rows, disk by one shard more than before
-(and by the shards that are written anew)."""
+(and by the rewritten shards)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOCK = "compaction.lock"
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did, or would do."""
+    """Result of a compaction, or of its dry run."""
 
     merge: Merge
     bytes_read: int
@@ -45,10 +45,10 @@ class Compacted:
 
 
 def compact(folder: Path, *, shard_bytes: int, keep: bool = False, dry_run: bool = False) -> Compacted:
-    """Merge what is new into shards of at least ``shard_bytes`` (the last may be smaller), then remove what was merged.
+    """Merge new files into shards of at least ``shard_bytes`` (the last may be smaller), then remove the merged ones.
 
     ``keep``: unit files stay. ``dry_run``: nothing is changed. Raises BadInputError if the folder's run is active, or
-    another compaction; if a file is no outlier file; if two files have types that don't go together.
+    another compaction; if a file is no outlier file; if two files have incompatible types.
     """
     with _hold(folder):
         files, shards = scan(folder)
@@ -63,7 +63,7 @@ def compact(folder: Path, *, shard_bytes: int, keep: bool = False, dry_run: bool
             shards_written += 1
             bytes_written += path.stat().st_size
             events += sum(unit.events for unit in units)
-            removed += 0 if keep else _remove(merged)  # at once: the disk may not hold everything twice
+            removed += 0 if keep else _remove(merged)  # at once: the disk may have no space for two copies
         removed += _remove(merge.rewritten)
         return Compacted(merge, bytes_read, events, shards_written, bytes_written, removed)
 
@@ -71,7 +71,7 @@ def compact(folder: Path, *, shard_bytes: int, keep: bool = False, dry_run: bool
 def _write_shards(
     folder: Path, merge: Merge, shard_bytes: int
 ) -> Iterator[tuple[Path, list[MergedUnit], list[UnitFile]]]:
-    """Yields each new shard once it is on disk: its path, its units, and the unit files that are in it now."""
+    """New shards, each yielded once it is on disk: its path, its units, and the unit files merged into it."""
     schema = _schema(dict.fromkeys(source.file.path for source in merge.sources))
     readers = {shard.path: ShardReader(shard) for shard in merge.rewritten}
     waiting = deque(merge.sources)
@@ -113,7 +113,7 @@ def _remove(files: Sequence[UnitFile | Shard]) -> int:
 
 @contextlib.contextmanager
 def _hold(folder: Path) -> Iterator[None]:
-    """Keep other compactions out, and where the folder is a run's, its processes."""
+    """Exclude other compactions and, if the folder belongs to a run, its processes."""
     with contextlib.ExitStack() as held:
         if not held.enter_context(locked(folder / _LOCK, lambda: False)):
             raise BadInputError(f"{folder}: another compaction is at work there; wait for its end")

@@ -1,9 +1,9 @@
-"""Which files of an outlier folder are merged into new shards, and which are removed. Pure.
+"""Plan of a merge: files of an outlier folder to merge into new shards, and files to remove. Pure.
 
 The rule that makes a kill at any instant harmless: an event belongs to its unit, and a unit's events are those of its
 unit file, if there is one; else those of the shard of the highest generation that names the unit. A decoder's file is
 never older than a shard (it is removed once it is merged, and a later one was decoded later), and each shard that is
-written is of a new generation. So a new shard changes nothing by appearing, and what it supersedes may go afterwards.
+written is of a new generation. So a new shard changes nothing by itself, and superseded files may be removed later.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 _SMALL = 0.5
-"""A shard below this part of the wanted size is merged again with what is new."""
+"""Part of the wanted size below which a shard is merged again with new files."""
 
 
 class UnitName(NamedTuple):
-    """A unit among those of all plans that a run has had."""
+    """Name of a unit, unique among all plans of a run."""
 
     k: int
     plan: str = ""
-    """Of its plan hash and inventory digest; empty: written before files were named by them."""
+    """Digest of its plan hash and inventory digest; empty: written before files were named by them."""
 
 
 @dataclass(frozen=True)
 class UnitFile:
-    """unit-<k>-<plan>.parquet, as a decoder wrote it."""
+    """File unit-<k>-<plan>.parquet, as written by a decoder."""
 
     unit: UnitName
     path: Path
     size_bytes: int
     digest: str | None = None
-    """Of its bytes; None if no shard names its unit, so that nobody needs to know."""
+    """Digest of its bytes; None if no shard names its unit, since it is not needed then."""
 
 
 @dataclass(frozen=True)
 class MergedUnit:
-    """A unit in a shard."""
+    """Unit in a shard."""
 
     unit: UnitName
     events: int
     digest: str
-    """Of the unit file that it was merged from."""
+    """Digest of the unit file that it was merged from."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard, its units in order, as are its rows."""
+    """Shard, with its units in the order of its rows."""
 
     path: Path
     size_bytes: int
@@ -58,7 +58,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class EventSource:
-    """Where the events of a unit are taken from."""
+    """Source of a unit's events."""
 
     unit: UnitName
     file: UnitFile | Shard
@@ -66,18 +66,18 @@ class EventSource:
 
 @dataclass(frozen=True)
 class Merge:
-    """What is to be done."""
+    """Planned changes of an outlier folder."""
 
     generation: int
-    """Of the new shards."""
+    """Generation of the new shards."""
     sources: tuple[EventSource, ...]
-    """In order of units; empty: nothing is written."""
+    """Sources in order of units; empty: nothing is written."""
     rewritten: tuple[Shard, ...]
-    """Shards among the sources: removed once all new shards are there."""
+    """Shards among the sources: removed once all new shards are written."""
     obsolete_shards: tuple[Shard, ...]
-    """All that they hold is in newer shards."""
+    """Shards with no events that are not in newer shards."""
     merged_files: tuple[UnitFile, ...]
-    """Unit files whose very bytes were merged before."""
+    """Unit files with exactly the bytes merged before."""
 
     @property
     def unit_files(self) -> list[UnitFile]:
@@ -86,12 +86,12 @@ class Merge:
 
 
 def newest_shards(shards: Iterable[Shard]) -> dict[UnitName, Shard]:
-    """Unit -> the shard that tells its events, if no unit file does."""
+    """Shard with the events of each unit, for units without unit file."""
     return {one.unit: shard for shard in sorted(shards, key=lambda shard: shard.generation) for one in shard.units}
 
 
 def plan_merge(files: Sequence[UnitFile], shards: Sequence[Shard], shard_bytes: int) -> Merge:
-    """Merge all new unit files, and shards that hold what was decoded anew, that are superseded in part, or small."""
+    """Merge of all new unit files, and of shards with units decoded again, superseded in part, or small."""
     newest = newest_shards(shards)
     digests = {(shard.path, one.unit): one.digest for shard in shards for one in shard.units}
     merged = [f for f in files if f.unit in newest and digests[newest[f.unit].path, f.unit] == f.digest]

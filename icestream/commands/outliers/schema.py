@@ -1,4 +1,4 @@
-"""One schema for files that were written from different inputs: types are widened where no value can change."""
+"""Common schema of files written from different inputs: types are widened where no value can change."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from common.errors import BadInputError
 
 
 def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
-    """The columns of all files (name, schema), in order of appearance; a file that lacks one has nulls there.
+    """Schema with the columns of all files (name, schema), in order of appearance; missing ones are null.
 
-    Raises BadInputError naming the column and two files whose types don't go together.
+    Raises BadInputError naming the column and two files with incompatible types.
     """
     found: dict[str, tuple[pa.DataType, str]] = {}
     for file, schema in schemas:
@@ -29,7 +29,7 @@ def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The smallest type that holds every value of both exactly; None if there is none."""
+    """Smallest type that holds every value of both exactly; None if there is none."""
     one, other = _plain(one), _plain(other)
     if one.equals(other):
         return one
@@ -53,7 +53,7 @@ def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _common_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Of the same fields in the same order."""
+    """Common type of two structs with the same fields in the same order."""
     fields, others = list(one), list(other)
     if [field.name for field in fields] != [field.name for field in others]:
         return None
@@ -63,7 +63,7 @@ def _common_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Without dictionaries and without the names that writers give to list elements."""
+    """Type without dictionaries and without names of list elements, which depend on the writer."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if _is_list(kind):

@@ -1,4 +1,4 @@
-"""Files of an outlier folder: unit files as decoders write them, and shards that name their units in their metadata."""
+"""Files of an outlier folder: unit files written by decoders, and shards with the names of their units as metadata."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import sync_folder
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from icestream.commands.outliers.merge import MergedUnit, Shard, UnitFile, UnitName, newest_shards
@@ -22,17 +23,17 @@ _MANIFEST = b"icestream.outliers"
 _UNIT = re.compile(r"unit-(\d+)(?:-([0-9a-f]+))?\.parquet")
 _SHARD = re.compile(r"shard-\d+-\d+(?:-[0-9a-f]+)?-g\d+\.parquet")
 _BATCH_BYTES = 4 << 20
-"""About what is held in memory at a time, and the size of a row group: one must fit a slot to be an input again."""
+"""Approximate memory in use, and size of a row group: one must fit a slot to be an input again."""
 _MAX_BATCH_ROWS = 65_536
 
 
 def scan(folder: Path) -> tuple[list[UnitFile], list[Shard]]:
-    """All unit files and shards. Raises BadInputError naming a file that is neither, although its name says so."""
+    """Unit files and shards of a folder. Raises BadInputError naming a file that is neither despite its name."""
     paths = sorted(folder.iterdir())
     shards = [_read_shard(path) for path in paths if _SHARD.fullmatch(path.name)]
     known = newest_shards(shards)
     files = []
-    with SlowProgress("files looked at", len(paths)) as progress:
+    with SlowProgress("files scanned", len(paths)) as progress:
         for path in paths:
             if match := _UNIT.fullmatch(path.name):
                 unit = UnitName(int(match[1]), match[2] or "")
@@ -42,19 +43,19 @@ def scan(folder: Path) -> tuple[list[UnitFile], list[Shard]]:
 
 
 def digest_of(path: Path) -> str:
-    """32 hexadecimal digits, of the file's bytes."""
+    """Digest of the file's bytes: 32 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """The file's columns."""
+    """Schema of the file."""
     with _open(path) as file:
         return file.schema_arrow
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """All rows in order, in batches of about 4 MiB."""
+    """Rows in order, in batches of about 4 MiB."""
     with _open(path) as file:
         for index in range(file.num_row_groups):
             group = file.metadata.row_group(index)
@@ -64,7 +65,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 class ShardReader:
-    """Reads a shard's units one after the other, in the order in which it holds them."""
+    """Reader of a shard's units, one after the other, in their order in the file."""
 
     def __init__(self, shard: Shard) -> None:
         self._units = iter(shard.units)
@@ -72,7 +73,7 @@ class ShardReader:
         self._batch: pa.RecordBatch | None = None
 
     def unit(self, wanted: UnitName) -> tuple[MergedUnit, Iterator[pa.RecordBatch]]:
-        """That unit, which must lie behind the last one asked for, and its rows; they must be used up."""
+        """Wanted unit and its rows. It must come after the last one requested, and all its rows must be read."""
         for one in self._units:
             if one.unit == wanted:
                 return one, self._take(one.events)
@@ -89,11 +90,11 @@ class ShardReader:
 
 
 class ShardWriter:
-    """Collects the units of one new shard: see write_shard()."""
+    """Writer of one new shard: see write_shard()."""
 
     def __init__(self, file: BinaryIO, generation: int, schema: pa.Schema) -> None:
         self.units: list[MergedUnit] = []
-        """So far, in order."""
+        """Units written so far, in order."""
         self._file = file
         self._generation = generation
         self._schema = schema
@@ -103,17 +104,17 @@ class ShardWriter:
 
     @property
     def size_bytes(self) -> int:
-        """So far, about: what is not written yet counts as it lies in memory."""
+        """Approximate size so far: unwritten rows count with their size in memory."""
         return self._file.tell() + self._pending_bytes
 
     @property
     def name(self) -> str:
-        """Of the shard's file: generations never repeat, and no two shards of one begin with the same unit."""
+        """Name of the shard's file: generations never repeat, and no two shards of one begin with the same unit."""
         (first, plan), (last, _) = self.units[0].unit, self.units[-1].unit
         return f"shard-{first:010d}-{last:010d}{'-' * bool(plan)}{plan}-g{self._generation}.parquet"
 
     def add_unit(self, unit: UnitName, batches: Iterator[pa.RecordBatch], digest: str) -> None:
-        """Append a unit behind all lower ones."""
+        """Append a unit after all lower ones."""
         events = 0
         for batch in batches:
             events += batch.num_rows
@@ -124,7 +125,7 @@ class ShardWriter:
         self.units.append(MergedUnit(unit, events, digest))
 
     def finish(self) -> None:
-        """Write the rest, and the names of the units."""
+        """Write the remaining rows, and the names of the units."""
         self._flush()
         manifest = {
             "generation": self._generation,
@@ -134,7 +135,7 @@ class ShardWriter:
         self._writer.close()
 
     def abandon(self) -> None:
-        """Let go of the file, which is worth nothing."""
+        """Close the unfinished file."""
         with contextlib.suppress(OSError, pa.ArrowException):
             self._writer.close()
 
@@ -147,7 +148,7 @@ class ShardWriter:
 
 @contextlib.contextmanager
 def write_shard(folder: Path, generation: int, schema: pa.Schema) -> Iterator[ShardWriter]:
-    """A new shard. After the block it is on disk, in full and under its name; if the block fails it never was there."""
+    """Writer of a new shard, which is on disk, complete and under its name, after the block; absent if that fails."""
     part = folder / f"shard-g{generation}.part"
     with part.open("wb") as file:
         writer = ShardWriter(file, generation, schema)
@@ -160,20 +161,14 @@ def write_shard(folder: Path, generation: int, schema: pa.Schema) -> Iterator[Sh
             writer.abandon()
             part.unlink()
             raise
-    part.replace(folder / writer.name)
-    _sync_folder(folder)
+    part.replace(folder / writer.name)  # known only now, so that atomic_file.replacing() can't serve
+    sync_folder(folder)
 
 
 def remove_parts(folder: Path) -> None:
-    """Delete what a compaction that was killed left half-written."""
+    """Delete half-written files of a killed compaction."""
     for part in folder.glob("shard-*.part"):
         part.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def _read_shard(path: Path) -> Shard:

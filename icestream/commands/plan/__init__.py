@@ -1,1 +1,1 @@
-"""`icestream plan`: a run without running it."""
+"""`icestream plan`: preview of a run."""

@@ -1,4 +1,4 @@
-"""`icestream plan`: what a run would stream, without running it."""
+"""Command `icestream plan`: preview of a run's stream."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TICK_S = 0.5
     "--blocks",
     "num_blocks",
     type=click.IntRange(min=1),
-    help="Plan the first blocks of the epoch only. Default: all of local files; one where files are remote.",
+    help="Plan only the first blocks of the epoch. Default: all for local files; one for remote files.",
 )
-@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Which epoch, from 0.")
-@click.option("--units", "with_units", is_flag=True, help="Print one line for each unit, too.")
+@click.option("--epoch", type=click.IntRange(min=0), default=0, show_default=True, help="Epoch to plan, from 0.")
+@click.option("--units", "with_units", is_flag=True, help="Also print one line per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
     inputs: tuple[str, ...],
@@ -52,7 +52,7 @@ def plan(
     with_units: bool,
     as_json: bool,
 ) -> None:
-    """Print the plan, bytes and slots of a run without running it, and how well it mixes the files.
+    """Print the plan, bytes and slots of a run without running it, and its mixing of the files.
 
     Nothing is written into RUN_DIR; only its config.json is read. Inputs are listed as they are now (a run that has
     begun keeps its frozen inventory), with --ranges those of the first range. Remote files are fetched into a
@@ -86,7 +86,7 @@ def _plan_first(
 def preview(
     config: Config, inventory: Sequence[SourceFile], remotes: Remotes, *, epoch: int, num_blocks: int | None
 ) -> PlanSummary:
-    """The plan of the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
+    """Plan of the first ``num_blocks`` of an epoch (None: of all). Raises BadInputError if no file is usable."""
     workload, stream = config.stored_workload(), config.stream
     capacity = SlotCapacity(workload, stream)
     order = Blocks(len(inventory), stream, config.seed, epochs=0)
@@ -119,7 +119,7 @@ def preview(
 def _stage_all(
     files: Sequence[int], inventory: Sequence[SourceFile], stage: Stage, workers: int
 ) -> dict[int, StagedFile]:
-    """Read the footers, ``workers`` at a time. A remote file is deleted as soon as its footer is read."""
+    """Footers of the files, read by ``workers`` threads. A remote file is deleted as soon as its footer is read."""
     staged: dict[int, StagedFile] = {}
     waiting = iter(files)
     pending: set[Future[StagedFile]] = set()
@@ -138,7 +138,7 @@ def _stage_all(
 
 
 def _stage_one(stage: Stage, file: int, source: SourceFile) -> StagedFile:
-    """Runs in a worker thread. Raises BadInputError where the server can't be reached: a run would wait for it."""
+    """Footer of one file. Raises BadInputError if the server can't be reached (a run would wait). Runs in a thread."""
     found = stage(file, source, None)
     if isinstance(found, NotStaged):
         raise BadInputError(f"{found.reason}; a run would wait and try again, so try again later")

@@ -1,4 +1,4 @@
-"""How well microbatches mix the files, against a permutation of all events: chi² of the file id per degree of freedom.
+"""Mixing of the files by microbatches, against a permutation of all events: chi² of the file id per degree of freedom.
 
 The table has one row for each of M microbatches (n_m events) and one column for each of F files (n_f of N events);
 O_mf events of microbatch m come from file f:
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 FileRows: TypeAlias = Sequence[tuple[int, int]]
-"""(file, rows) of a unit's parts, in the order in which they are read."""
+"""File and rows of a unit's parts, in reading order."""
 
 
 @dataclass(frozen=True)
 class ChiSquare:
-    """Of one table, or of several independent ones."""
+    """Statistic chi² of one table, or of several independent ones."""
 
     statistic: float = 0.0
     dof: int = 0
@@ -32,12 +32,12 @@ class ChiSquare:
 
     @property
     def per_dof(self) -> float | None:
-        """chi²/dof; None for one microbatch or one file: there is nothing to mix."""
+        """Ratio chi²/dof; None for one microbatch or one file: there is nothing to mix."""
         return self.statistic / self.dof if self.dof else None
 
 
 def events_of_files(units: Iterable[FileRows]) -> Counter[int]:
-    """File -> events in these units."""
+    """Number of events by file in these units."""
     events: Counter[int] = Counter()
     for unit in units:
         for file, rows in unit:
@@ -46,7 +46,7 @@ def events_of_files(units: Iterable[FileRows]) -> Counter[int]:
 
 
 def observed(microbatches: Iterable[Mapping[int, int]], file_events: Mapping[int, int]) -> ChiSquare:
-    """Of given microbatches (file -> events each), which together hold ``file_events``."""
+    """Statistic of given microbatches (events by file), which together hold ``file_events``."""
     num_microbatches = 0
     total = 0.0
     for microbatch in microbatches:
@@ -57,10 +57,10 @@ def observed(microbatches: Iterable[Mapping[int, int]], file_events: Mapping[int
 
 
 def expected(units: Sequence[FileRows], batch_events: int) -> ChiSquare:
-    """Of units whose events are permuted inside each: the expectation over all such permutations, exact.
+    """Exact expectation over all permutations of events inside each unit.
 
-    Microbatches are taken to end at every ``batch_events`` events of a unit: outliers, dropped events and cuts by
-    max_particles are left out of account.
+    Microbatches are assumed to end at every ``batch_events`` events of a unit: outliers, dropped events and cuts by
+    max_particles are ignored.
     """
     file_events = events_of_files(units)
     num_events = sum(file_events.values())
@@ -87,7 +87,7 @@ def expected(units: Sequence[FileRows], batch_events: int) -> ChiSquare:
 
 
 def in_source_order(units: Iterable[FileRows], batch_events: int) -> Iterator[Counter[int]]:
-    """The microbatches (file -> events) of units whose events are not permuted."""
+    """Microbatches (events by file) of units with unpermuted events."""
     for unit in units:
         microbatch: Counter[int] = Counter()
         room = batch_events

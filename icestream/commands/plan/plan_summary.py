@@ -1,4 +1,4 @@
-"""What a plan amounts to, without running it: bytes, slots, units and mixing of one epoch, or of its first blocks."""
+"""Summary of a plan, without running it: bytes, slots, units and mixing of one epoch, or of its first blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icestream.commands.plan.mixing import ChiSquare, events_of_files, expected,
 
 _QUARANTINED_SHOWN = 20
 _POORLY_MIXED = 2.0
-"""chi²/dof from which on the summary says what to do."""
+"""Value of chi²/dof from which on the summary gives advice."""
 
 
 class _Frozen(BaseModel):
@@ -22,7 +22,7 @@ class _Frozen(BaseModel):
 
 
 class CountSpread(_Frozen):
-    """Of one number over all units, or blocks."""
+    """Minimum, median and maximum of one number over all units, or blocks."""
 
     min: int = 0
     median: float = 0.0
@@ -34,18 +34,18 @@ class CountSpread(_Frozen):
 
 
 class BadFile(_Frozen):
-    """A file that would be quarantined."""
+    """File that would be quarantined."""
 
     reason: str
     events: int
-    """As far as they could be counted."""
+    """Number of its events, as far as known."""
 
 
 class UnitLine(_Frozen):
-    """One unit of the plan."""
+    """Unit of the plan."""
 
     unit: int
-    """Counted from the first of the epoch: in epoch 0 this is k."""
+    """Number of the unit, counted from the first of the epoch: in epoch 0 this is k."""
     block: int
     events: int
     particles: int
@@ -56,17 +56,17 @@ class UnitLine(_Frozen):
 
 
 class PlanSummary(_Frozen):
-    """Counts of particles and bytes are upper bounds: footers tell no more."""
+    """Summary of a plan. Counts of particles and bytes are upper bounds: footers contain no more."""
 
     plan_hash: str
     files: int
-    """Of the inventory."""
+    """Number of files in the inventory."""
     file_bytes: int
     epoch: int
     blocks: int
-    """Of one epoch."""
+    """Number of blocks in one epoch."""
     blocks_planned: int
-    """The rest of this summary covers these blocks."""
+    """Number of blocks that the rest of this summary covers."""
     files_planned: int
     events: int
     particles: int
@@ -81,13 +81,13 @@ class PlanSummary(_Frozen):
     arena_bytes: int
     row_groups: int
     row_groups_cut: int
-    """Too large for one slot, so that they were cut into spans."""
+    """Row groups too large for one slot, and so cut into spans."""
     spans: int
     batch_events: int
     mixing_in_block: float | None
-    """chi²/dof of the file id over microbatches, against a permutation of each block. None: nothing to mix."""
+    """Ratio chi²/dof of the file id over microbatches, against a permutation of each block. None: nothing to mix."""
     mixing_over_epoch: float | None
-    """The same against a permutation of the epoch. None also where not all blocks are planned."""
+    """Same ratio against a permutation of the epoch. None also if not all blocks are planned."""
     quarantined: list[BadFile]
     unit_lines: list[UnitLine]
 
@@ -102,7 +102,7 @@ def summarise(
     stream: StreamConfig,
     capacity: SlotCapacity,
 ) -> PlanSummary:
-    """The summary of the first ``blocks`` (staged files and units of each) of the ``num_blocks`` of an epoch."""
+    """Summary of the first ``blocks`` (staged files and units of each) of the ``num_blocks`` of an epoch."""
     staged = [file for files, _ in blocks for file in files]
     units = [unit for _, units_of_block in blocks for unit in units_of_block]
     groups = [group for file in staged if file.footer is not None for group in file.footer.row_groups]
@@ -140,7 +140,7 @@ def summarise(
 
 
 def summary_lines(summary: PlanSummary) -> list[str]:
-    """The summary as a person reads it."""
+    """Summary as text for people."""
     s = summary
     cut = f"{s.row_groups_cut:,} of {s.row_groups:,} row groups, into {s.spans:,} spans" if s.row_groups_cut else "none"
     lines = [
@@ -172,7 +172,7 @@ def summary_lines(summary: PlanSummary) -> list[str]:
 
 
 def unit_lines(summary: PlanSummary) -> list[str]:
-    """A table of all units."""
+    """Table of all units."""
     lines = [f"{'unit':>8} {'block':>6} {'events':>9} {'particles':>11} {'bytes':>10} {'parts':>6}  files"]
     for line in summary.unit_lines:
         files = " ".join(str(file) for file in line.files)
@@ -221,7 +221,7 @@ def _mixing_text(s: PlanSummary) -> str:
 
 
 def _advice(s: PlanSummary) -> list[str]:
-    """What mixes better: where the units are the limit, and where the blocks are."""
+    """Advice for better mixing: if the units are the limit, and if the blocks are."""
     lines = []
     if (s.mixing_in_block or 0.0) >= _POORLY_MIXED:
         lines.append(

@@ -1,1 +1,1 @@
-"""`icestream tensorboard`: event files of many runs, merged."""
+"""`icestream tensorboard`: merge of event files of many runs."""

@@ -1,4 +1,4 @@
-"""`icestream tensorboard`."""
+"""Command `icestream tensorboard`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ EXAMPLES = """\b
 Examples:
   icestream tensorboard merge runs/a runs/b -o all && tensorboard --logdir all
   icestream tensorboard merge --glob 'runs/*' --since 7d --match 'wide|deep' -o all
-  icestream tensorboard merge /scratch/runs --copy -o ~/tensorboard     # a folder of runs; copies, to take along
+  icestream tensorboard merge /scratch/runs --copy -o ~/tensorboard     # a folder of runs; copies, to move elsewhere
 """
 
 
 @click.group(epilog=EXAMPLES)
 def tensorboard() -> None:
-    """What is done with TensorBoard files."""
+    """Process TensorBoard files."""
 
 
 @tensorboard.command(name="merge", epilog=EXAMPLES)
 @click.argument("run_dirs", nargs=-1, metavar="RUN_DIR...", type=click.Path(path_type=Path))
-@click.option("--glob", "globs", multiple=True, metavar="PATTERN", help="More of them, e.g. 'runs/*'. Repeatable.")
+@click.option(
+    "--glob", "globs", multiple=True, metavar="PATTERN", help="More run directories, e.g. 'runs/*'. Repeatable."
+)
 @click.option("-o", "--output", "out", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--since", help="Only what was written since then: 2026-11-21, 2026-11-21T08:00, 12h, 7d, 2w.")
-@click.option("--match", "pattern", help="Only runs whose name this regular expression is found in.")
+@click.option("--since", help="Only files written since then: 2026-11-21, 2026-11-21T08:00, 12h, 7d, 2w.")
+@click.option("--match", "pattern", help="Only runs with a name that contains a match of this regular expression.")
 @click.option(
     "--link/--copy", default=True, show_default=True, help="Symbolic links, which grow with the run, or copies."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be collected, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the files to collect, and change nothing.")
 def merge_command(
     run_dirs: tuple[Path, ...],
     globs: tuple[str, ...],
@@ -50,9 +52,9 @@ def merge_command(
 ) -> None:
     """Collect the TensorBoard files of many runs below one directory, for one TensorBoard.
 
-    RUN_DIR: run directories, or folders with many below. Each run is named by its directory; where two have the same
-    name, also by the one above. Give the same command again for runs and files that came later: what has not changed
-    stays. Links inside of the run directories are not followed.
+    RUN_DIR: run directories, or folders with many below. Each run is named by its directory; if two have the same name,
+    also by the one above. Run the same command again for later runs and files: unchanged files stay. Links inside of
+    the run directories are not followed.
     """
     sources = [*run_dirs, *_matches(globs)]
     if not sources:
@@ -71,7 +73,7 @@ def merge_command(
 
 
 def _matches(globs: Sequence[str]) -> list[Path]:
-    """Directories. A pattern that matches nothing is an error: it is mistyped."""
+    """Directories that match. A pattern without matches is an error: it is probably mistyped."""
     found: list[Path] = []
     for text in globs:
         pattern = user_path(text)

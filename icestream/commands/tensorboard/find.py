@@ -1,4 +1,4 @@
-"""Folders with TensorBoard's event files. Links are not followed: what lies outside is nobody's to collect."""
+"""Search for folders with TensorBoard's event files. Links are not followed: files outside must not be collected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVENT_FILE = "events.out.tfevents."
 
 @dataclass(frozen=True)
 class EventFile:
-    """A file as it is now; it may grow."""
+    """Event file with its current size; it may grow."""
 
     name: str
     size_bytes: int
@@ -25,25 +25,25 @@ class EventFile:
 
 @dataclass(frozen=True)
 class LogFolder:
-    """A folder with event files: what TensorBoard calls a run."""
+    """Folder with event files: a run in TensorBoard's terms."""
 
     path: Path
-    """Absolute."""
+    """Absolute path of the folder."""
     run: str
     rest: tuple[str, ...]
     """Path components below the run's TensorBoard folder."""
     parent: str
-    """Name of the folder that the run lies in."""
+    """Name of the folder that contains the run."""
     files: tuple[EventFile, ...]
 
     @property
     def newest_s(self) -> float:
-        """When something was written last, in seconds of the epoch."""
+        """Time of the last write, in seconds since 1970."""
         return max(file.mtime_ns for file in self.files) / 1e9
 
 
 def find(sources: Iterable[Path], out: Path) -> Iterator[LogFolder]:
-    """Folders in and below ``sources``, each once, in order; nothing of ``out``. Raises BadInputError."""
+    """Folders in and below ``sources``, each once, in order, without those of ``out``. Raises BadInputError."""
     seen: set[Path] = set()
     for source in sources:
         if not source.is_dir():

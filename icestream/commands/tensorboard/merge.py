@@ -1,7 +1,7 @@
-"""Puts the event files of many runs below one directory, as links or copies; what is there already stays.
+"""Merge of the event files of many runs below one directory, as links or copies; existing ones stay.
 
-A note in the directory says which folder each run got, so that a second merge uses the same names. Folders that it
-doesn't name belong to somebody else and are never touched.
+A note in the directory records the folder of each run, so that a second merge uses the same names. Folders that it
+doesn't list were not made by a merge and are never touched.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file, replacing
 from common.errors import BadInputError
 from common.tensorboard_names import unique
 from icestream.commands.tensorboard.find import EVENT_FILE, EventFile, LogFolder
 
 NOTE_FILE = ".icestream-merge.json"
 _PART = ".part"
-"""Doesn't begin as an event file does: TensorBoard reads no half copy."""
+"""Prefix of incomplete copies, unlike that of event files: TensorBoard must not read them."""
 
 
 @dataclass
 class Merged:
-    """What a merge did, in files."""
+    """Result of a merge, in numbers of files."""
 
     new: int = 0
     changed: int = 0
     unchanged: int = 0
     removed: int = 0
-    """Links whose file is gone."""
+    """Number of removed links to missing files."""
 
 
 def merge(
@@ -47,7 +48,7 @@ def merge(
     for folder in folders:
         if str(folder.path) not in names:
             names[str(folder.path)] = unique(folder.run, folder.rest, folder.parent, _taken(out, names))
-    _write_note(out, names)  # first: what is killed here goes on with the same names
+    _write_note(out, names)  # first: after a kill, the next merge uses the same names
     merged = Merged()
     for name in names.values():
         merged.removed += _remove_dangling(_inside(out, name))
@@ -68,7 +69,7 @@ def merge(
 
 
 def _taken(out: Path, names: dict[str, str]) -> Callable[[str], bool]:
-    """A name is taken if another folder has it, or if somebody else's files are there."""
+    """Predicate for taken names: used by another folder, or by files not made by a merge."""
     given = set(names.values())
     own = {part for name in given for part in _above(name)}
 
@@ -82,13 +83,13 @@ def _taken(out: Path, names: dict[str, str]) -> Callable[[str], bool]:
 
 
 def _above(name: str) -> list[str]:
-    """`a/b/c` -> `a`, `a/b`; the name itself is not among them."""
+    """Parents of a name, without itself: `a/b/c` -> `a`, `a/b`."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _inside(out: Path, name: str) -> Path:
-    """The folder below ``out``. Raises BadInputError if the way there leads through a link."""
+    """Folder below ``out``. Raises BadInputError if the path to it contains a link."""
     path = out
     for part in name.split("/"):
         path = path / part
@@ -115,10 +116,9 @@ def _copy(source: Path, file: EventFile, target: Path) -> Literal["new", "change
         if (there.st_size, there.st_mtime_ns) == (file.size_bytes, file.mtime_ns):
             return "unchanged"
     part = target.with_name(f"{_PART}-{file.name}")
-    part.unlink(missing_ok=True)
-    shutil.copyfile(source, part)
-    os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # as it was before the copy: what is written meanwhile shows
-    part.replace(target)
+    with replacing(target, durable=False, mode=AS_UMASK_SAYS, part=part):
+        shutil.copyfile(source, part)
+        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))  # the time before the copy, so that later writes are noticed
     return "changed" if was_there else "new"
 
 
@@ -149,6 +149,5 @@ def _is_safe(name: object) -> bool:
 
 
 def _write_note(out: Path, names: dict[str, str]) -> None:
-    part = out / f"{NOTE_FILE}{_PART}"
-    part.write_text(json.dumps({"folders": names}, indent=1) + "\n")
-    part.replace(out / NOTE_FILE)
+    note = json.dumps({"folders": names}, indent=1) + "\n"
+    replace_file(out / NOTE_FILE, note, durable=False, mode=AS_UMASK_SAYS, part=out / f"{NOTE_FILE}{_PART}")

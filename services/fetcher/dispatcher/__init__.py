@@ -1,4 +1,4 @@
-"""The dispatcher: the only owner of units, leases and slots. Messages and deaths in, actions out; no IO, no clock.
+"""Dispatcher: the only owner of units, leases and slots. Messages and deaths in, actions out; no IO, no clock.
 
 State in parts that don't know each other: unit_table (units and slots), decoder_pool (credit, leases, silence), lanes
 (trainers and cursors), unit_failures (blame), history (newest events). dispatcher changes them as messages arrive;

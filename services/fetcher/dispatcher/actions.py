@@ -1,4 +1,4 @@
-"""The dispatcher's actions: what the fetcher's service is to do next."""
+"""Actions of the dispatcher, which the fetcher's service carries out."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ class Replan:
 
 @dataclass(frozen=True)
 class Evict:
-    """Files of blocks before this one are not needed any more."""
+    """Delete the files of blocks before this one: they are not needed any more."""
 
     before_block: int
 
 
 @dataclass(frozen=True)
 class Quarantine:
-    """Something turned out to be bad: count it against the failure budget."""
+    """Count a bad input against the failure budget."""
 
     bad: tuple[m.Quarantined, ...]
 
 
 @dataclass(frozen=True)
 class Remember:
-    """A trainer was accepted whose journal says that these whole files are bad: they stay bad."""
+    """Keep these whole files as bad, which the journal of an accepted trainer lists."""
 
     files: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Restage:
-    """These files are gone from the disk: stage them again, and report each with restaged()."""
+    """Stage files again that are gone from the disk, and report each with restaged()."""
 
     files: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class EndRun:
-    """No trainer needs more units."""
+    """End the run: no trainer needs more units."""
 
 
 Action: TypeAlias = Send | Fence | Replan | Evict | Quarantine | Remember | Restage | EndRun

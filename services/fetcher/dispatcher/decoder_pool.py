@@ -1,4 +1,4 @@
-"""Decoders: credit, leases and silence of each. Pure: the part of the dispatcher that knows no unit's content.
+"""Decoder pool: credit, leases and silence of each decoder. Pure: independent of the units' content.
 
 Silence of a decoder counts only while the dispatcher itself is awake: the gap between two ticks counts as at most
 ``_LONGEST_GAP_S``, so that a suspended fetcher doesn't take its own sleep for hung decoders.
@@ -11,61 +11,61 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 FENCE_GRACE_S = 5.0
-"""An accepted SIGKILL that has not ended the decoder by then is not trusted: a process in uninterruptible sleep."""
+"""Time after a SIGKILL from which a living decoder counts as in uninterruptible sleep: the kill is not trusted."""
 _LONGEST_GAP_S = 1.0
-"""Most of the time between two ticks that counts as silence of the decoders."""
+"""Longest time between two ticks that counts as silence of the decoders."""
 
 
 class Silence(Enum):
-    """Verdict on a decoder that was silent for too long with leases in work."""
+    """Verdict on a decoder that was silent for too long while it held leases."""
 
     HUNG = "hung"
     NOT_KILLED = "not killed"
-    """It was fenced, and lives on."""
+    """The decoder was fenced and is still alive."""
 
 
 @dataclass
 class DecoderState:
-    """A decoder that said Hello."""
+    """State of a decoder that sent Hello."""
 
     credit: int
     silent_s: float = 0.0
-    """Time awake without a message of it."""
+    """Time awake without a message from it."""
     leases: dict[int, int] = field(default_factory=dict)
     """Lease -> k, oldest first: a decoder works in this order."""
     zombies: dict[int, int] = field(default_factory=dict)
-    """Lease -> slot of units that were taken from it while it may still write."""
+    """Lease -> slot of units taken from it while it may still write."""
     decoding: int | None = None
-    """Lease in work, as far as it said."""
+    """Lease in work, as reported by the decoder."""
     fenced: bool = False
     excused: bool = False
-    """Its process is suspended: no unit is to blame for its silence."""
+    """True while its process is suspended: no unit is to blame for its silence."""
     retired: bool = False
-    """It was asked to leave and gets no more leases."""
+    """True once it was asked to leave: it gets no more leases."""
 
     @property
     def blamed(self) -> int | None:
-        """The lease in work. A decoder may die before its Decoding got out: then it is the oldest."""
+        """Lease in work. A decoder may die before its Decoding message is sent: then it is the oldest lease."""
         if self.excused:
             return None
         return self.decoding if self.decoding is not None else next(iter(self.leases), None)
 
     def lease(self, lease: int, k: int) -> None:
-        """Give it a lease."""
+        """Record a lease given to it."""
         if not self.leases:
-            self.silent_s = 0.0  # an idle decoder says nothing: it is late from now on
+            self.silent_s = 0.0  # an idle decoder sends nothing: its silence counts from now on
         self.leases[lease] = k
         self.credit -= 1
 
     def finish(self, lease: int) -> None:
-        """It has said that it is through with a lease, of whichever unit and however old."""
+        """Record the end of a lease, of any unit and any age."""
         if self.decoding == lease:
             self.decoding = None
         self.fenced = self.excused = False
 
 
 class DecoderPool:
-    """The decoders that said Hello and are not lost, by name, in the order in which they came."""
+    """Decoders that sent Hello and are not lost, by name, in the order of arrival."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, DecoderState] = {}
@@ -75,7 +75,7 @@ class DecoderPool:
 
     @property
     def names(self) -> list[str]:
-        """Their names."""
+        """Names of the decoders."""
         return list(self.by_name)
 
     @property
@@ -85,12 +85,12 @@ class DecoderPool:
 
     @property
     def num_busy(self) -> int:
-        """Those of them that hold a lease."""
+        """Staying decoders that hold a lease."""
         return sum(bool(decoder.leases) and not decoder.retired for decoder in self.by_name.values())
 
     @property
     def idle(self) -> str | None:
-        """The decoder with the most credit; the name decides among equals."""
+        """Decoder with the most credit; the name decides among equals."""
         idle = [
             (-decoder.credit, peer)
             for peer, decoder in self.by_name.items()
@@ -99,7 +99,7 @@ class DecoderPool:
         return min(idle)[1] if idle else None
 
     def retire(self) -> str | None:
-        """The newest of the decoders that hold least, which gets no more leases; None without one."""
+        """Retire the newest of the decoders that hold the fewest leases, and return its name; None without one."""
         staying = [(len(d.leases), -i, peer) for i, (peer, d) in enumerate(self.by_name.items()) if not d.retired]
         if not staying:
             return None

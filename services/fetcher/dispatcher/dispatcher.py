@@ -1,4 +1,4 @@
-"""Messages, deaths and time in, actions out: the transitions of the dispatcher's state."""
+"""Transitions of the dispatcher's state: messages, deaths and time in, actions out."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
 logger = logging.getLogger(__name__)
 
 _MOST_PLANNED = 1 << 16
-"""Planned units, which take 1 kB each: lanes that are so far apart don't come from one checkpoint."""
+"""Most planned units, which take 1 kB each: lanes that are further apart don't come from one checkpoint."""
 
 
 class Dispatcher:
-    """See the module. ``slots`` of the arena, at least one a lane; a unit that cost ``max_unit_deaths`` decoders is
-    skipped. ``units``, ``decoders``, ``lanes`` and ``failures`` are for reading."""
+    """Dispatcher: see the module. ``slots`` of the arena, at least one a lane; a unit that cost ``max_unit_deaths``
+    decoders is skipped. ``units``, ``decoders``, ``lanes`` and ``failures`` are for reading."""
 
     def __init__(
         self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float, lanes: int = 1
@@ -49,7 +49,7 @@ class Dispatcher:
         self.lanes = Lanes(lanes)
         self.failures = UnitFailures(max_unit_deaths)
         self.stall: str | None = None
-        """Why nothing can be leased since the last tick."""
+        """Reason that nothing can be leased, since the last tick."""
         self.problem = ""
         """Newest machine error of a decoder; empty once a unit is decoded."""
         self.stalled_s = dict.fromkeys(STALL_REASONS, 0.0)
@@ -60,11 +60,11 @@ class Dispatcher:
         self._history = History()
         self._grants = Grants(self.units, self.decoders, self.lanes, self.failures, self._history)
 
-    # -------------------------------------------------------------- what others may ask
+    # -------------------------------------------------------------- queries
 
     @property
     def attached_once(self) -> bool:
-        """True once a trainer has said where to begin."""
+        """True once a trainer has sent its cursors."""
         return self._grants.began
 
     @property
@@ -80,7 +80,7 @@ class Dispatcher:
 
     @property
     def plan_is_long(self) -> bool:
-        """True if no more units need to be planned now, wherever a trainer says that it is."""
+        """True if no more units need to be planned now, whatever cursors a trainer sends."""
         return len(self.units.planned) >= _MOST_PLANNED
 
     @property
@@ -95,16 +95,16 @@ class Dispatcher:
 
     @property
     def prefetched(self) -> float:
-        """Units at the trainers, as a part of those that they asked for."""
+        """Units at the trainers, as a part of those that they requested."""
         delivered = self.units.num(State.DELIVERED)
         return delivered / (delivered + sum(lane.want for lane in self.lanes.all)) if delivered else 0.0
 
     def retire(self) -> list[Action]:
-        """Let a decoder go once it has finished what it holds: the newest of those that hold least."""
+        """Retire a decoder once it has finished its leases: the newest of those that hold the fewest."""
         peer = self.decoders.retire()
         if peer is None:
             return []
-        logger.info("decoder %s is told to leave", peer)
+        logger.info("decoder %s is asked to leave", peer)
         return [Send(peer, m.Retire())]
 
     # -------------------------------------------------------------- the plan
@@ -115,14 +115,14 @@ class Dispatcher:
         return self._pump()
 
     def end_plan(self) -> list[Action]:
-        """No unit follows those that were added."""
+        """Mark the plan as complete: no more units follow."""
         self.units.ended = True
         return self._pump()
 
     # -------------------------------------------------------------- messages
 
     def handle(self, peer: str, message: m.Message, now_s: float) -> list[Action]:
-        """A message arrived from ``peer``. One that doesn't fit the peer's part is counted and dropped."""
+        """Handle a message from ``peer``. A message that doesn't fit the peer's role is counted and dropped."""
         self._now_s = now_s
         if not isinstance(message, m.Beat):
             self._history.add(now_s, peer, message)
@@ -188,7 +188,7 @@ class Dispatcher:
             logger.warning("dropped an unexpected %s from %s; so far %d", type(message).__name__, peer, number)
 
     def lose(self, peer: str) -> list[Action]:
-        """``peer`` is proven dead (or closed its lifeline): it can't write any more."""
+        """Handle the proven death of ``peer`` (or a closed lifeline): it can't write any more."""
         self._history.add(self._now_s, peer, "lost")
         if peer in self.decoders.by_name:
             self.counts["decoders_lost"] += 1
@@ -202,12 +202,13 @@ class Dispatcher:
         return self._pump()
 
     def restaged(self, file: int) -> list[Action]:
-        """A file was staged (or turned out to be bad): units that waited for it may be leased."""
+        """Handle a file that was staged (or is bad): units that waited for it may be leased."""
         self.units.restaged(file)
         return self._pump()
 
     def fence_failed(self, peer: str) -> list[Action]:
-        """``peer`` could not be killed: its slots stay out of service, its units go to others in other slots."""
+        """Handle a decoder that could not be killed: its slots stay out of service; its units are leased to others, in
+        other slots."""
         self._history.add(self._now_s, peer, "not killed")
         decoder = self.decoders.by_name.get(peer)
         if decoder is not None:
@@ -220,14 +221,15 @@ class Dispatcher:
         return self._pump()
 
     def excuse(self, peer: str) -> None:
-        """``peer`` is silent because its process is stopped or waits for the machine: its unit is not to blame."""
+        """Excuse a ``peer`` that is silent because its process is stopped or waits for the machine: its unit is not to
+        blame."""
         if peer in self.decoders.by_name:
             self.decoders.by_name[peer].excused = True
 
     def tick(self, now_s: float, *, staging_full: bool = False) -> list[Action]:
-        """Time passed: find hung decoders, and note why nothing could be leased.
+        """Handle the passing of time: find hung decoders, and note why nothing could be leased.
 
-        ``staging_full``: nothing is on its way, because as much is staged ahead of the trainer as may be.
+        ``staging_full``: nothing is in transfer, because as much is staged ahead of the trainer as allowed.
         """
         self._now_s = now_s
         gap_s = now_s - self._ticked_s if self._ticked_s is not None else 0.0
@@ -265,14 +267,14 @@ class Dispatcher:
     def _failed(self, decoder: DecoderState, failed: m.Failed) -> list[Action]:
         if not self._finish_lease(decoder, failed.k, failed.lease):
             return []
-        # Once is no fault of its own; what is gone again and again is.
+        # A file that is gone once is not at fault; one that is gone repeatedly is.
         is_new = failed.gone and not self.units.was_restaged(failed.k)
         self._return_unit(failed.k, blamed=not is_new and not failed.machine, reason=failed.reason)
         self.problem = failed.reason if failed.machine else self.problem
         return [Restage(self.units.restage(failed.k))] if is_new else []
 
     def _finish_lease(self, decoder: DecoderState, k: int, lease: int) -> bool:
-        """The decoder is through with a lease; True if the lease still counts."""
+        """Finish a decoder's lease; True if the lease still counts."""
         decoder.finish(lease)
         if lease in decoder.zombies:
             self.units.free_slot(decoder.zombies.pop(lease))
@@ -294,7 +296,7 @@ class Dispatcher:
             self._return_unit(k, blamed=lease == blamed, reason=f"decoder {peer} died")
 
     def _return_unit(self, k: int, *, blamed: bool, reason: str) -> None:
-        """A unit that nobody writes or reads any more is absent again, and its slot free."""
+        """Make a unit absent that no process writes or reads any more, and free its slot."""
         self.units.give_back(k)
         if blamed:
             self.failures.add(k, reason)
@@ -309,13 +311,13 @@ class Dispatcher:
             return [Send(peer, m.Refuse(reason))]
         taken = self.lanes.attach(peer, attach)
         logger.info("trainer %s attached, rank %d of %d, at %s", peer, attach.rank, attach.ranks, attach.cursors)
-        # The first one knows where all lanes are; the others then say where theirs are.
+        # The first trainer sends the cursors of all lanes; the others then send their own.
         moved = taken if self.attached_once else self.lanes.all
         self._grants.began = True
         return [Remember(attach.bad_files), *self._seek(moved, attach.cursors)]
 
     def _was_delivered(self, peer: str, k: int) -> bool:
-        """True if unit ``k`` is in the hands of this trainer."""
+        """True if this trainer holds unit ``k``."""
         return self.lanes.takes(peer, k % self.lanes.num) and self.units.has(k, State.DELIVERED)
 
     def _commit(self, peer: str, cursors: Sequence[m.Cursor]) -> list[Action]:
@@ -362,7 +364,7 @@ class Dispatcher:
         return [Replan(earliest)]
 
     def _drop(self, k: int, unit: HeldUnit) -> None:
-        """Nobody wants unit k any more."""
+        """Drop unit k, which is not wanted any more."""
         decoder = self.decoders.by_name.get(unit.decoder or "")
         if decoder is not None:
             del decoder.leases[unit.lease]
@@ -376,7 +378,7 @@ class Dispatcher:
     # -------------------------------------------------------------- checks
 
     def story(self, k: int) -> list[str]:
-        """The kept events of unit ``k``: its messages, and what befell the peers that had it. Oldest first."""
+        """Kept events of unit ``k``: its messages, and events of the peers that had it. Oldest first."""
         return self._history.story(k)
 
     def validate(self) -> None:

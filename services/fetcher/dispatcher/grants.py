@@ -1,8 +1,8 @@
-"""Leases to decoders and deliveries to trainers: what the dispatcher's state allows. Pure.
+"""Grants that the dispatcher's state allows: leases to decoders and deliveries to trainers. Pure.
 
 The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, heads of lanes
-first. So a head that its trainer waits for gets a free slot, or takes the slot of a unit that nobody waits for, and
-delivery in order can't deadlock. "Next to lease" is derived, never stored.
+first. So a head that its trainer waits for gets a free slot, or takes the slot of a unit that no trainer waits for,
+and delivery in order can't deadlock. "Next to lease" is derived, never stored.
 
 There are at least as many slots as lanes, and a trainer asks for at most slots / lanes units of each
 (services/trainer/stream/lane.py).
@@ -22,7 +22,7 @@ from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
 
 
 class Grants:
-    """Use pump() after each change of the state."""
+    """Leases and deliveries: use pump() after each change of the state."""
 
     def __init__(
         self, units: UnitTable, decoders: DecoderPool, lanes: Lanes, failures: UnitFailures, history: History
@@ -34,10 +34,10 @@ class Grants:
         self._history = history
         self._last_lease = 0
         self.began = False
-        """A trainer has said where to begin: nothing is leased before."""
+        """True once a trainer has sent its cursors: nothing is leased before."""
 
     def pump(self, now_s: float) -> list[Action]:
-        """Lease and deliver all that can be."""
+        """Give all leases and deliveries that are possible."""
         actions: list[Action] = []
         while leased := self._lease_next(now_s):
             actions += leased
@@ -51,7 +51,7 @@ class Grants:
         return actions
 
     def _lease_next(self, now_s: float) -> list[Action]:
-        """Lease (or skip) the first unit that can be; nothing if none can."""
+        """Lease (or skip) the first possible unit; no action without one."""
         heads = self._lanes.heads(self._units.planned)
         for k in self._to_lease(heads):
             if self._failures.is_skipped(k):
@@ -68,7 +68,7 @@ class Grants:
 
     def _to_lease(self, heads: Collection[int]) -> Iterator[int]:
         """Units that are wanted, planned and absent: heads that a trainer waits for, then the lowest of each lane. Not
-        all that there are: the caller takes the first it can.
+        a complete list: the caller takes the first it can.
         """
         if not self.began:
             return
@@ -108,17 +108,17 @@ class Grants:
         return Send(lane.trainer, delivered)
 
     def stall(self, staging_full: bool) -> str | None:
-        """Why nothing can be leased now; None if nothing needs to be."""
+        """Reason that nothing can be leased now; None if nothing needs to be."""
         units = self._units
         if not self.began or (units.ended and self._nothing_to_lease()):
             return None
-        waits = units.num(State.READY) or self._decoders.idle is not None  # somebody waits for a slot to become free
+        waits = units.num(State.READY) or self._decoders.idle is not None  # a peer waits for a slot to become free
         if not units.free and waits:
-            # The trainer may wait for the head of the line while all behind it is ready: then a decoder is late.
+            # The trainer may wait for a lane's head while all units behind it are ready: then a decoder is late.
             waits_for_head = any(lane.want > 0 and units.has(lane.deliver_k, State.LEASED) for lane in self._lanes.all)
             return "no_credit" if waits_for_head else "no_free_slot"
         if self._nothing_to_lease():
-            # What is staged ahead is decoded, and the trainer has some of it in hand: the data waits for it.
+            # All staged units are decoded, and the trainer still holds some of them: the data waits for it.
             waits_for_trainer = staging_full and (units.num(State.READY) or units.num(State.DELIVERED))
             return "no_free_slot" if waits_for_trainer else "not_staged"
         return "no_credit"

@@ -12,7 +12,7 @@ from services.fetcher.dispatcher.unit_table import State, UnitTable
 def check_invariants(
     units: UnitTable, decoders: DecoderPool, lanes: Lanes, story: Callable[[int], Sequence[str]]
 ) -> None:
-    """Raise AssertionError if one doesn't hold; ``story`` gives the past of the unit that breaks it."""
+    """Raise AssertionError if an invariant doesn't hold; ``story`` returns the history of the unit that breaks it."""
     _check_slots(units, decoders)
     _check_units(units, decoders, lanes, story)
     for lane in lanes.all:

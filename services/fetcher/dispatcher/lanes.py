@@ -1,4 +1,4 @@
-"""Lanes, and the trainers that took them. Pure: the part of the dispatcher that knows cursors.
+"""Lanes, their trainers and their cursors. Pure: part of the dispatcher.
 
 Unit k belongs to lane k mod ``lanes``; each lane is delivered in order, to the one trainer that took it.
 """
@@ -17,7 +17,7 @@ TAKEN = "a trainer is already attached to this run"
 
 @dataclass
 class LaneState:
-    """One ordered stream of units."""
+    """State of one ordered stream of units."""
 
     number: int
     deliver_k: int
@@ -27,7 +27,7 @@ class LaneState:
     end_sent: bool = False
     finished: bool = False
     epoch: int = -1
-    """Of the newest unit that was delivered."""
+    """Block of the newest delivered unit."""
     committed: m.Cursor = field(default_factory=m.Cursor)
 
 
@@ -38,14 +38,14 @@ class Lanes:
         self.all = [LaneState(number, deliver_k=number) for number in range(num)]
         self.num = num
         self.barren_epochs = 0
-        """Whole epochs of which no unit had an event to train."""
+        """Whole epochs without an event to train."""
         self._judged_epoch: int | None = None
-        """The epoch in which deliveries began; then the newest of which all units were delivered."""
+        """Epoch in which deliveries began; then the newest epoch with all units delivered."""
         self._events_of_epoch: Counter[int] = Counter()
-        """Events delivered of later ones."""
+        """Events delivered of later epochs."""
 
     def of(self, trainer: str) -> list[LaneState]:
-        """The lanes that a trainer took."""
+        """Lanes that a trainer took."""
         return [lane for lane in self.all if lane.trainer == trainer]
 
     def takes(self, trainer: str, number: int) -> bool:
@@ -59,7 +59,7 @@ class Lanes:
 
     @property
     def furthest_k(self) -> int:
-        """The next unit of the lane that is furthest ahead: staging follows it."""
+        """Next unit of the lane that is furthest ahead: staging follows it."""
         return max(lane.deliver_k for lane in self.all)
 
     def heads(self, planned: Container[int]) -> list[int]:
@@ -69,7 +69,7 @@ class Lanes:
     # -------------------------------------------------------------- trainers
 
     def refusal(self, peer: str, attach: m.Attach, plan_hash: str) -> str | None:
-        """Why a trainer can't have what it asks for; None if it can."""
+        """Reason to refuse a trainer; None to accept it."""
         if attach.plan_hash != plan_hash:
             return f"the checkpoint belongs to plan {attach.plan_hash:.12}, this run has plan {plan_hash:.12}"
         if self.num % attach.ranks or attach.rank >= attach.ranks:
@@ -87,7 +87,7 @@ class Lanes:
         return None
 
     def attach(self, peer: str, attach: m.Attach) -> list[LaneState]:
-        """Give a trainer the lanes of its rank; these lanes."""
+        """Assign the lanes of its rank to a trainer, and return them."""
         taken = self._of_rank(attach)
         for lane in taken:
             lane.trainer, lane.want, lane.end_sent, lane.finished = peer, 0, False, False
@@ -97,7 +97,7 @@ class Lanes:
         return [lane for lane in self.all if lane.number % attach.ranks == attach.rank]
 
     def can_commit(self, peer: str, cursors: Sequence[m.Cursor]) -> bool:
-        """True if ``peer`` has lanes, and each of their cursors is a place of the plan that it was delivered."""
+        """True if ``peer`` has lanes, and each of their cursors is a place of the plan that was delivered to it."""
         lanes = self.of(peer)
         return (
             bool(lanes)
@@ -111,12 +111,12 @@ class Lanes:
         )
 
     def commit(self, peer: str, cursors: Sequence[m.Cursor]) -> None:
-        """The trainer's checkpoint with these cursors is on disk."""
+        """Record a trainer's checkpoint on disk, with these cursors."""
         for lane in self.of(peer):
             lane.committed = cursors[lane.number]
 
     def finish(self, peer: str) -> bool:
-        """The trainer needs no more units; True if none does."""
+        """Record that the trainer needs no more units; True if none does."""
         for lane in self.of(peer):
             lane.finished = True
         return all(lane.finished for lane in self.all)
@@ -124,9 +124,9 @@ class Lanes:
     # -------------------------------------------------------------- epochs
 
     def delivered(self, lane: LaneState, epoch: int, events: int) -> None:
-        """A unit of ``events`` events went out: go on to the lane's next one.
+        """Record the delivery of a unit of ``events`` events, and advance the lane.
 
-        Counts the epochs of which every lane has been delivered the last unit, and none had an event.
+        Counts the epochs that every lane has completed without an event.
         """
         lane.deliver_k += self.num
         lane.want -= 1

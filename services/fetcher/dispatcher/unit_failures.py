@@ -1,4 +1,4 @@
-"""Failures of units: how often each cost a decoder or was refused, and which are skipped for it. Pure."""
+"""Failures of units: number of decoders lost or refusals for each unit, and the units skipped for it. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnitFailures:
-    """A unit that failed ``most`` times is skipped."""
+    """Failure counts; a unit that failed ``most`` times is skipped."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -21,11 +21,11 @@ class UnitFailures:
 
     @property
     def counts(self) -> dict[int, int]:
-        """Failures by unit."""
+        """Number of failures by unit."""
         return dict(self._failed)
 
     def add(self, k: int, reason: str) -> None:
-        """Unit ``k`` is to blame for a failure."""
+        """Count a failure of unit ``k``."""
         self._failed[k] += 1
         logger.warning("unit %d failed %d time(s): %s", k, self._failed[k], reason)
         if self._failed[k] >= self._most:
@@ -36,14 +36,14 @@ class UnitFailures:
         return k in self._skip
 
     def skipped(self, unit: m.Unit) -> m.Tally:
-        """The tally of a unit that is skipped: all its events are quarantined."""
-        # One entry: what killed the decoders may be any of its files, and none of them counts as bad for it twice.
+        """Tally of a skipped unit: all its events are quarantined."""
+        # One entry: any of its files may have killed the decoders, and none of them counts as bad twice.
         reason = self._skip[unit.k]
         bad = tuple(m.Quarantined(part.file, part.row_group, unit.rows, reason[:2000]) for part in unit.parts[:1])
         logger.error("skipping: %s", reason)
         return m.Tally(rows_read=unit.rows, quarantined=unit.rows, bad=bad)
 
     def forget(self, units: Iterable[int]) -> None:
-        """These units don't come again: the counts of those that are not skipped."""
+        """Remove the counts of units that don't come again, except the skipped ones."""
         for k in units:
             self._failed.pop(k, None)

@@ -1,4 +1,4 @@
-"""Planned units, the state of each, and the arena's slots. Pure: the part of the dispatcher that knows no peer.
+"""Table of planned units with the state of each, and the arena's slots. Pure: independent of the peers.
 
 A unit is absent, leased, ready, delivered, and absent again. A slot is free, or held by a unit, or out of service: a
 decoder that lost its unit may still write there (decoder_pool.py).
@@ -17,7 +17,7 @@ NO_EVENTS = m.Layout(events=0, particles=0, microbatches=0)
 
 
 class State(Enum):
-    """State of a unit in the table; a unit that isn't there is absent."""
+    """State of a unit in the table; a unit that isn't in it is absent."""
 
     LEASED = "leased"
     READY = "ready"
@@ -26,11 +26,11 @@ class State(Enum):
 
 @dataclass
 class HeldUnit:
-    """A unit in the table."""
+    """Unit in the table."""
 
     state: State
     slot: int | None
-    """None: skipped, there is nothing to hold."""
+    """Slot of the unit; None: skipped, there is nothing to hold."""
     lease: int = 0
     decoder: str | None = None
     layout: m.Layout = NO_EVENTS
@@ -40,7 +40,7 @@ class HeldUnit:
 
 
 class UnitTable:
-    """Units of the plan from ``first_k`` to below ``next_k``, and which of them hold one of ``slots`` slots."""
+    """Units of the plan from ``first_k`` to below ``next_k``, and the ``slots`` slots that some of them hold."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
@@ -50,11 +50,11 @@ class UnitTable:
         self.held: dict[int, HeldUnit] = {}
         self.first_k = self.next_k = 0
         self.ended = False
-        """No unit follows those that were added."""
+        """True once no more units follow."""
         self._committed_k = 0
-        """Files of the units before this one may be evicted."""
+        """Unit before which files may be evicted."""
         self._missing: dict[int, set[int]] = {}
-        """Unit -> files of it that are being staged again; empty once they are all there."""
+        """Unit -> its files that are being staged again; empty once all are staged."""
 
     # -------------------------------------------------------------- the plan
 
@@ -62,7 +62,7 @@ class UnitTable:
         """Continue the plan. Raises ValueError unless the units follow the last one."""
         for unit in units:
             if unit.k != self.next_k or self.ended:
-                raise ValueError(f"unit {unit.k} doesn't follow the plan, which goes on with {self.next_k}")
+                raise ValueError(f"unit {unit.k} doesn't follow the plan, which continues with {self.next_k}")
             self.planned[unit.k] = unit
             self.next_k += 1
 
@@ -86,9 +86,9 @@ class UnitTable:
         return max(self.first_k, self._committed_k)
 
     def commit(self, k: int, keep_from_k: int) -> list[int]:
-        """Forget the units before ``k``, for which no trainer can come back; their numbers.
+        """Remove the units before ``k``, for which no trainer can come back; their numbers.
 
-        Kept are those from ``keep_from_k`` on, and from the first that is still held: until its release.
+        Units are kept from ``keep_from_k`` on, and from the first that is still held, until its release.
         """
         self._committed_k = max(self._committed_k, k)
         held = (j for j, unit in self.held.items() if unit.state is State.DELIVERED)
@@ -101,7 +101,7 @@ class UnitTable:
         return forgotten
 
     def first_needed_block(self, cursor: m.Cursor) -> int:
-        """The block of the first unit that a trainer at ``cursor`` needs of a lane, as far as it is planned."""
+        """Block of the first unit that a trainer at ``cursor`` needs of a lane, as far as it is planned."""
         if cursor.unit in self.planned:
             return self.planned[cursor.unit].block
         # A block's units are planned together: if none follows in the lane, all that are planned are used up.
@@ -109,7 +109,7 @@ class UnitTable:
         return self.planned[self.next_k - 1].block + 1 if used_up else cursor.block
 
     def bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
-        """Files that gave no units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
+        """Files without units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
         units = (self.planned[j] for j in range(former_k + 1, k + 1) if j in self.planned)
         return tuple(dict.fromkeys(bad.file for unit in units for bad in unit.quarantined))  # epochs may be short
 
@@ -124,30 +124,30 @@ class UnitTable:
         return k in self.held and self.held[k].state is state
 
     def can_be_leased(self, k: int) -> bool:
-        """True if a planned unit is absent and its files are there."""
+        """True if a planned unit is absent and its files are staged."""
         return k not in self.held and not self._missing.get(k)
 
     def first_to_lease(self, from_k: int, step: int) -> int | None:
-        """The first of the units ``from_k``, ``from_k + step``, … that can be leased; None without one."""
+        """First of the units ``from_k``, ``from_k + step``, … that can be leased; None without one."""
         for k in range(from_k, self.next_k, step):
             if self.can_be_leased(k):
                 return k
         return None
 
     def fill(self, done: m.Done) -> None:
-        """The leased unit is ready."""
+        """Mark a leased unit as ready."""
         unit = self.held[done.k]
         unit.state, unit.decoder = State.READY, None
         unit.layout, unit.tally, unit.content = done.layout, done.tally, done.content
 
     def give_back(self, k: int) -> None:
-        """Make a unit absent that no process writes or reads any more, and its slot free."""
+        """Make a unit absent that no process writes or reads any more, and free its slot."""
         slot = self.held.pop(k).slot
         if slot is not None:
             self.free_slot(slot)
 
     def detach(self, k: int) -> int:
-        """Make a leased unit absent; the slot, which stays out of service until free_slot()."""
+        """Make a leased unit absent, and return its slot, which stays out of service until free_slot()."""
         slot = self.held.pop(k).slot
         assert slot is not None
         return slot
@@ -155,12 +155,12 @@ class UnitTable:
     # -------------------------------------------------------------- slots
 
     def free_slot(self, slot: int) -> None:
-        """``slot`` may be written again."""
+        """Free ``slot``: it may be written again."""
         heapq.heappush(self.free, slot)
 
     def claim_slot(self, k: int, heads: Collection[int]) -> int | None:
-        """A slot for unit ``k``, or None. If none is free, one of ``heads``, the units that trainers wait for, takes
-        it from the last ready unit that is no head."""
+        """Slot for unit ``k``, or None. If none is free, one of ``heads``, the units that trainers wait for, takes it
+        from the last ready unit that is no head."""
         if self.free:
             return heapq.heappop(self.free)
         if k not in heads:
@@ -173,17 +173,17 @@ class UnitTable:
     # -------------------------------------------------------------- files that are gone from the disk
 
     def was_restaged(self, k: int) -> bool:
-        """True if files of unit ``k`` were gone before."""
+        """True if files of unit ``k`` were missing before."""
         return k in self._missing
 
     def restage(self, k: int) -> tuple[int, ...]:
-        """Hold unit ``k`` back until its files are staged again; those that are not on their way already."""
+        """Hold unit ``k`` back until its files are staged again; the files that are not in transfer already."""
         files = {part.file for part in self.planned[k].parts if part.remote}
         on_their_way = set().union(*self._missing.values())
         self._missing[k] = files
         return tuple(sorted(files - on_their_way))
 
     def restaged(self, file: int) -> None:
-        """``file`` was staged again (or turned out to be bad)."""
+        """Record that ``file`` was staged again (or is bad)."""
         for files in self._missing.values():
             files.discard(file)

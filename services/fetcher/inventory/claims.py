@@ -1,4 +1,4 @@
-"""Trainers whose checkpoint may be of other files wait until the ranges that it was trained on are known. Pure."""
+"""Pending trainers: messages held back until the ranges that their checkpoint was trained on are known. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_HELD = 4 * m.MAX_LANES
 
 
 class PendingTrainers:
-    """Trainers whose messages are held back, from Attach on, until the inventory shows whether they belong here."""
+    """Trainers with messages held back, from Attach on, until the inventory shows that their checkpoint fits or not."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -17,12 +17,12 @@ class PendingTrainers:
 
     @property
     def ranges_wanted(self) -> int:
-        """Ranges that have to be known before the trainers that wait can be told."""
+        """Number of ranges to be known before the waiting trainers can be answered."""
         attaches = (messages[0] for messages in self._held.values())
         return max((attach.source.ranges for attach in attaches if isinstance(attach, m.Attach)), default=0)
 
     def pass_on(self, peer: str, message: m.Message) -> list[m.Message]:
-        """What the dispatcher may hear now, because ``peer`` said ``message``."""
+        """Messages for the dispatcher after ``message`` from ``peer``."""
         if isinstance(message, m.Attach):
             if self._inventory.knows(message.source) and self._inventory.has(message.source):
                 self._held.pop(peer, None)
@@ -30,13 +30,13 @@ class PendingTrainers:
             self._held[peer] = [message]
             return []
         if peer in self._held:
-            if len(self._held[peer]) < _MOST_HELD:  # a trainer says no more than Want, once a lane
+            if len(self._held[peer]) < _MOST_HELD:  # a trainer sends no more than Want, once a lane
                 self._held[peer].append(message)
             return []
         return [message]
 
     def settle(self) -> tuple[list[tuple[str, m.Message]], list[str]]:
-        """After more ranges became known: messages to pass on, in order, and trainers to refuse."""
+        """Messages to pass on, in order, and trainers to refuse; after more ranges became known."""
         passed: list[tuple[str, m.Message]] = []
         refused: list[str] = []
         for peer, messages in list(self._held.items()):
@@ -52,5 +52,5 @@ class PendingTrainers:
         return passed, refused
 
     def forget(self, peer: str) -> None:
-        """It is gone."""
+        """Remove a trainer that is gone."""
         self._held.pop(peer, None)

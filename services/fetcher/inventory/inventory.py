@@ -1,4 +1,4 @@
-"""The frozen inventory of a run, which grows range by range: numbers, sizes and digests of its files."""
+"""Frozen inventory of a run, which grows range by range: numbers, sizes and digests of its files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from services.fetcher.inventory.ranges import InputRange
 
 
 class Inventory:
-    """Ranges in sequence; those that were frozen before are there at once. ``blocks`` grows with it."""
+    """Ranges in sequence, beginning with those frozen before. ``blocks`` grows with it."""
 
     def __init__(self, ledger: Ledger, ranges: Sequence[InputRange], blocks: Blocks) -> None:
         self.ranges = ranges
         self.staged_bytes: array[int] = array("q")
-        """What each file takes of the disk once it is staged: 0 for a local one."""
+        """Disk space of each file once it is staged: 0 for a local one."""
         self.blocks = blocks
         self._ledger = ledger
         self._digests = [""]
@@ -27,12 +27,12 @@ class Inventory:
 
     @property
     def num_files(self) -> int:
-        """Of the known ranges."""
+        """Number of files in the known ranges."""
         return len(self.staged_bytes)
 
     @property
     def num_known(self) -> int:
-        """Ranges that are frozen."""
+        """Number of frozen ranges."""
         return len(self._digests) - 1
 
     @property
@@ -42,30 +42,30 @@ class Inventory:
 
     @property
     def next_range(self) -> InputRange:
-        """The first that is not frozen."""
+        """First range that is not frozen."""
         return self.ranges[self.num_known]
 
     def freeze(self, files: Sequence[SourceFile], note: str = "") -> None:
-        """Fix the files of the next range. ``note``: why it has none."""
+        """Fix the files of the next range. ``note``: reason that it has none."""
         self._append(self._ledger.freeze(self.next_range, files, note))
 
     def source(self, file: int) -> SourceFile:
-        """A file by its number."""
+        """File by its number."""
         return self._ledger.source(file)
 
     def source_of(self, block: int) -> Source:
-        """What the data of a known block, and all before it, came from."""
+        """Source of the data of a known block and all before it."""
         if self.blocks.epoch_of(block):
             return Source(self.num_known, complete_digest(self._digests[-1]))
         ranges = self.blocks.range_of(block) + 1
         return Source(ranges, self._digests[ranges])
 
     def knows(self, source: Source) -> bool:
-        """True if enough ranges are known to say whether data came from this inventory."""
+        """True if enough ranges are known to decide whether data came from this inventory."""
         return source.ranges <= self.num_known or self.complete
 
     def has(self, source: Source) -> bool:
-        """True if data of that source are data of this inventory."""
+        """True if data of that source belong to this inventory."""
         if source.ranges > self.num_known:
             return False
         is_all = source.ranges == len(self.ranges)
@@ -73,7 +73,7 @@ class Inventory:
         return source.digest == digest or (is_all and source.digest == complete_digest(digest))
 
     def place_before(self, block: int) -> CommittedPlace:
-        """Epoch and number of ranges that are through once all blocks before ``block`` are."""
+        """Epoch and number of ranges completed once all blocks before ``block`` are."""
         if self.blocks.is_known(block):
             return CommittedPlace(self.blocks.epoch_of(block), self.blocks.range_of(block))
         epochs = block // self.blocks.per_epoch if self.blocks.per_epoch else 0

@@ -1,6 +1,6 @@
-"""The fetcher's sqlite file: the frozen inventory of each range, and what is known of each file.
+"""Ledger: the fetcher's SQLite file with the frozen inventory of each range, and the data of each file.
 
-All but the frozen inventories is cache. Files are numbered over the ranges in use, which are set with use().
+Everything but the frozen inventories is cache. Files are numbered over the ranges in use, which are set with use().
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY, epoch INTEGER NOT NUL
 
 
 class DamagedLedger(BadInputError):
-    """The ledger can't be believed. Nothing in it is the only copy: see set_aside()."""
+    """Error: the ledger is damaged. Nothing in it is the only copy: see set_aside()."""
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class DamagedLedger(BadInputError):
 
 @dataclass(frozen=True)
 class FrozenRange:
-    """The inventory of one range, as it was when it was listed."""
+    """Inventory of one range at the time of its listing."""
 
     id: int
     num_files: int
@@ -69,20 +69,20 @@ class FrozenRange:
     digest: str
     """files_digest() of its files."""
     note: str
-    """Why it has no files; empty if it has some."""
+    """Reason that it has no files; empty if it has some."""
 
 
 @dataclass(frozen=True)
 class CommittedPlace:
-    """How far the newest checkpoint is, for `icestream ranges`; the run itself goes by the checkpoint."""
+    """Position of the newest checkpoint, for `icestream ranges`; the run itself uses the checkpoint."""
 
     epoch: int = 0
     ranges_done: int = 0
-    """Of this epoch."""
+    """Ranges done in this epoch."""
 
 
 class Ledger:
-    """One per run; only the fetcher's main thread uses it.
+    """Ledger of one run; only the fetcher's main thread uses it.
 
     ``settings``: the plan hash. Footers are kept for each, since their spans depend on it.
     """
@@ -109,7 +109,7 @@ class Ledger:
     # -------------------------------------------------------------- ranges
 
     def use(self, ranges: Sequence[InputRange]) -> list[FrozenRange]:
-        """Number files over these ranges from now on: those of them, from the first on, that are frozen."""
+        """Number files over these ranges from now on; return those, from the first on, that are frozen."""
         self._used, self._first_file = [], [0]
         self._bad = set()
         for one in ranges:
@@ -120,13 +120,13 @@ class Ledger:
         return list(self._used)
 
     def frozen(self, one: InputRange) -> FrozenRange | None:
-        """The inventory of a range, if it was listed."""
+        """Inventory of a range, if it was listed."""
         query = "SELECT id, num_files, bytes, digest, note FROM ranges WHERE inputs = ?"
         row = self._db.execute(query, (_key(one),)).fetchone()
         return None if row is None else FrozenRange(*row)
 
     def freeze(self, one: InputRange, files: Sequence[SourceFile], note: str = "") -> FrozenRange:
-        """Fix the inventory of the next range in use, all or nothing. ``note``: why it has no files."""
+        """Fix the inventory of the next range in use, all or nothing. ``note``: reason that it has no files."""
         size_bytes = sum(file.size_bytes for file in files)
         digest = files_digest((file.url, file.size_bytes) for file in files)
         with self._db:
@@ -148,7 +148,7 @@ class Ledger:
         return frozen
 
     def note_failure(self, one: InputRange, tries: int, reason: str) -> None:
-        """A range could not be listed, for the ``tries``-th time in a row."""
+        """Store the ``tries``-th failure in a row to list a range."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (_key(one), tries, reason))
 
@@ -159,12 +159,12 @@ class Ledger:
         return None if row is None else (int(row[0]), str(row[1]))
 
     def note_place(self, place: CommittedPlace) -> None:
-        """A checkpoint was written there."""
+        """Store the position of a checkpoint."""
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO place VALUES (0, ?, ?)", (place.epoch, place.ranges_done))
 
     def place(self) -> CommittedPlace | None:
-        """Of the newest checkpoint; None before the first."""
+        """Position of the newest checkpoint; None before the first."""
         row = self._db.execute("SELECT epoch, ranges_done FROM place").fetchone()
         return None if row is None else CommittedPlace(*row)
 
@@ -183,7 +183,7 @@ class Ledger:
         return SourceFile(folder + name, size_bytes, checksum)
 
     def staged_bytes(self, frozen: FrozenRange) -> array[int]:
-        """What each file of a range takes of the disk once it is staged: nothing if it is local."""
+        """Disk space of each file of a range once it is staged: 0 if it is local."""
         query = (
             "SELECT CASE WHEN instr(folders.url, '://') THEN size_bytes ELSE 0 END FROM files "
             "JOIN folders ON folders.id = folder WHERE range = ? ORDER BY file"
@@ -191,7 +191,7 @@ class Ledger:
         return array("q", (row[0] for row in self._db.execute(query, (frozen.id,))))
 
     def footer(self, file: int) -> Footer | None:
-        """The footer of a file, if it was read before."""
+        """Footer of a file, if it was read before."""
         query = "SELECT footer FROM footers WHERE settings = ? AND range = ? AND file = ?"
         row = self._db.execute(query, (self._settings, *self._at(file))).fetchone()
         if row is None:
@@ -203,7 +203,7 @@ class Ledger:
             raise DamagedLedger(self._path, f"the footer of file {file}: {error}") from None
 
     def keep_footer(self, file: int, footer: Footer) -> None:
-        """Remember a footer."""
+        """Store a footer."""
         groups = [
             (g.rows, g.particles, *[(s.first_row, s.rows, s.particles, s.batch_rows) for s in g.spans])
             if g.spans
@@ -215,7 +215,7 @@ class Ledger:
             self._db.execute("INSERT OR REPLACE INTO footers VALUES (?, ?, ?, ?)", row)
 
     def quarantine(self, bad: Quarantined) -> None:
-        """Remember what was set aside; the first reason stays."""
+        """Store a quarantine; the first reason stays."""
         at = self._at(bad.file)
         self._bad.add(at)
         with self._db:
@@ -223,7 +223,7 @@ class Ledger:
             self._db.execute("INSERT OR IGNORE INTO bad VALUES (?, ?, ?, ?, ?)", row)
 
     def whole_file(self, file: int) -> Quarantined | None:
-        """The quarantine of a whole file, if it is in one."""
+        """Quarantine of a whole file, if it is in one."""
         query = "SELECT rows, reason FROM bad WHERE range = ? AND file = ? AND row_group = -1"
         row = self._db.execute(query, self._at(file)).fetchone()
         return None if row is None else Quarantined(file, -1, *row)
@@ -245,7 +245,7 @@ class Ledger:
         self._bad.update(self._db.execute("SELECT DISTINCT range, file FROM bad WHERE range = ?", (frozen.id,)))
 
     def _id(self, table: str, column: str, value: str) -> int:
-        """The number of a text that stands in many rows."""
+        """Number of a text used in many rows."""
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)", (value,))
         row = self._db.execute(f"SELECT id FROM {table} WHERE {column} = ?", (value,)).fetchone()
         return int(row[0])
@@ -261,7 +261,7 @@ class Ledger:
 
 @contextlib.contextmanager
 def damage_named(path: Path) -> Iterator[None]:
-    """DamagedLedger in place of what SQLite raises if the file itself is wrong: with a failing disk it may be sound."""
+    """Raise DamagedLedger in place of SQLite's errors of a wrong file; with a failing disk the file may be sound."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -271,10 +271,10 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def set_aside(path: Path) -> Path:
-    """Move a damaged ledger out of the way; where it is now. The next one is made from the inputs.
+    """Move a damaged ledger out of the way, and return its new path. The next one is made from the inputs.
 
-    The trainer's checkpoint has the digest of the inventory, the cursor and the bad files: a run goes on where it was,
-    or is told that its inputs are others now.
+    The trainer's checkpoint has the digest of the inventory, the cursor and the bad files: a run continues from there,
+    or ends with the error that its inputs have changed.
     """
     aside = path.with_name(f"{path.name}.damaged")
     for suffix in ("-wal", "-shm"):  # a new ledger would take them for its own
@@ -289,7 +289,7 @@ def _key(one: InputRange) -> str:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """(folder with its last "/", name). A query may have a "/" in it: it belongs to the name."""
+    """(folder with its last "/", name) of a URL. A "/" in the query belongs to the name."""
     path = url.partition("?")[0] if "://" in url else url
     end = path.rfind("/") + 1
     return url[:end], url[end:]

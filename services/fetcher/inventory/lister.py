@@ -1,4 +1,4 @@
-"""Lists ranges in a thread of its own, one after the other, while the run goes on."""
+"""Background listing of ranges, one after the other, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Expand = Callable[[Sequence[str]], list[SourceFile]]
 
 
 class Lister:
-    """``wake_fd`` is readable when collect() has news. ``expand`` is called in the thread."""
+    """Listing thread. ``wake_fd`` is readable when collect() has a result. ``expand`` is called in the thread."""
 
     def __init__(self, expand: Expand) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -29,13 +29,13 @@ class Lister:
         return self._future is not None
 
     def begin(self, one: InputRange) -> None:
-        """List a range."""
+        """Begin to list a range."""
         assert self._future is None
         self._future = self._thread.submit(self._expand, one.inputs)
         self._future.add_done_callback(lambda future: os.eventfd_write(self.wake_fd, 1))
 
     def collect(self) -> list[SourceFile] | IcestreamError | None:
-        """The files of the range, or why it can't be listed; None while it is on its way."""
+        """Files of the range, or the error of its listing; None while it is being listed."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wake_fd)
         if self._future is None or not self._future.done():

@@ -1,4 +1,4 @@
-"""Keeps the inventory one range ahead of the training: what to list when, and what a failure means."""
+"""Listing of ranges, one ahead of the training: order, time and failures."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ logger = logging.getLogger(__name__)
 
 
 class RangeListing:
-    """Call turn() often. A range that can't be listed is tried again with growing pauses, the first one is not.
-
-    Whoever starts a run wants to know at once what is wrong with its inputs; a run of weeks waits.
+    """Listing of ranges: call turn() often. A range that can't be listed is tried again with growing pauses, except
+    the first one: errors in the inputs are reported at the start of a run, while a run of weeks waits.
     """
 
     def __init__(self, inventory: Inventory, ledger: Ledger, lister: Lister, config: FetcherConfig) -> None:
         self.problem = ""
-        """Why the next range is not listed yet; empty if nothing is wrong."""
+        """Reason that the next range is not listed yet; empty without a problem."""
         self._inventory = inventory
         self._ledger = ledger
         self._lister = lister
@@ -36,11 +35,11 @@ class RangeListing:
 
     @property
     def listing(self) -> str:
-        """Name of the range that is being listed now; empty if none is."""
+        """Name of the range being listed; empty if none is."""
         return self._inventory.next_range.name or "the inputs" if self._lister.busy else ""
 
     def turn(self, now_s: float, current_block: int, blocks_ahead: int, ranges_wanted: int) -> None:
-        """Go on. Raises BadInputError for what only the user can mend."""
+        """Continue the listing. Raises BadInputError for an error that only the user can fix."""
         outcome = self._lister.collect()
         match outcome:
             case NothingFound():
@@ -52,7 +51,7 @@ class RangeListing:
         inventory = self._inventory
         if inventory.complete:
             if not inventory.num_files:
-                raise BadInputError("no range holds a file: look at --ranges and -i, and at `icestream ranges`")
+                raise BadInputError("no range holds a file: check --ranges and -i, and `icestream ranges`")
         elif (
             not self._lister.busy
             and now_s >= self._next_try_s
@@ -64,7 +63,7 @@ class RangeListing:
         blocks = self._inventory.blocks
         if self._inventory.num_known < ranges_wanted or not blocks.is_known(current_block + blocks_ahead):
             return True
-        # One range beyond the one in training, whatever its size.
+        # One range beyond the one in training, regardless of its size.
         return blocks.last_block(blocks.range_of(current_block)) >= blocks.per_epoch
 
     def _freeze(self, files: list[SourceFile]) -> None:
@@ -75,7 +74,7 @@ class RangeListing:
         self._worked()
 
     def _skip(self, error: NothingFound) -> None:
-        """A range that is missing or empty."""
+        """Skip a range that is missing or empty."""
         if not self._inventory.next_range.name or self._config.missing_ranges == "stop":
             raise error
         logger.warning("range %s is skipped: %s", self._inventory.next_range.name, error)

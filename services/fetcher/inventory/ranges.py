@@ -13,16 +13,16 @@ PLACEHOLDER = "{range}"
 
 @dataclass(frozen=True)
 class InputRange:
-    """One range: what it is called, and the inputs that are listed for it."""
+    """Range: its name, and the inputs that are listed for it."""
 
     name: str
     inputs: tuple[str, ...]
 
 
 def make_ranges(inputs: Sequence[str], ranges: str) -> list[InputRange]:
-    """The ranges of a run: with `FIRST:LAST:STEP` one for each step, without any the inputs as they are.
+    """Ranges of a run: one for each step of `FIRST:LAST:STEP`; without it one range with the inputs as they are.
 
-    `0:2000:1000` gives `0000000-0000999`, `0001000-0001999` and `0002000-0002999`, put in for `{range}`.
+    `0:2000:1000` gives `0000000-0000999`, `0001000-0001999` and `0002000-0002999` for `{range}`.
     Raises BadInputError if inputs and ranges don't fit together.
     """
     if not ranges:
@@ -47,11 +47,11 @@ class Backoff:
         self._min_s, self._max_s = min_s, max_s
 
     def failed(self, jitter: float) -> float:
-        """Seconds until the next try; ``jitter`` (0 to 1) spreads those of many runs over the last quarter of it."""
+        """Seconds until the next try; ``jitter`` (0 to 1) spreads the tries of many runs over its last quarter."""
         pause_s = min(self._min_s * 2.0 ** min(self.tries, 60), self._max_s)
         self.tries += 1
         return pause_s * (1 - 0.25 * jitter)
 
     def worked(self) -> None:
-        """The next failure is the first again."""
+        """Reset: the next failure counts as the first."""
         self.tries = 0

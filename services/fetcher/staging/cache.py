@@ -1,7 +1,7 @@
-"""The cache directory: remote files on local disk, each fetched once for all runs that share it on this node.
+"""Cache directory: remote files on local disk, each fetched once for all runs that share it on this node.
 
-A run pins a file by a hard link of its own: no lock is held while files are used, and none is left by a kill. What
-the links can't do alone is done under the file's lock: to fetch it, to check it, to delete the last one.
+A run pins a file by a hard link of its own: no lock is held while files are used, and none is left by a kill. Fetching,
+checking and deleting the last link, for which links are not enough, take the file's lock.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from services.fetcher.staging.sums import Sum
 logger = logging.getLogger(__name__)
 
 _START_S = 10.0
-"""How long a fetcher waits for the end of the run's former one."""
+"""Time that a fetcher waits for the end of the run's former fetcher."""
 _PATIENCE_S = 300.0
-"""How long another run may be at work on a file without its growing."""
+"""Time that another run may hold a file without its growing."""
 _DROP_S = 1.0
-"""How long drop() waits for another run that is at work on the file."""
+"""Time that drop() waits for another run that holds the file."""
 _REBUILDS = 5
 
 Fetch = Callable[[Path], None]
-"""Writes the whole file at the path that it is given. What is there already, it may go on from.
+"""Function that writes the whole file at a path; it may continue from a partial file there.
 
-Raises TransientError (what it wrote is kept, for the next try), BadInputError (it is removed), OSError (ENOSPC).
+Raises TransientError (the partial file is kept, for the next try), BadInputError (it is removed), OSError (ENOSPC).
 """
 
 
 class DiskFullError(TransientError):
-    """There is no room for a file. It was not kept in part, so that it takes none either."""
+    """Error: no room for a file. Its partial copy is deleted."""
 
     def __init__(self, folder: Path, bytes_needed: int, bytes_free: int, reason: str = "the disk is full") -> None:
         super().__init__(
@@ -66,19 +66,19 @@ class DiskFullError(TransientError):
 
 
 class Cache:
-    """One run's view of a cache directory. Its fetcher's worker threads share it.
+    """Cache directory as used by one run. Its fetcher's worker threads share it.
 
-    Use stop() to end what waits for other runs, and close() once the threads have ended.
+    Use stop() to end waits for other runs, and close() once the threads have ended.
     """
 
     def __init__(self, cache_dir: Path, run_dir: Path) -> None:
-        """Raises BadInputError if the directory can't be used safely, or by another fetcher of this run."""
+        """Raises BadInputError if the directory is unsafe, or in use by another fetcher of this run."""
         self._layout = CacheLayout(user_path(cache_dir).resolve())
         self._run_dir = run_dir.resolve()
         self._run = self._layout.run(run_dir)
         self._stopped = threading.Event()
         self._sound: dict[str, tuple[int, int]] = {}  # name -> inode and time of change, checked by this process
-        self._at_work: Counter[str] = Counter()  # names that this run's threads are getting
+        self._at_work: Counter[str] = Counter()  # names that this run's threads are fetching
         self._undropped: set[str] = set()
         self._run_lock: int | None = None
         self._mutex = threading.Lock()
@@ -103,33 +103,34 @@ class Cache:
             raise
 
     def path(self, source: SourceFile) -> Path:
-        """Where this run finds the file, once get() has returned."""
+        """Path of the file for this run, once get() has returned."""
         return self._run.files / name_of(source)
 
     def pinned(self) -> frozenset[str]:
-        """Names (see `name_of`) of the files that this run has here, a former fetcher's among them."""
+        """Names (see `name_of`) of the files that this run has pinned, including those of a former fetcher."""
         return frozenset(path.name for path in names_in(self._run.files))
 
     def get(self, source: SourceFile, fetch: Fetch) -> Path:
-        """The file, pinned, sound and whole; fetched if no run of this directory has it.
+        """Path of the file, pinned, sound and whole; fetched if no run of this directory has it.
 
-        Raises what ``fetch`` raises, DiskFullError, and TransientError if another run gets nowhere with the file.
+        Raises the errors of ``fetch``, DiskFullError, and TransientError if another run makes no progress with the
+        file.
         """
         name = name_of(source)
         self._undropped.discard(name)
         for _ in range(_REBUILDS):
             try:
                 return self._get(name, source, fetch)
-            except FileNotFoundError as error:  # somebody has removed the cache directory, or does so just now
+            except FileNotFoundError as error:  # the cache directory was removed, or is being removed
                 missing = error.filename
             if self._stopped.is_set() or not self._build():
                 raise TransientError("the fetcher stops")
         raise TransientError(f"{self._layout.folder}: is removed again and again ({missing})")
 
     def drop(self, source: SourceFile) -> None:
-        """This run doesn't need the file any more; it is deleted if no other run does.
+        """Unpin a file that this run doesn't need any more; it is deleted if no other run uses it.
 
-        What the machine does not let go of now is tried again with the next one.
+        A file that can't be deleted now is tried again with the next one.
         """
         for name in (name_of(source), *self._undropped):
             try:
@@ -140,7 +141,7 @@ class Cache:
                 logger.warning("%s: can't be deleted yet: %s", name, error.strerror)
 
     def drop_all_but(self, sources: Iterable[SourceFile]) -> None:
-        """Drop every other file, those half-fetched among them, but none that is being fetched."""
+        """Drop every other file, including half-fetched ones, but none that is being fetched."""
         wanted = {name_of(source) for source in sources}
         for name in {path.name for path in (*names_in(self._run.files), *names_in(self._run.parts))} - wanted:
             self._drop(name, 0.0)
@@ -150,7 +151,7 @@ class Cache:
         self._stopped.set()
 
     def close(self) -> None:
-        """Let another fetcher of this run begin. What it has pinned stays pinned for that one."""
+        """Release the run for another fetcher. The pins stay for that one."""
         self.stop()
         with self._mutex:
             if self._run_lock is not None:
@@ -203,9 +204,10 @@ class Cache:
         return link
 
     def _adopt(self, name: str, source: SourceFile, link: Path, part: Path) -> bool:
-        """Use what is there: this run's own link, the pool's file, or another run's link. What is damaged goes."""
+        """Reuse an existing copy: this run's own link, the pool's file, or another run's link. Damaged copies are
+        deleted."""
         pool = self._layout.pool(name)
-        # A fetcher that is killed between its link and the pool's leaves the first only.
+        # A fetcher that is killed between its own link and the pool's leaves only the first.
         others = (run.files / name for run in self._layout.all_runs() if run != self._run)
         for found in (link, pool, *(() if pool.exists() else others)):
             if not self._is_sound(name, found, source):
@@ -222,14 +224,14 @@ class Cache:
         return False
 
     def _fetch(self, name: str, source: SourceFile, link: Path, part: Path, fetch: Fetch) -> None:
-        """Into this run's part, going on from another's; then the link first, so that no kill leaves it unpinned."""
+        """Fetch into this run's part, continuing from another run's; link first, so that no kill leaves it unpinned."""
         make_folder(self._layout.sum(name).parent)
         make_folder(self._layout.pool(name).parent)
         parts = [part, *(run.parts / name for run in self._layout.all_runs() if run != self._run)]
         for other in parts:
             if other.exists():
-                other.replace(part)  # nobody writes it: who does holds the lock
-                if part.stat().st_nlink > 1:  # it was finished, linked, and found to be damaged since
+                other.replace(part)  # no other process writes it: a writer holds the lock
+                if part.stat().st_nlink > 1:  # it was finished, linked, and found damaged since
                     part.unlink()
                 break
         bytes_needed = source.size_bytes - (part.stat().st_size if part.exists() else 0)
@@ -249,10 +251,10 @@ class Cache:
     def _drop(self, name: str, patience_s: float) -> None:
         self._sound.pop(name, None)
         (self._run.files / name).unlink(missing_ok=True)
-        if not self._at_work[name]:  # nobody else writes it, whoever holds the lock
+        if not self._at_work[name]:  # no other process writes it, whichever holds the lock
             (self._run.parts / name).unlink(missing_ok=True)
         try:
-            # Who holds the lock longer is about to pin the file, or deletes it if that fails.
+            # A run that holds the lock longer is about to pin the file, or deletes it if that fails.
             with locked(self._layout.locks / name, self._wait(name, patience_s)) as mine:
                 if mine:
                     remove_if_unpinned(self._layout, name)
@@ -264,7 +266,7 @@ class Cache:
             remove_if_unpinned(self._layout, name)  # no room for a lock: at worst another run fetches it once more
 
     def _wait(self, name: str, patience_s: float, *, while_it_grows: bool = False) -> Callable[[], bool]:
-        """What to do while another one holds a file's lock: see locked()."""
+        """Wait function for a file's lock held by another run: see locked()."""
         pause_s, size_bytes, give_up_s = 0.001, -1, time.monotonic() + patience_s
 
         def wait() -> bool:
@@ -279,10 +281,10 @@ class Cache:
 
         return wait
 
-    # -------------------------------------------------------------- is it sound?
+    # -------------------------------------------------------------- check of files
 
     def _is_sound(self, name: str, path: Path, source: SourceFile) -> bool:
-        """True if the file's bytes are those that were fetched. Read in full, once per process and file."""
+        """True if the file's bytes are the fetched ones. The file is read in full, once per process."""
         if self._was_checked(name, path):
             return True
         try:
@@ -309,18 +311,18 @@ class Cache:
     # -------------------------------------------------------------- folders
 
     def _build(self) -> bool:
-        """Make what is missing of this run's folder. False if another fetcher holds it."""
+        """Create the missing parts of this run's folder. False if another fetcher holds it."""
         deadline_s = time.monotonic() + _START_S
         with self._mutex:
             while True:
                 self._make_folders()
                 try:
                     if self._lock_run():
-                        self._make_folders()  # who swept it as a dead run's may have removed some before our lock
+                        self._make_folders()  # a sweep may have removed some before our lock, as those of a dead run
                         self._run.description.touch(FILE_MODE)
                         self._run.description.write_text(json.dumps({"run_dir": str(self._run_dir)}))
                         return True
-                except FileNotFoundError:  # swept between the two: it looked like a dead run's
+                except FileNotFoundError:  # swept between the two, as the folder of a dead run
                     continue
                 if time.monotonic() >= deadline_s:
                     return False

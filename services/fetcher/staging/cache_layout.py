@@ -1,12 +1,12 @@
-"""Where everything lies in a cache directory, which may be shared by the runs of one user on one node.
+"""Layout of a cache directory, which may be shared by the runs of one user on one node.
 
-pool/ab/NAME            the files that are there in full
+pool/ab/NAME            the complete files
 sums/ab/NAME            size and digest of each, written before it appears in the pool
-locks/NAME              held by who is at work on the file; unlinked afterwards
+locks/NAME              held by the run that works on the file; unlinked afterwards
 runs/RUN/lock           held by a living fetcher
-runs/RUN/run.json       which run directory it is
-runs/RUN/files/NAME     hard links into the pool: what the run uses. The link count is the pin
-runs/RUN/parts/NAME     what the run is fetching
+runs/RUN/run.json       path of the run directory
+runs/RUN/files/NAME     hard links into the pool: files that the run uses. The link count is the pin
+runs/RUN/parts/NAME     files that the run is fetching
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from common.errors import BadInputError
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 NEW_SUM = "sum-"
-"""In a run's folder: a note of a sum that isn't whole yet."""
+"""Prefix of an incomplete note of a sum in a run's folder."""
 _SETTING = "fetcher.cache_dir"
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """What a cache directory holds of one run."""
+    """Folder of one run in a cache directory."""
 
     folder: Path
 
     @property
     def lock(self) -> Path:
-        """Held while the run's fetcher lives."""
+        """Lock held while the run's fetcher lives."""
         return self.folder / "lock"
 
     @property
     def description(self) -> Path:
-        """Which run directory it is."""
+        """File with the path of the run directory."""
         return self.folder / "run.json"
 
     @property
@@ -50,11 +50,11 @@ class RunFolder:
 
     @property
     def parts(self) -> Path:
-        """Files on their way."""
+        """Files in transfer."""
         return self.folder / "parts"
 
     def run_dir(self) -> Path | None:
-        """The run directory; None if it isn't told."""
+        """Run directory; None if it is not recorded."""
         try:
             return Path(json.loads(self.description.read_bytes())["run_dir"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
@@ -63,7 +63,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """The places of one cache directory."""
+    """Paths in one cache directory."""
 
     folder: Path
 
@@ -74,28 +74,28 @@ class CacheLayout:
 
     @property
     def runs(self) -> Path:
-        """A folder a run."""
+        """Folder with one folder for each run."""
         return self.folder / "runs"
 
     def pool(self, name: str) -> Path:
-        """The file itself."""
+        """Path of the file itself."""
         return self.folder / "pool" / name[:2] / name
 
     def sum(self, name: str) -> Path:
-        """Its size and digest."""
+        """Path of the file's size and digest."""
         return self.folder / "sums" / name[:2] / name
 
     def run(self, run_dir: Path) -> RunFolder:
-        """The folder of the run with this run directory."""
+        """Folder of the run with this run directory."""
         return RunFolder(self.runs / hashlib.blake2b(os.fsencode(run_dir.resolve()), digest_size=8).hexdigest())
 
     def all_runs(self) -> list[RunFolder]:
-        """Every run that has a folder here."""
+        """Folders of all runs."""
         return [RunFolder(folder) for folder in names_in(self.runs)]
 
 
 def names_in(folder: Path) -> list[Path]:
-    """What lies in a folder; nothing if it is gone."""
+    """Content of a folder; empty if it is gone."""
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def names_in(folder: Path) -> list[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for its owner only, and those above it."""
+    """Create a folder for its owner only, and those above it."""
     try:
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
     except FileNotFoundError:  # mkdir(parents=True) would make those readable by all
@@ -112,7 +112,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_cache_dir(folder: Path) -> None:
-    """Raise BadInputError if somebody else could put files into the cache directory."""
+    """Raise BadInputError if another user could put files into the cache directory."""
     try:
         make_folder(folder)
         status = folder.stat()
@@ -132,7 +132,7 @@ def check_cache_dir(folder: Path) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Raise BadInputError if the file system knows no hard links."""
+    """Raise BadInputError if the file system supports no hard links."""
     probe, second = folder / f".probe-{os.getpid()}", folder / f".probe-{os.getpid()}-link"
     try:
         probe.touch(FILE_MODE)

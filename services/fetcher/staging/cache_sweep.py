@@ -1,4 +1,4 @@
-"""Gives back what no run uses: files without a pin, what killed fetchers left, runs whose directory is gone."""
+"""Removal of unused cache content: files without a pin, remains of killed fetchers, runs without their directory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from services.fetcher.staging.cache_layout import NEW_SUM, CacheLayout, RunFolde
 
 
 def sweep(layout: CacheLayout, *, all_dead: bool = False) -> None:
-    """Remove what no run pins. A dead run's unfinished files go; its pins only if its run directory is gone too.
+    """Remove files that no run pins. A dead run loses its unfinished files, and its pins if its run directory is gone.
 
-    ``all_dead``: the pins of every run that isn't alive.
+    ``all_dead``: every run that isn't alive loses its pins.
     """
     for run in layout.all_runs():
         _sweep_run(run, all_dead=all_dead)
@@ -23,7 +23,7 @@ def sweep(layout: CacheLayout, *, all_dead: bool = False) -> None:
             with locked(layout.locks / name, lambda: False) as mine:
                 if mine:
                     remove_if_unpinned(layout, name)
-    for lock in names_in(layout.locks):  # of killed ones
+    for lock in names_in(layout.locks):  # of killed fetchers
         with locked(lock, lambda: False):
             pass
 
@@ -32,21 +32,21 @@ def is_pinned(layout: CacheLayout, name: str) -> bool:
     """True if a run uses this file."""
     try:
         return layout.pool(name).stat().st_nlink > 1
-    except FileNotFoundError:  # its fetcher was killed before it appeared there
+    except FileNotFoundError:  # its fetcher was killed before the file appeared there
         return any((run.files / name).exists() for run in layout.all_runs())
 
 
 def remove_if_unpinned(layout: CacheLayout, name: str) -> None:
-    """Delete a file that no run uses. The caller holds its lock."""
+    """Delete a file if no run uses it. The caller holds its lock."""
     if not is_pinned(layout, name):
         layout.pool(name).unlink(missing_ok=True)
         layout.sum(name).unlink(missing_ok=True)
 
 
 def remove_run(run: RunFolder) -> None:
-    """Remove a run's folder with its pins. The caller holds its lock; who waits for that makes the folder anew.
+    """Remove a run's folder with its pins. The caller holds its lock; a fetcher that waits for it recreates the folder.
 
-    The lock goes last: whoever gets it next finds nothing that is still being removed.
+    The lock is removed last: the next holder finds nothing that is still being removed.
     """
     _remove_all_in(run.files)
     _remove_all_in(run.parts)
@@ -61,7 +61,7 @@ def remove_run(run: RunFolder) -> None:
 def _sweep_run(run: RunFolder, *, all_dead: bool) -> None:
     try:
         lock = try_lock(run.lock)
-    except (FileNotFoundError, NotADirectoryError):  # another one sweeps too; or it is no run at all
+    except (FileNotFoundError, NotADirectoryError):  # another process sweeps too; or it is no run at all
         return
     if lock is None:
         return

@@ -1,7 +1,7 @@
-"""Footers of staged files, read in a few processes with a limit of memory: see inspection_child.py.
+"""Inspection of staged files: footers are read in a few processes with a memory limit, see inspection_child.py.
 
-What such a process says, or its own limit, is about the file. What ends it from outside, or keeps it from being
-started, is about the machine: the file is then tried again.
+An answer of such a process, or its own limit, concerns the file. A signal from outside, or a failure to start it,
+concerns the machine: the file is then tried again.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from common.input_errors import MachineError
 from common.plan import Footer, RowGroup, Span
 from common.process import PARENT_VARIABLE
 
-_COMMAND = [sys.executable, "-m", "services.fetcher.staging.inspection_child"]
+_SAFE_PATH = [] if Path.cwd() == Path(__file__).resolve().parents[3] else ["-P"]
+"""`-m` looks into the working directory first, where a user's folder `common/` would hide ours, and be run."""
+_COMMAND = [sys.executable, *_SAFE_PATH, "-m", "services.fetcher.staging.inspection_child"]
 _MOST_PROCESSES = 2
 _SOON_S = 0.5
-"""A second process is started only if the first is busy for so long: each costs 60 MiB."""
+"""Time for which the first process must be busy before a second is started: each costs 60 MiB."""
 _MOST_ANSWER_BYTES = 32 << 20
 _TRIES = 3
 _LAST_S = 5.0
-"""For a process whose output has ended, to end, too."""
+"""Time for a process to end after the end of its output."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "LANG", "LC_ALL", "HDF5_PLUGIN_PATH", "TMPDIR")
-"""Variables that the process gets of those that the fetcher has: no secret is in them."""
+"""Variables that the process inherits from the fetcher: none contains a secret."""
 _BY_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGXCPU)
-"""Signals by which a process ends of what it does; others come from outside, or from a disk that fails (SIGBUS)."""
+"""Signals caused by the process itself; others come from outside, or from a disk that fails (SIGBUS)."""
 
 _Count = Annotated[int, Field(strict=True, ge=0, lt=1 << 62)]
 _Spans = Annotated[list[tuple[_Count, _Count, _Count, _Count]], Field(max_length=1 << 16)]
 
 
 class _Answer(BaseModel):
-    """One line of the process. It may have been taken over by a file, so it is checked like any message."""
+    """Answer line of the process. A file may have taken over the process, so it is checked like any message."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -58,15 +60,15 @@ class _Answer(BaseModel):
 
 
 class _Died(Exception):
-    """The process ended."""
+    """Error: the process ended."""
 
 
 class _Wrong(_Died):
-    """The process said what it must not: that is the file's doing, however the process ends then."""
+    """Error: an invalid answer; the file is to blame, however the process ends then."""
 
 
 class Inspection:
-    """Reads footers; called in the fetcher's worker threads. Processes are started when they are first needed."""
+    """Reader of footers, called in the fetcher's worker threads. Processes are started when they are first needed."""
 
     def __init__(
         self, workload: str, source: SourceConfig, stream: StreamConfig, *, memory_bytes: int | None = None
@@ -85,7 +87,7 @@ class Inspection:
         self._closed = False
 
     def __call__(self, path: Path) -> Footer:
-        """The file's footer. Raises BadFileError, and TransientError if it must be tried again."""
+        """Footer of the file. Raises BadFileError, and TransientError if it must be tried again."""
         why = ""
         for _ in range(_TRIES):
             process = self._take()
@@ -108,7 +110,7 @@ class Inspection:
         raise BadFileError(f"it ends the process that inspects it ({why}, {_TRIES} times)")
 
     def close(self) -> None:
-        """End all processes: who waits for an answer gets a TransientError."""
+        """End all processes: a thread that waits for an answer gets a TransientError."""
         with self._lock:
             self._closed = True
             for process in self._all:
@@ -118,7 +120,7 @@ class Inspection:
                 self._end(self._idle.get_nowait())
 
     def _take(self) -> _Process:
-        """An idle process, or a new one. Raises TransientError."""
+        """Idle or new process. Raises TransientError."""
         while not self._closed:
             with contextlib.suppress(queue.Empty):
                 return self._idle.get(timeout=_SOON_S if self._all else 0.0)
@@ -128,7 +130,7 @@ class Inspection:
         raise TransientError("the fetcher ends")
 
     def _start(self) -> _Process | None:
-        """A process that is ready; None if there are enough of them. Raises TransientError."""
+        """New process, ready for use; None if there are enough of them. Raises TransientError."""
         with self._lock:
             if self._closed or len(self._all) >= _MOST_PROCESSES:
                 return None
@@ -154,14 +156,14 @@ class Inspection:
         self._end(process)
 
     def _end(self, process: _Process) -> int:
-        """Its return code."""
+        """End the process; its return code."""
         with self._lock:
             self._all.discard(process)
         return process.end()
 
 
 class _Process:
-    """One process. Raises OSError if it can't be started."""
+    """Inspection process. Raises OSError if it can't be started."""
 
     def __init__(self) -> None:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
@@ -169,17 +171,17 @@ class _Process:
             _COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # libraries print what files say
+            stderr=subprocess.DEVNULL,  # libraries print content of files
             env={**environment, PARENT_VARIABLE: str(os.getpid()), "ARROW_DEFAULT_MEMORY_POOL": "system"},
         )
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._process.pid
 
     def ask(self, line: str) -> _Answer:
-        """Its answer to a line. Raises _Died."""
+        """Answer to a line. Raises _Died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -198,11 +200,11 @@ class _Process:
             raise _Wrong("an answer that is none") from None
 
     def kill(self) -> None:
-        """End it; another thread may wait for its answer."""
+        """Kill the process; another thread may wait for its answer."""
         self._process.kill()
 
     def end(self) -> int:
-        """End it, unless it has ended. Its return code."""
+        """Kill the process unless it has ended; its return code."""
         self._process.kill()
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -233,7 +235,7 @@ def _footer_of(answer: _Answer, path: Path) -> Footer:
 
 
 def _is_own(code: int) -> bool:
-    """True if the process ended by what it did, not from outside."""
+    """True if the process caused its own end; False if it was ended from outside."""
     return code >= 0 or -code in _BY_ITSELF
 
 

@@ -1,8 +1,8 @@
-"""The process that reads what a staged file holds: libraries that parse what anybody may have written run here.
+"""Inspection process: reads the footers of staged files. Libraries that parse untrusted files run here.
 
 `python -m services.fetcher.staging.inspection_child` is started by services/fetcher/staging/inspection.py. It answers
-each line on standard input, a JSON object with a path, by one JSON line on standard output; the first line says
-what is looked for.
+each line on standard input, a JSON object with a path, by one JSON line on standard output; the first line defines
+what to read.
 It has a limit of memory, and of CPU time for each file; it has no secrets, and ends with the fetcher.
 """
 
@@ -37,7 +37,7 @@ def main() -> None:
     end_with_parent(signal.SIGKILL)
     _be_killed_first()
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of a library is no answer
     settings = json.loads(sys.stdin.readline())
     stream = StreamConfig.model_validate(settings["stream"])
     workload = registry.workload(settings["workload"]).schema.stored_as(SourceConfig.model_validate(settings["source"]))
@@ -60,7 +60,7 @@ def main() -> None:
             return {"machine": shortened(str(error)), "errno": error.number}
         except (OSError, MemoryError) as error:
             return {"machine": shortened(f"{path}: {one_line(error)}"), "errno": machine_errno(error)}
-        except Exception as error:  # noqa: BLE001  whatever the bytes of a file lead to ends this file, not the run
+        except Exception as error:  # noqa: BLE001  any error from the bytes of a file ends this file, not the run
             return {"bad": f"it can't be inspected: {error!r}"[:300]}
 
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -77,7 +77,7 @@ def _packed(footer: Footer) -> list[tuple[Any, ...]]:
 
 
 def _be_killed_first() -> None:
-    """Where the machine's memory runs out, the kernel takes this process, and not the fetcher."""
+    """Make the kernel kill this process, not the fetcher, when the machine's memory runs out."""
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 

@@ -1,24 +1,24 @@
-"""When a file is needed next: the earliest block, as far ahead as the plan is looked through. Pure."""
+"""Next use of a file: the earliest block that needs it, within a horizon of the plan. Pure."""
 
 from __future__ import annotations
 
 from common.plan import Blocks
 
 HORIZON_FILES = 200_000
-"""How many files ahead are looked through: bounds memory and time. Each is looked at about twice an epoch."""
+"""Horizon in files, which bounds memory and time. Each file is indexed about twice an epoch."""
 
 
 class NextUse:
-    """An index of the blocks ahead, made anew once half of it lies behind."""
+    """Index of the blocks ahead, rebuilt once half of it lies behind."""
 
     def __init__(self, blocks: Blocks, horizon_files: int = HORIZON_FILES) -> None:
         self._blocks = blocks
         self._horizon_files = horizon_files
         self._uses: dict[int, int] = {}  # file -> its first block that is indexed
-        self._begin = self._end = 0  # the blocks that are indexed
+        self._begin = self._end = 0  # the indexed blocks
 
     def block(self, file: int, after: int) -> int | None:
-        """The first block from ``after`` on that needs the file; None if that is not known, or too far ahead."""
+        """First block from ``after`` on that needs the file; None if it is unknown, or too far ahead."""
         if not self._begin <= after < (self._begin + self._end) / 2:
             self._index(after)
         use = self._uses.get(file)

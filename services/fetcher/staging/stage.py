@@ -1,4 +1,4 @@
-"""Stages one file: brings it to local disk if it is remote, and reads its footer."""
+"""Staging of one file: brings it to local disk if it is remote, and reads its footer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from services.fetcher.staging.cache import Cache
 
 @dataclass(frozen=True)
 class NotStaged:
-    """This time the file could not be staged; try again later."""
+    """Outcome: the file could not be staged this time; try again later."""
 
     file: int
     reason: str
@@ -31,22 +31,22 @@ class NotStaged:
 
 @dataclass(frozen=True)
 class Stage:
-    """Everything that staging a file depends on. Called in the fetcher's worker threads."""
+    """Staging function with its settings. Called in the fetcher's worker threads."""
 
     cache: Cache
     workload: EventSchema
     stream: StreamConfig
     capacity: SlotCapacity
     fetch: Callable[[SourceFile, Path], None] = fetch
-    """Writes a remote file at a path: see `services.fetcher.staging.cache.Fetch`."""
+    """Function that writes a remote file at a path: see `services.fetcher.staging.cache.Fetch`."""
     inspect: Callable[[Path], Footer] | None = None
-    """Reads a footer in another process: see `services.fetcher.staging.inspection`. None: in this one."""
+    """Reader of a footer in another process: see `services.fetcher.staging.inspection`. None: in this one."""
     own_faults: OwnFaults = field(default_factory=OwnFaults)
 
     def __call__(self, file: int, source: SourceFile, footer: Footer | None) -> StagedFile | NotStaged:
-        """The staged file, with ``footer`` if it is known from before; a bad one comes back with the reason.
+        """Staged file, with ``footer`` if it is known from before; a bad file is returned with the reason.
 
-        NotStaged is for what may pass: it says nothing about the file.
+        NotStaged stands for a temporary failure, which does not concern the file.
         """
         path = self.path(source)
         is_local = local_path(source.url) is not None
@@ -56,7 +56,7 @@ class Stage:
         except IcestreamError as error:
             if self._may_pass(error, path, is_local):
                 return NotStaged(file, _reason(source, error))
-            if footer:  # The plan was made with it: the file's units stay, and the decoder quarantines their rows.
+            if footer:  # The plan was made with this footer: the file's units stay, the decoder quarantines their rows.
                 return StagedFile(file, "", footer, shown(source.url))
             rows = error.rows if isinstance(error, BadFileError) else 0
             return StagedFile(file, str(path), None, reason=_reason(source, error), bad_rows=rows)
@@ -65,13 +65,13 @@ class Stage:
         return StagedFile(file, str(path), footer, "" if is_local else shown(source.url))
 
     def path(self, source: SourceFile) -> Path:
-        """Where the file is, or will be, on local disk."""
+        """Path of the file on local disk, present or future."""
         return local_path(source.url) or self.cache.path(source)
 
     def _inspect(self, path: Path) -> Footer:
         if self.inspect is not None:
             return self.inspect(path)
-        from common.files.footers import read_footer  # Arrow: 60 MiB that a fetcher doesn't need
+        from common.files.footers import read_footer  # Arrow takes 60 MiB that a fetcher doesn't need
 
         return read_footer(path, self.workload, self.stream, self.capacity)
 
@@ -102,6 +102,6 @@ class Stage:
 
 
 def _reason(source: SourceFile, error: IcestreamError) -> str:
-    """Why a file is bad, for logs, summaries and checkpoints."""
+    """Reason that a file is bad, for logs, summaries and checkpoints."""
     text = str(error)
     return shown(text if text.startswith(f"{source.url}: ") else f"{source.url}: {text}")

@@ -1,7 +1,7 @@
-"""Which files to stage next, which block is complete, what may be deleted. Pure: the service moves the bytes.
+"""Staging plan: files to stage next, complete blocks, files to delete. Pure: the service moves the bytes.
 
-A file behind the cursor that a later epoch needs is kept while there is room: nobody counts on it, and the room is
-given to the next block that wants it.
+A file behind the cursor that a later epoch needs is kept while there is room: nothing relies on it, and its room goes
+to the next block that needs it.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from services.fetcher.staging.next_use import NextUse
 
 @dataclass(frozen=True)
 class Begun:
-    """What to do so that more blocks get complete, in this order."""
+    """Steps that complete more blocks, in this order."""
 
     give_up: list[int]
-    """Files to delete: they were kept for a later block, and their room is needed now."""
+    """Files to delete, kept for a later block: their room is needed now."""
     stage: list[int]
-    """Files to stage. Those that were kept are among them: the cache has them, or finds them damaged."""
+    """Files to stage, including kept ones: the cache has them, or finds them damaged."""
 
 
 class StageAhead:
-    """Stages blocks in order, ``blocks_ahead`` beyond the one being dealt out, within ``budget_bytes`` of disk.
+    """Staging of blocks in order, ``blocks_ahead`` beyond the one being delivered, within ``budget_bytes`` of disk.
 
-    ``sizes_bytes``: what each file takes of the budget (0: used in place).
+    ``sizes_bytes``: size of each file in the budget (0: used in place).
     """
 
     def __init__(self, blocks: Blocks, sizes_bytes: Sequence[int], *, budget_bytes: int, blocks_ahead: int) -> None:
         self.blocks = blocks
         self.next_to_plan = 0
-        """First block that take_block() has not given out."""
+        """First block that take_block() has not returned."""
         self.out_of_budget = False
-        """The next block was not begun because the files behind it fill the budget."""
+        """True if the next block was not begun because the files of earlier blocks fill the budget."""
         self._sizes_bytes = sizes_bytes
         self._budget_bytes = budget_bytes
         self._blocks_ahead = blocks_ahead
         self._next_to_begin = 0
-        self._needed_by: dict[int, set[int]] = {}  # file -> blocks that were begun and are not evicted
+        self._needed_by: dict[int, set[int]] = {}  # file -> blocks begun and not evicted
         self._staged: dict[int, StagedFile] = {}
         self._staging: set[int] = set()
         self._kept: dict[int, int] = {}  # file that no begun block needs -> its number in the heap
@@ -54,37 +54,37 @@ class StageAhead:
 
     @property
     def bytes_held(self) -> int:
-        """Disk that files take: staged ones, those on their way, and those kept for later."""
+        """Disk space of files: staged, in transfer, and kept for later."""
         return self._bytes_held
 
     @property
     def bytes_kept(self) -> int:
-        """Disk that files take that are kept for later: what a new block may have."""
+        """Disk space of files kept for later, which a new block may use."""
         return self._bytes_kept
 
     @property
     def waits_for_eviction(self) -> bool:
-        """Nothing is on its way, and nothing can be begun before something is evicted."""
+        """True if nothing is in transfer, and nothing can be begun before an eviction."""
         return self.out_of_budget and not self._staging and self.next_to_plan == self._next_to_begin
 
     @property
     def is_full(self) -> bool:
-        """Blocks are left, nothing is on its way, and the last begin() found none that may be begun."""
+        """True if blocks are left, nothing is in transfer, and the last begin() found none that may be begun."""
         return not self._staging and self.blocks.is_known(self._next_to_begin)
 
     def part_ahead(self, current_block: int) -> float:
-        """Blocks given out beyond ``current_block``, as a part of those that may be."""
+        """Blocks returned beyond ``current_block``, as a part of those allowed."""
         return min(1.0, max(0, self.next_to_plan - 1 - current_block) / self._blocks_ahead)
 
     @property
     def ended(self) -> bool:
-        """True once every block was given out."""
+        """True once every block was returned."""
         return self.blocks.end is not None and self.next_to_plan >= self.blocks.end
 
     def restart(self, block: int, in_cache: Iterable[int] = ()) -> list[int]:
-        """Go on from ``block`` instead. ``in_cache``: files on disk; returns those that are not kept: delete them.
+        """Continue from ``block`` instead. ``in_cache``: files on disk; returns those that are not kept, to be deleted.
 
-        Files on their way stay so, and nothing else that was staged is counted on.
+        Files in transfer remain so; all other staged files count as not staged.
         """
         self.next_to_plan = self._next_to_begin = block
         self._needed_by.clear()
@@ -105,7 +105,7 @@ class StageAhead:
         return freed
 
     def begin(self, current_block: int) -> Begun:
-        """What to delete and what to stage now, if the trainer is at ``current_block``.
+        """Files to delete and to stage now, with the trainer at ``current_block``.
 
         Raises BadInputError if a block alone exceeds the budget.
         """
@@ -138,7 +138,7 @@ class StageAhead:
         return begun
 
     def add(self, staged: StagedFile) -> bool:
-        """A file is there (or quarantined). False if nobody needs it any more: delete it."""
+        """Add a staged (or quarantined) file. False if it is not needed any more: delete it."""
         was_on_its_way = staged.file in self._staging
         self._staging.discard(staged.file)
         if staged.file not in self._needed_by:
@@ -149,7 +149,7 @@ class StageAhead:
         return True
 
     def take_block(self) -> tuple[int, list[StagedFile]] | None:
-        """The next block in order, once all its files are there."""
+        """Next block in order, once all its files are staged."""
         if self.next_to_plan >= self._next_to_begin:
             return None
         files = self.blocks.files(self.next_to_plan)
@@ -159,7 +159,7 @@ class StageAhead:
         return self.next_to_plan - 1, [self._staged[file] for file in files]
 
     def evict(self, before_block: int) -> list[int]:
-        """Blocks before this one are done with. Returns files to delete; those that are needed again are kept."""
+        """Release the blocks before this one. Returns files to delete; those that are needed again are kept."""
         freed = []
         for file, blocks in list(self._needed_by.items()):
             done = {block for block in blocks if block < before_block}
@@ -196,20 +196,20 @@ class StageAhead:
         return file in self._needed_by or file in self._staging or file in self._kept
 
     def _may_be_kept(self, staged: StagedFile, last_block: int) -> bool:
-        """True if it takes disk, is sound, and another epoch follows."""
+        """True if the file takes disk space, is sound, and another epoch follows."""
         if not self._sizes_bytes[staged.file] or staged.footer is None or not staged.path:
             return False
         return not self.blocks.epochs or self.blocks.epoch_of(last_block) + 1 < self.blocks.epochs
 
     def _keep(self, file: int) -> None:
-        """It counts in ``_bytes_held`` already."""
+        """Keep a file, which counts in ``_bytes_held`` already."""
         use = self._next_use.block(file, self._next_to_begin)
         number = next(self._numbers)
         self._kept[file] = number
         self._bytes_kept += self._sizes_bytes[file]
-        # What is needed last goes first. Where that is not known, the newest: in a cycle it comes again last.
+        # The file needed last is deleted first. If that is unknown, the newest: in a cycle it comes again last.
         heapq.heappush(self._first_to_go, (-math.inf if use is None else -use, -number, file))
-        if len(self._first_to_go) > 2 * len(self._kept) + 1000:  # mostly such that were taken in the meantime
+        if len(self._first_to_go) > 2 * len(self._kept) + 1000:  # most entries are of files taken in the meantime
             self._first_to_go = [entry for entry in self._first_to_go if self._is_current(entry)]
             heapq.heapify(self._first_to_go)
 

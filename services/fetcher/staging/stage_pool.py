@@ -1,4 +1,4 @@
-"""Stages files in worker threads. What may pass (a server that can't be reached) is tried again until it works."""
+"""Worker threads that stage files. Temporary failures (a server that can't be reached) are retried until they pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Job = tuple[int, SourceFile, Footer | None]
 
 
 class StagePool:
-    """All but the staging itself happens in the caller's thread; ``wake_fd`` is readable when collect() has news."""
+    """Pool of staging threads. Only the staging runs in them; ``wake_fd`` is readable when collect() has results."""
 
     def __init__(self, stage: Stage, workers: int, *, again_s: float = AGAIN_S) -> None:
         self.wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -33,18 +33,18 @@ class StagePool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
         self._done: queue.SimpleQueue[tuple[Job, Future[StagedFile | NotStaged]]] = queue.SimpleQueue()
         self._again: list[tuple[float, Job]] = []
-        self._tries: Counter[int] = Counter()  # of files that wait for another try, or have it
+        self._tries: Counter[int] = Counter()  # by file that waits for another try, or has it
         self.problem = ""
-        """Why files are not staged yet; empty if none waits for another try, or has it."""
+        """Reason that files are not staged yet; empty if none waits for another try, or has it."""
 
     def submit(self, file: int, source: SourceFile, footer: Footer | None) -> None:
         """Stage a file; ``footer`` if it is known from before."""
         self._start((file, source, footer))
 
     def collect(self) -> list[StagedFile]:
-        """Files that are staged, or bad, since the last call. Raises what a worker did not expect: ENOSPC, say."""
+        """Files staged, or found bad, since the last call. Raises unexpected errors of a worker: ENOSPC, say."""
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.wake_fd)  # before the queue is emptied: what comes later wakes anew
+            os.eventfd_read(self.wake_fd)  # before the queue is emptied: a later result wakes again
         now_s = time.monotonic()
         for due in [due for due in self._again if due[0] <= now_s]:
             self._again.remove(due)
@@ -67,7 +67,7 @@ class StagePool:
         return staged
 
     def close(self) -> None:
-        """Wait for the files under way, and forget the others."""
+        """Wait for the files in transfer, and drop the others."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         os.close(self.wake_fd)
 
@@ -76,7 +76,7 @@ class StagePool:
         future.add_done_callback(lambda future: self._tell(job, future))
 
     def _tell(self, job: Job, future: Future[StagedFile | NotStaged]) -> None:
-        """Runs in a worker thread."""
+        """Hand over the outcome; runs in a worker thread."""
         if not future.cancelled():
             self._done.put((job, future))
             os.eventfd_write(self.wake_fd, 1)

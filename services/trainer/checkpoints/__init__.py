@@ -1,1 +1,1 @@
-"""Checkpoints: snapshot, file, commit, roll back."""
+"""Checkpoints: snapshot, file, commit, rollback."""

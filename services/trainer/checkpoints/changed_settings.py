@@ -1,14 +1,14 @@
-"""What a run that goes on has changed since its checkpoint. Pure."""
+"""Settings of a resumed run that differ from those of its checkpoint. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+
+from services.config.leaves import leaves
 
 
 def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -> list[str]:
-    """One line for each key of ``branch`` that both configurations have, with other values: `key: before → now`.
+    """One line for each key of ``branch`` in both configurations whose value has changed: `key: before → now`.
 
     A text that is no configuration changes nothing.
     """
@@ -18,13 +18,5 @@ def changed_settings(before_json: str, now_json: str, branch: str = "trainer") -
         return []
     if not isinstance(before, dict) or not isinstance(now, dict):
         return []
-    old, new = dict(_leaves(before.get(branch), branch)), dict(_leaves(now.get(branch), branch))
+    old, new = dict(leaves({branch: before.get(branch)})), dict(leaves({branch: now.get(branch)}))
     return [f"{key}: {old[key]} → {new[key]}" for key in new if key in old and old[key] != new[key]]
-
-
-def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
-            yield from _leaves(value, f"{prefix}.{name}")
-    else:
-        yield prefix, tree

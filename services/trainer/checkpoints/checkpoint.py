@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
 from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder
 from workloads.base.checkpoint import BEST, CHECKPOINT_FOLDER, FORMAT, read_checkpoint
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpoints(CheckpointFolder):
-    """The checkpoints of a run directory; the newest ``keep`` and the best stay. One trainer at a time, by a lock."""
+    """Checkpoints of a run directory; the newest ``keep`` and the best stay. One trainer at a time, by a lock."""
 
     suffix = ".pt"
 
@@ -28,10 +29,10 @@ class Checkpoints(CheckpointFolder):
         self._best_score: float | None = None
 
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
-        """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
+        """Write a checkpoint atomically; it is on disk on return.
 
-        Those of later steps go: training went back behind them. With the lowest ``score`` so far it is `best.pt`, too.
-        Raises OSError (ENOSPC); the former checkpoints are untouched then.
+        Checkpoints of later steps are deleted: training was rolled back. With the lowest ``score`` so far it is
+        `best.pt`, too. Raises OSError (ENOSPC); the former checkpoints are untouched then.
         """
         path = self._save(step, {"format": FORMAT, **state, "score": score})
         if score is not None and math.isfinite(score) and score < self._score_of_best():
@@ -46,7 +47,7 @@ class Checkpoints(CheckpointFolder):
         return read_checkpoint(path)
 
     def _score_of_best(self) -> float:
-        """Infinite if there is none."""
+        """Score of `best.pt`; infinite without one."""
         if self._best_score is None:
             self._best_score = math.inf
             best = self._folder / BEST
@@ -58,24 +59,23 @@ class Checkpoints(CheckpointFolder):
         return self._best_score
 
     def _link_best(self, path: Path) -> None:
-        part = self._folder / "best.part"
-        part.unlink(missing_ok=True)
-        try:
-            part.hardlink_to(path)
-        except OSError:  # a file system without hard links
-            shutil.copy2(path, part)
-        part.replace(self._folder / BEST)
+        with replacing(self._folder / BEST, durable=True) as part:
+            try:
+                part.unlink()
+                part.hardlink_to(path)
+            except OSError:  # a file system without hard links
+                shutil.copy2(path, part)
 
 
 class FollowedCheckpoints(Checkpoints):
-    """Of a rank that is not the first: that one writes for all, and tells when a checkpoint is on disk."""
+    """Checkpoints of a rank that is not the first: the first one writes for all, and reports when one is on disk."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / CHECKPOINT_FOLDER
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
-        """Where the first rank writes it."""
+        """Path at which the first rank writes it."""
         return self._path(step)

@@ -1,6 +1,6 @@
-"""The folder `checkpoints/` of a run: one trainer at a time, each file there in full or not at all. No torch.
+"""Folder `checkpoints/` of a run: one trainer at a time, each file complete or absent. No torch.
 
-Subclasses say how a checkpoint is written and read: checkpoint.py (weights), counting/checkpoint.py (no weights).
+Subclasses define the format: checkpoint.py (weights), counting/checkpoint.py (no weights).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
@@ -21,7 +22,7 @@ _NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
 
 
 class CheckpointFolder(ABC):
-    """The checkpoints of a run directory, of which the newest ``keep`` stay."""
+    """Checkpoints of a run directory, of which the newest ``keep`` stay."""
 
     suffix: ClassVar[str]
 
@@ -42,14 +43,14 @@ class CheckpointFolder(ABC):
 
         self._lock = RunLock(run_dir, "trainer", "trainer", wait)
         for part in self._folder.glob("*.part"):
-            part.unlink()  # of a trainer that was killed while it wrote
+            part.unlink()  # of a trainer killed during a write
 
     def close(self) -> None:
-        """Let the next trainer in; the kernel does it if this process is killed."""
+        """Release the folder for the next trainer; the kernel does it if this process is killed."""
         self._lock.close()
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint; None before the first. Raises BadInputError if it can't be read."""
+        """Newest checkpoint; None before the first. Raises BadInputError if it can't be read."""
         paths = self._all()
         if not paths:
             return None
@@ -59,7 +60,7 @@ class CheckpointFolder(ABC):
             raise BadInputError(f"{error}; delete it to go on from the one before") from None
 
     def foreign(self) -> Path | None:
-        """The newest checkpoint of the other kind, with weights or without; None if there is none."""
+        """Newest checkpoint of the other kind, with weights or without; None if there is none."""
         names = (match for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
         return max((self._folder / match[0] for match in names if f".{match[2]}" != self.suffix), default=None)
 
@@ -67,27 +68,21 @@ class CheckpointFolder(ABC):
         return self._folder / f"step-{step:09d}{self.suffix}"
 
     def _save(self, step: int, content: dict[str, Any]) -> Path:
-        """Write a checkpoint: it is there in full or not at all, and on disk when this returns.
+        """Write a checkpoint atomically; it is on disk on return.
 
-        Those of later steps are deleted: training went back behind them. Raises OSError (ENOSPC); the former
+        Checkpoints of later steps are deleted: training was rolled back. Raises OSError (ENOSPC); the former
         checkpoints are untouched then.
         """
         path = self._path(step)
-        part = path.with_suffix(".part")
-        try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                self._write(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-        except (OSError, RuntimeError) as error:
-            free_bytes = _free_bytes(self._folder)
-            part.unlink(missing_ok=True)
-            # torch's writer turns a full disk into a RuntimeError without an errno.
-            if isinstance(error, RuntimeError) and free_bytes < 1 << 20:
-                raise OSError(28, os.strerror(28), str(path)) from None
-            raise
-        part.replace(path)
-        _sync_folder(self._folder)
+        with replacing(path, durable=True) as part:
+            try:
+                with part.open("wb") as file:
+                    self._write(content, file)
+            except RuntimeError:
+                # torch's writer turns a full disk into a RuntimeError without an errno.
+                if _free_bytes(self._folder) < 1 << 20:
+                    raise OSError(28, os.strerror(28), str(path)) from None
+                raise
         newest_first = self._all()
         num_later = newest_first.index(path)
         for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
@@ -101,13 +96,13 @@ class CheckpointFolder(ABC):
     def _read(self, path: Path) -> dict[str, Any]: ...
 
     def _all(self) -> list[Path]:
-        """Newest first."""
+        """All checkpoints, newest first."""
         found = (path for path in self._folder.iterdir() if path.suffix == self.suffix)
         return sorted((path for path in found if _NAME.fullmatch(path.name)), reverse=True)
 
 
 def other_model(step: int, model: str, asked: str) -> BadInputError:
-    """The error of a run that can't go on, because another model wrote its checkpoint."""
+    """Error of a run that can't continue because another model wrote its checkpoint."""
     return BadInputError(
         f"the checkpoint at step {step} is of the model {model!r}, and trainer.model = {asked!r}: go on with --model"
         f" {model}, or use --fresh to start anew"
@@ -117,9 +112,3 @@ def other_model(step: int, model: str, asked: str) -> BadInputError:
 def _free_bytes(folder: Path) -> int:
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    os.fsync(descriptor)
-    os.close(descriptor)

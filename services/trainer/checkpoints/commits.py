@@ -1,4 +1,4 @@
-"""The owner of a trainer's commits: asks the policy once a step, saves in the background, reports what is on disk."""
+"""Owner of a trainer's commits: applies the policy once a step, saves in the background, reports what is on disk."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Protocol
 
 from services.trainer.checkpoints.commit_policy import Act, Mark, Moment, Write, decide
 from services.trainer.health.unhealthy import NotFinite
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
 
 
 class Draft(Protocol):
-    """A snapshot on its way to the disk."""
+    """Snapshot being written to disk."""
 
     def write(self) -> Path:
-        """Write it, in a thread of its own; on disk on return. Raises OSError, or NotFinite."""
+        """Write the snapshot, in a thread of its own; on disk on return. Raises OSError, or NotFinite."""
 
     def arrived(self) -> None:
-        """It is on disk; called in the loop's thread."""
+        """Record that the snapshot is on disk; called in the loop's thread."""
 
 
 class Drafts(Protocol):
     """Source of snapshots."""
 
     def judge(self) -> None:
-        """Raises Unhealthy if what is trained must not be saved."""
+        """Raises Unhealthy if the weights must not be saved."""
 
     def take(self) -> Draft:
-        """A snapshot of what is trained, and of its position."""
+        """Snapshot of the training and its position."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Writing:
     draft: Draft
     mark: Mark
     stall_s: float
-    """Time that the loop was held up."""
+    """Time for which the loop was blocked."""
     future: Future[tuple[Path, float]]
 
 
@@ -53,9 +53,11 @@ class _Saved:
 
 
 class Commits:
-    """For one trainer process; all calls come from the loop's thread."""
+    """Commits of one trainer process; all calls come from the loop's thread."""
 
-    def __init__(self, progress: Progress, drafts: Drafts, feed: Feed, telemetry: Telemetry, every: int) -> None:
+    def __init__(
+        self, progress: TrainingProgress, drafts: Drafts, feed: Feed, telemetry: Telemetry, every: int
+    ) -> None:
         """``every``: steps between checkpoints."""
         self._progress = progress
         self._drafts = drafts
@@ -67,9 +69,9 @@ class Commits:
         self._saved: _Saved | None = None
 
     def turn(self, *, stepped: bool = False, ending: bool = False) -> None:
-        """Once a step, and again and again while the feed waits for data: do what is due.
+        """Carry out the acts that are due; called once a step, and repeatedly while the feed waits for data.
 
-        With ``ending`` all is on disk and reported on return. Raises OSError, and Unhealthy if what is trained can't be
+        With ``ending`` all is on disk and reported on return. Raises OSError, and Unhealthy if the weights can't be
         saved.
         """
         moment = Moment(
@@ -103,12 +105,12 @@ class Commits:
             self._report()
 
     def replace(self, draft: Draft) -> None:
-        """Training went back: save this, though the same step may be on disk with other rates. On disk on return."""
+        """Save the state after a rollback, though the same step may be on disk with other rates. On disk on return."""
         self._begin(draft, time.monotonic())
         self.settle()
 
     def close(self) -> None:
-        """Wait for the thread, whatever it comes to."""
+        """Wait for the thread, whatever its outcome."""
         self._thread.shutdown(wait=True)
 
     @property

@@ -1,4 +1,4 @@
-"""Watches over the steps of one trainer: notes each, and looks at all of them at once now and then."""
+"""Health guard of one trainer: records each step, and judges all recorded steps at intervals."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """See the module."""
+    """Health guard: see the module."""
 
     def __init__(self, watch: HealthWatch, log: HealthLog, *, num_lanes: int) -> None:
         self.watch = watch
         self.log = log
         self.health = Health.HEALTHY
-        """Of the steps up to the last look()."""
+        """Health of the steps up to the last look()."""
         self._worst = Health.HEALTHY
         self.reason = ""
-        """Of what was wrong the last time."""
+        """Reason of the newest warning or critical step."""
         self._recent = RecentSteps(num_lanes)
 
     def note(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
-        """A step was made. Nothing waits for the device."""
+        """Record a step, without waiting for the device."""
         self._recent.add(step, batch, metrics)
 
     def look(self) -> None:
-        """Judge the steps since the last look; waits for the device. Raises Unhealthy if one is critical."""
+        """Judge the steps since the last call; waits for the device. Raises Unhealthy if one is critical."""
         judged = [(taken, self.watch.judge(taken.step, taken.metrics)) for taken in self._recent.read()]
         if not judged:
             return
@@ -46,20 +46,20 @@ class Guard:
             self.reason = f"step {first.step}: {'; '.join(verdict.reasons)}"
         if self.health is Health.CRITICAL:
             raise Unhealthy(self.reason, faults)
-        if self.health is Health.WARNING and before is Health.HEALTHY:  # else it was told, and goes on
+        if self.health is Health.WARNING and before is Health.HEALTHY:  # else the warning was logged before
             logger.warning("training: %s", self.reason)
             self.log.write(first, verdict, "none")
 
     def take_worst(self) -> Health:
-        """Of all steps since the last call: what a checkpoint rests on."""
+        """Worst health of all steps since the last call, on which a checkpoint depends."""
         worst, self._worst = self._worst, Health.HEALTHY
         return worst
 
     def begin_again(self) -> None:
-        """Training went back."""
+        """Reset after a rollback."""
         self._recent.forget()
         self.health = self._worst = Health.HEALTHY
 
     def scalars(self) -> dict[str, float]:
-        """For TensorBoard."""
+        """Scalars for TensorBoard."""
         return {"health/state": float(self.health), "health/rollbacks": float(self.watch.rollbacks)}

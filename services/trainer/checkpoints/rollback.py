@@ -1,4 +1,4 @@
-"""Going back to the last good checkpoint, with lower learning rates; or the end of a run that this did not help."""
+"""Rollback to the last good checkpoint, with lower learning rates; the run ends if repeated rollbacks do not help."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def roll_back(
     guard: Guard,
     audit: Audit | None,
 ) -> None:
-    """Set ``state`` back, weights and stream. It is saved at once, so that a restart finds the lower rates as well.
+    """Roll ``state`` back, weights and stream. It is saved at once, so that a restart uses the lower rates as well.
 
-    The caller has the feed begin at the new position. Raises BadInputError if training went back often enough.
+    The caller restarts the feed at the new position. Raises BadInputError once the allowed rollbacks are used up.
     """
-    with contextlib.suppress(NotFinite):  # a checkpoint on its way may be a good one
+    with contextlib.suppress(NotFinite):  # a checkpoint being written may be a good one
         commits.settle()
     watch, factor = guard.watch, guard.watch.config.learning_rate_factor
     good = drafts.good.restorable()
@@ -51,7 +51,7 @@ def roll_back(
     )
     seconds, counted = state.seconds, watch.rollbacks
     state.restore(good, accept_new_plan=False)
-    state.seconds = seconds  # they were spent
+    state.seconds = seconds  # training time is not rolled back
     watch.rollbacks = counted
     watch.rolled_back(state.step)
     state.task.scale_learning_rates(factor)

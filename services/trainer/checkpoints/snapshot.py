@@ -1,4 +1,4 @@
-"""Copies of a checkpoint's content in host memory: training goes on while they are written, or goes back to them."""
+"""Copies of a checkpoint's content in host memory: training continues while they are written, or rolls back to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Snapshot:
-    """What a checkpoint will hold. ``content`` is complete after wait()."""
+    """Content of a future checkpoint. ``content`` is complete after wait()."""
 
     def __init__(self, content: dict[str, Any], copied: torch.cuda.Event | None = None) -> None:
         self.content = content
@@ -23,24 +23,24 @@ class Snapshot:
             self._copied.synchronize()
 
     def restorable(self) -> dict[str, Any]:
-        """The content, once more: what is restored from it may be changed in place."""
+        """Copy of the content: the restored objects may be changed in place."""
         self.wait()
         content: dict[str, Any] = _with_tensors(self.content, lambda tensor: tensor.clone())
         return content
 
 
 class Snapshots:
-    """Takes snapshots of what lies on one device."""
+    """Snapshots of content on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def take(self, content: dict[str, Any]) -> Snapshot:
-        """A copy of ``content``.
+        """Snapshot of ``content``.
 
-        On CUDA the host doesn't wait: the training stream copies everything on the device, and a stream of its own
-        brings that into page-locked memory while the next step runs.
+        On CUDA the host doesn't wait: the training stream copies everything on the device, and a separate stream
+        transfers the copy into page-locked memory while the next step runs.
         """
         on_device: list[tuple[Tensor, Tensor]] = []
 
@@ -66,7 +66,7 @@ class Snapshots:
 
 
 def not_finite(content: object) -> list[str]:
-    """Names of the arrays with a number that is not finite. Single numbers may be anything: they are measured, no
+    """Names of the arrays with a number that is not finite. Scalars may have any value: they are measurements, no
     weights."""
     return [
         name
@@ -76,7 +76,7 @@ def not_finite(content: object) -> list[str]:
 
 
 def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nested dicts, lists and tuples, all new, with other tensors."""
+    """Copy of nested dicts, lists and tuples, with other tensors."""
     match value:
         case Tensor():
             return change(value)

@@ -16,7 +16,7 @@ from services.trainer.telemetry.telemetry import Telemetry
 
 
 class WeightDrafts:
-    """See Drafts in commits.py."""
+    """Source of snapshots with weights: see Drafts in commits.py."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class WeightDrafts:
         self._config_json = config_json
         self._snapshots = Snapshots(state.device)
         self.good = self._snapshot(Health.HEALTHY, self._audit_bytes())
-        """Where training goes back to: the start of this process, then the newest healthy checkpoint on disk."""
+        """State to which training rolls back: the start of this process, then the newest healthy checkpoint on disk."""
 
     def judge(self) -> None:
-        """Raises Unhealthy if one of the last steps is critical: training could not go back to what is saved."""
+        """Raises Unhealthy if one of the last steps is critical: its weights are no target for a rollback."""
         self._guard.look()
 
     def take(self) -> WeightDraft:
-        """What training is at, marked with the health of the steps since the draft before."""
+        """Snapshot of training, marked with the health of the steps since the former draft."""
         health = self._guard.take_worst()
         return self._draft(health, self._telemetry.newest_score(), self._audit_bytes())
 
     def take_restored(self) -> WeightDraft:
-        """What training went back to; the audit will be cut where that stood."""
+        """Snapshot of the state after a rollback; the audit will be cut at its size there."""
         return self._draft(Health.HEALTHY, None, self._state.audit_bytes)
 
     def _draft(self, health: Health, score: float | None, audit_bytes: tuple[int, ...]) -> WeightDraft:
@@ -56,7 +56,7 @@ class WeightDrafts:
         )
 
     def _audit_bytes(self) -> tuple[int, ...]:
-        """The sizes of all audits, which are on disk on return."""
+        """Sizes of all audits, which are on disk on return."""
         return self._audit.commit() if self._audit else ()
 
     def _snapshot(self, health: Health, audit_bytes: tuple[int, ...]) -> Snapshot:
@@ -66,7 +66,7 @@ class WeightDrafts:
 
 @dataclass(frozen=True)
 class WeightDraft:
-    """See Draft in commits.py."""
+    """Snapshot with weights: see Draft in commits.py."""
 
     drafts: WeightDrafts
     checkpoints: Checkpoints
@@ -84,6 +84,6 @@ class WeightDraft:
         return self.checkpoints.save(self.step, self.snapshot.content, self.score)
 
     def arrived(self) -> None:
-        """Training can go back to it, if it is healthy."""
+        """Make it the rollback target if it is healthy."""
         if self.health is Health.HEALTHY:
             self.drafts.good = self.snapshot

@@ -1,1 +1,1 @@
-"""`--model none`: a trainer that takes the stream as any other, counts it, and learns nothing. No torch."""
+"""Trainer without a model (`--model none`): it receives the stream like any other, and only counts it. No torch."""

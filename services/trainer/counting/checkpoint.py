@@ -14,22 +14,27 @@ FORMAT = 1
 
 
 class PositionCheckpoints(CheckpointFolder):
-    """The checkpoints of a run that only counts; the newest ``keep`` stay."""
+    """Checkpoints of a run that only counts; the newest ``keep`` stay."""
 
     suffix = ".json"
 
     def save(self, step: int, content: dict[str, Any]) -> Path:
-        """Write a checkpoint: it is there in full or not at all, and on disk when this returns. Raises OSError."""
+        """Write a checkpoint atomically; it is on disk on return. Raises OSError."""
         return self._save(step, {"format": FORMAT, **content})
 
     def _write(self, content: dict[str, Any], file: BinaryIO) -> None:
         file.write(json.dumps(content).encode() + b"\n")
 
     def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
-        return content
+        return read_position(path)
+
+
+def read_position(path: Path) -> dict[str, Any]:
+    """What was saved. Raises BadInputError that names the file, UnreadableError if it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{path}: can't be read ({' '.join(str(error).split())[:200]})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise BadInputError(f"{path}: not a checkpoint of format {FORMAT}; use --fresh, or another run directory")
+    return content

@@ -1,4 +1,4 @@
-"""Copies microbatches into host memory, as the trainer on a CPU does, without torch."""
+"""Copier of microbatches into host memory, as for a trainer on a CPU, without torch."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from common.arena import Arena
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.trainer.stream.microbatch_copy import slice_microbatch
 from workloads.base.batch import Microbatch
 
 
 class CountingCopier:
-    """Reads every byte of a microbatch once; the copy is complete when the call returns."""
+    """Copier that reads every byte of a microbatch once; the copy is complete on return."""
 
     batches_ahead = 0
 
@@ -22,7 +22,7 @@ class CountingCopier:
         del arena
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """The microbatch as numpy arrays in place of tensors: only its sizes are used."""
+        """Microbatch with numpy arrays in place of tensors: only its sizes are used."""
         offsets, particles, events = slice_microbatch(arrays, index)
         host_offsets_E1 = offsets - offsets[0]
         no_tensor: Any = host_offsets_E1
@@ -41,17 +41,17 @@ class CountingCopier:
         )
 
     def mark(self) -> None:
-        """Nothing is on its way."""
+        """Nothing to mark: copies are synchronous."""
 
     def hand_over(self, mark: None) -> None:
-        """The batch is complete already."""
+        """Nothing to do: the batch is complete already."""
 
     def finish_unit(self, release: Callable[[], None]) -> None:
         """Call ``release`` at once."""
         release()
 
     def poll(self) -> None:
-        """Nothing waits."""
+        """Nothing to release."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

@@ -1,4 +1,4 @@
-"""The loop of a trainer that only counts: batches in, position and audit out."""
+"""Loop of a trainer that only counts: batches in, position and audit out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from services.config.trainer import TrainerConfig
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.counting.checkpoint import PositionCheckpoints
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.speed.pace import Pace
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
@@ -19,15 +19,15 @@ from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.batch import Batch
 
 _SCALARS_S = 0.5
-"""Between two writes of scalars: steps that take microseconds shall not wait for them."""
+"""Pause between two writes of scalars: steps that take microseconds must not wait for them."""
 
 
 class CountingLoop(StreamLoop):
-    """Steps without a model: each batch counts as trained as soon as it is there."""
+    """Loop without a model: each batch counts as trained as soon as it arrives."""
 
     def __init__(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         feed: Feed,
         checkpoints: PositionCheckpoints,
         telemetry: Telemetry,
@@ -42,7 +42,7 @@ class CountingLoop(StreamLoop):
         self._scalars_s = 0.0
 
     def step(self, batch: Batch) -> None:
-        """Nothing: the place of a model's step."""
+        """Nothing to train."""
 
     def after_step(self, batch: Batch) -> None:
         now_s = time.monotonic()
@@ -55,10 +55,10 @@ class CountingLoop(StreamLoop):
 
 
 class PositionDrafts:
-    """Snapshots of the position alone. See Drafts in commits.py."""
+    """Source of snapshots of the position alone: see Drafts in commits.py."""
 
     def __init__(
-        self, progress: Progress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
+        self, progress: TrainingProgress, checkpoints: PositionCheckpoints, audit: Audit | None, config_json: str
     ) -> None:
         self._progress = progress
         self._checkpoints = checkpoints
@@ -66,25 +66,25 @@ class PositionDrafts:
         self._config_json = config_json
 
     def judge(self) -> None:
-        """Every position may be saved."""
+        """Nothing to check: every position may be saved."""
 
     def take(self) -> PositionDraft:
-        """The position as it is, and the audit up to there on disk."""
+        """Snapshot of the position; the audit up to there is on disk."""
         self._progress.audit_bytes = self._audit.commit() if self._audit else ()
         return PositionDraft(self._checkpoints, self._progress.step, self._progress.checkpoint(self._config_json))
 
 
 @dataclass(frozen=True)
 class PositionDraft:
-    """See Draft in commits.py."""
+    """Snapshot of the position: see Draft in commits.py."""
 
     checkpoints: PositionCheckpoints
     step: int
     content: dict[str, Any]
 
     def write(self) -> Path:
-        """Write it. Raises OSError."""
+        """Write the snapshot. Raises OSError."""
         return self.checkpoints.save(self.step, self.content)
 
     def arrived(self) -> None:
-        """Nothing goes back to it in this process."""
+        """Nothing to do: this process has no rollbacks."""

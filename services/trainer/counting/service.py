@@ -1,4 +1,4 @@
-"""The trainer process of `--model none`: checkpoint, feed and audit put together around a loop without a model."""
+"""Trainer process of `--model none`: checkpoint, feed and audit around a loop without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from services.config.trainer import TrainerConfig
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
@@ -32,7 +32,7 @@ _LOCK_WAIT_S = 60.0
 
 
 def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_plan: bool) -> TrainerStatus | None:
-    """Count to the end, or until asked to stop; the final status, None if stopped before anything began.
+    """Count to the end, or until ``stop`` is set; the final status, None if stopped before counting began.
 
     Raises BadInputError for a user's mistake.
     """
@@ -70,11 +70,13 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
         checkpoints.close()
 
 
-def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool) -> Progress:
-    """The progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
+def _restored(
+    config: Config, checkpoints: PositionCheckpoints, plan_hash: str, *, accept_new_plan: bool
+) -> TrainingProgress:
+    """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
-    progress = Progress(plan_hash, lanes=config.stream.lanes)
+    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes)
     latest = checkpoints.latest()
     if latest is None:
         logger.info("new run, plan %.12s, without a model", plan_hash)
@@ -87,7 +89,7 @@ def _restored(config: Config, checkpoints: PositionCheckpoints, plan_hash: str, 
 
 
 def settings_without_use(trainer: TrainerConfig) -> list[str]:
-    """Names of the settings that were changed and need a model: what they ask for won't be there."""
+    """Names of changed settings without effect, because they need a model."""
     changed = {
         "profile_steps": trainer.profile_steps > 0,
         "replay_batches": trainer.replay_batches > 0,
@@ -98,7 +100,7 @@ def settings_without_use(trainer: TrainerConfig) -> list[str]:
 
 
 def _count(
-    run_dir: Path, config: Config, progress: Progress, feed: Feed, checkpoints: PositionCheckpoints
+    run_dir: Path, config: Config, progress: TrainingProgress, feed: Feed, checkpoints: PositionCheckpoints
 ) -> TrainerStatus:
     trainer = config.trainer
     for name in settings_without_use(trainer):

@@ -1,4 +1,4 @@
-"""Whether training is healthy, by what its steps tell. Pure: numbers in, a verdict out."""
+"""Health of training, judged by the metrics of its steps. Pure: numbers in, a verdict out."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from services.config.health import HealthConfig
 from workloads.base.limits import UpdateLimits
 
 SKIPPED_UPDATES = "skipped_updates"
-"""Metric: how many updates of a step the task left out, since a loss or gradient was not finite or above the limits."""
+"""Metric: number of updates that the task skipped in a step, since a loss or gradient was not finite or too large."""
 
 
 def update_limits(config: HealthConfig) -> UpdateLimits:
-    """The critical limits, as a task checks them."""
+    """Critical limits, as a task checks them."""
     return UpdateLimits(config.critical_loss or math.inf, config.critical_grad_norm or math.inf)
 
 
 class Health(IntEnum):
-    """As on TensorBoard under health/state."""
+    """Health state, with the values of health/state on TensorBoard."""
 
     HEALTHY = 0
     WARNING = 1
@@ -31,35 +31,30 @@ class Health(IntEnum):
 
     @property
     def label(self) -> str:
-        """As in logs and files."""
+        """Name in logs and files."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong, if anything is."""
+    """Health state with the reasons for it."""
 
     health: Health = Health.HEALTHY
     reasons: tuple[str, ...] = ()
 
-    def worse(self, other: Verdict) -> Verdict:
-        """The worse of two; the first if they are the same."""
-        return other if other.health > self.health else self
-
 
 class HealthWatch:
-    """Judges steps, in order, and counts how often training went back. Every rank that sees the same metrics comes to
-    the same verdicts."""
+    """Judge of steps, in order, and counter of rollbacks. Ranks with the same metrics come to the same verdicts."""
 
     def __init__(self, config: HealthConfig) -> None:
         self.config = config
         self.rollbacks = 0
-        """Times that training went back, since it had last recovered."""
+        """Number of rollbacks since training last recovered."""
         self._rolled_back_step = 0
         self._norms: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=config.median_steps))
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
-        """One step. A metric is judged by its name: `…_loss`, `…_grad_norm`, `skipped_updates`; any must be finite."""
+        """Verdict on a step. Judged by name: `…_loss`, `…_grad_norm`, `skipped_updates`; all metrics must be finite."""
         found = [*self._losses(metrics), *self._gradients(metrics), *self._skipped(metrics)]
         found += [
             Verdict(Health.CRITICAL, (f"{name} is {value}",))
@@ -68,7 +63,7 @@ class HealthWatch:
         ]
         health = max((one.health for one in found), default=Health.HEALTHY)
         if health is Health.HEALTHY:
-            # What is out of the ordinary must not become the measure.
+            # An outlier must not change the reference.
             for name, value in metrics.items():
                 if name.endswith("_grad_norm") and value > 0:
                     self._norms[name].append(value)
@@ -80,16 +75,16 @@ class HealthWatch:
 
     @property
     def may_roll_back(self) -> bool:
-        """False once going back did not help."""
+        """False once the allowed rollbacks did not help."""
         return self.rollbacks < self.config.rollbacks
 
     def rolled_back(self, step: int) -> None:
-        """Training went back to ``step``."""
+        """Record a rollback to ``step``."""
         self.rollbacks += 1
         self._rolled_back_step = step
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
+        """State for the checkpoint."""
         return {
             "rollbacks": self.rollbacks,
             "rolled_back_step": self._rolled_back_step,
@@ -97,7 +92,7 @@ class HealthWatch:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from state_dict()."""
+        """Restore state_dict()."""
         self.rollbacks = int(state["rollbacks"])
         self._rolled_back_step = int(state["rolled_back_step"])
         self._norms.clear()
@@ -138,7 +133,7 @@ class HealthWatch:
 
 
 def _above(name: str, value: float, warning: float, critical: float, key: str) -> Verdict:
-    """``key`` has a {} for warning or critical. A value that is not finite is somebody else's to tell."""
+    """Verdict on limits; ``key`` has a {} for warning or critical. Values that are not finite are judged elsewhere."""
     if math.isfinite(value):
         for health, limit in ((Health.CRITICAL, critical), (Health.WARNING, warning)):
             if 0 < limit < value:

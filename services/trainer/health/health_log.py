@@ -1,4 +1,4 @@
-"""`health.jsonl` in the run directory: the steps that were not healthy, with the data that they were made of."""
+"""Health log `health.jsonl` in the run directory: the steps that were not healthy, with the sources of their data."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ HEALTH_FILE = "health.jsonl"
 
 
 class HealthLog:
-    """Only grows: restarts and steps that are trained again add to it."""
+    """Append-only log: restarts and repeated steps add to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, taken: TakenStep, verdict: Verdict, action: str) -> None:
-        """One line for one step. Numbers that JSON has no word for become texts: "nan", "inf"."""
+        """Write one line for a step. Numbers that JSON can't represent become texts: "nan", "inf"."""
         metrics = {name: value if math.isfinite(value) else str(value) for name, value in sorted(taken.metrics.items())}
         line = {
             "step": taken.step,

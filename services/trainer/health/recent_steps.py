@@ -1,5 +1,4 @@
-"""What the last steps told, and which data they were made of, kept until somebody looks: until then the host waits for
-nothing."""
+"""Metrics and data origins of the recent steps, kept until they are read; until then the host does not wait."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from workloads.base.batch import Batch
 
 
 class Place(NamedTuple):
-    """Where a microbatch is from."""
+    """Origin of a microbatch."""
 
     lane: int
     epoch: int
@@ -24,16 +23,16 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class TakenStep:
-    """One step, once its metrics are on the host."""
+    """Step with its metrics on the host."""
 
     step: int
     places: tuple[Place, ...]
-    """Of its microbatches. With several ranks: of this one's."""
+    """Origin of its microbatches; with several ranks: of those of this rank."""
     metrics: dict[str, float]
 
 
 class RecentSteps:
-    """The steps since the last read(). Each holds a row of its metrics on the device: read often enough."""
+    """Steps since the last read(). Each holds a row of metrics on the device: read often enough."""
 
     def __init__(self, num_lanes: int) -> None:
         self._num_lanes = num_lanes
@@ -41,20 +40,20 @@ class RecentSteps:
         self._rows: list[Tensor] = []
 
     def add(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
-        """Note a step; ``metrics`` are 0-dim, on the device. They are copied: a graph may write them again."""
+        """Add a step; ``metrics`` are 0-dim, on the device. They are copied: a graph may overwrite them."""
         places = tuple(Place(one.unit % self._num_lanes, one.epoch, one.unit, one.index) for one in batch.microbatches)
         self._steps.append((step, places, tuple(metrics)))
         if metrics:
             self._rows.append(torch.stack([value.detach().float() for value in metrics.values()]))
 
     def read(self) -> list[TakenStep]:
-        """The steps since the last call, oldest first. Waits for the device, once."""
+        """Steps since the last call, oldest first. Waits for the device, once."""
         values = iter(torch.cat(self._rows).tolist() if self._rows else ())
         taken = [TakenStep(step, places, {name: next(values) for name in names}) for step, places, names in self._steps]
         self.forget()
         return taken
 
     def forget(self) -> None:
-        """Training went back: what was not read is void."""
+        """Drop unread steps after a rollback."""
         self._steps.clear()
         self._rows.clear()

@@ -1,4 +1,4 @@
-"""Errors after which training goes back to a good checkpoint (services/trainer/checkpoints/rollback.py)."""
+"""Errors after which training rolls back to a good checkpoint (services/trainer/checkpoints/rollback.py)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class Unhealthy(Exception):
-    """Training can't go on from here."""
+    """Error: training can't continue from this state."""
 
     def __init__(self, reason: str, faults: tuple[tuple[TakenStep, Verdict], ...] = ()) -> None:
         super().__init__(reason)
         self.faults = faults
-        """The critical steps."""
+        """Critical steps."""
 
 
 class NotFinite(Unhealthy):
-    """Weights that are not finite are not written."""
+    """Error: weights that are not finite are not written."""

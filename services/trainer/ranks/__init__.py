@@ -1,1 +1,1 @@
-"""Ranks: trainers that learn together."""
+"""Ranks: data-parallel trainers."""

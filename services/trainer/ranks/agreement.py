@@ -1,8 +1,8 @@
-"""What the ranks agree on before each step: that every one is ready, whether to stop, to save, and where the stream is.
+"""Agreement of the ranks before each step: readiness, stop, save, and position in the stream.
 
-A turn is one exchange of small texts. A rank that has its share of the batch, or whose lanes are used up, is ready; one
-that waits for data takes its turn every 0.1 s, so that it hears of a stop or of a checkpoint that the fetcher needs.
-A step is made in the turn in which all are ready, so that all make the same steps. Alone, nothing is exchanged.
+A turn is one exchange of small texts. A rank that has its share of the batch, or has used up its lanes, is ready; one
+that waits for data takes its turn every 0.1 s, so that it learns of a stop or of a checkpoint that the fetcher needs.
+A step is made in the turn in which all are ready, so that all make the same steps. A single rank exchanges nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from services.trainer.stream.position import Growth, StreamPosition
 
 
 class Turn(BaseModel):
-    """What one rank tells the others."""
+    """Message of one rank to the others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     ready: bool = False
-    """It has its share of the batch, or will never have one again."""
+    """True if it has its share of the batch, or will never have one again."""
     microbatches: int = 0
-    """Of its share; 0: it has none."""
+    """Number in its share; 0: it has none."""
     events: int = 0
     particles: int = 0
     growth: Growth = Growth()
-    """Once its share is trained."""
+    """Growth of the position once its share is trained."""
     stop: bool = False
-    """It was asked to stop."""
+    """True if it was asked to stop."""
     commit: bool = False
-    """Its fetcher needs a checkpoint."""
+    """True if its fetcher needs a checkpoint."""
     committed: tuple[Cursor, ...] = ()
-    """Of the first rank: a checkpoint with these cursors is on disk."""
+    """Cursors of the newest checkpoint on disk, from the first rank."""
 
 
 class Share(NamedTuple):
-    """One rank's share of a batch."""
+    """Share of one rank in a batch."""
 
     microbatches: int
     events: int
@@ -47,30 +47,30 @@ class Share(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What all ranks together are about to train."""
+    """Step that all ranks make together."""
 
     microbatches: int
-    """Of all ranks; 0: the lanes of all are used up."""
+    """Number over all ranks; 0: the lanes of all are used up."""
     events: int
     particles: int
     position: StreamPosition
-    """Once it is trained."""
+    """Position once the step is trained."""
 
 
 class Agreed(NamedTuple):
-    """What all ranks read from the same turn."""
+    """Outcome of a turn, the same on all ranks."""
 
     ready: bool
-    """All are: the step is made."""
+    """True if all are ready: the step is made."""
     stop: bool
     commit: bool
-    """All save a checkpoint now, before they do anything else together."""
+    """True if all save a checkpoint now, before any other joint action."""
     committed: tuple[Cursor, ...]
-    """A checkpoint with these cursors is on disk; empty: no news."""
+    """Cursors of the newest checkpoint on disk; empty: unchanged."""
 
 
 def agree(turns: Sequence[Turn]) -> Agreed:
-    """The outcome of a turn, the same on every rank: a function of what all have brought, in their order."""
+    """Outcome of a turn, the same on every rank: a function of all messages, in the order of the ranks."""
     return Agreed(
         ready=all(one.ready for one in turns),
         stop=any(one.stop for one in turns),
@@ -80,9 +80,9 @@ def agree(turns: Sequence[Turn]) -> Agreed:
 
 
 class Agreement:
-    """One rank's side. ``stopped``: this process was asked to stop.
+    """Agreement, as seen by one rank. ``stopped``: true once this process was asked to stop.
 
-    Between two turns the caller asks take_commit_request(), and saves if that is true: saving is a matter of all ranks.
+    Between two turns the caller calls take_commit_request(), and saves if that is true: all ranks save together.
     """
 
     def __init__(self, ranks: RankGroup, stopped: Callable[[], bool]) -> None:
@@ -96,7 +96,7 @@ class Agreement:
 
     @classmethod
     def alone(cls, stopped: Callable[[], bool]) -> Agreement:
-        """Of one trainer, with itself."""
+        """Agreement of a single trainer."""
         return cls(SingleRank(), stopped)
 
     @property
@@ -115,7 +115,7 @@ class Agreement:
         return self._asked_to_stop() if self.is_alone else self._all_stop
 
     def want_commit(self) -> None:
-        """The fetcher asked this rank for a checkpoint."""
+        """Record that the fetcher asked this rank for a checkpoint."""
         if self.is_alone:
             self._commit_is_due = True
         else:
@@ -127,26 +127,26 @@ class Agreement:
         return due
 
     def committed(self, cursors: tuple[Cursor, ...]) -> None:
-        """On the first rank: a checkpoint is on disk; the others hear of it in the next turn."""
+        """Record a checkpoint on disk, on the first rank; the others learn of it in the next turn."""
         self._to_tell = cursors
 
     def take_committed(self) -> tuple[Cursor, ...]:
-        """On the other ranks, once: the cursors of the first one's newest checkpoint. Empty: no news."""
+        """Cursors of the first rank's newest checkpoint, once, for the other ranks. Empty: unchanged."""
         heard, self._heard = self._heard, ()
         return heard
 
     def waiting(self) -> None:
-        """A turn of a rank that has no data yet."""
+        """Take a turn without data."""
         if not self.is_alone and not self._all_stop:
             self._turn(Turn())
 
     def ready(
         self, position: StreamPosition, before: StreamPosition, after: StreamPosition, share: Share
     ) -> Step | None:
-        """A turn of a rank that has its share: the step, if all are ready. None: others are not, or all stop.
+        """Take a turn with a share: the step, if all are ready. None: others are not, or all stop.
 
-        ``position`` is where all ranks are together; this rank's share leads from ``before`` to ``after``, which know
-        nothing of the others' lanes.
+        ``position`` is the common position of all ranks; this rank's share leads from ``before`` to ``after``, which
+        do not include the others' lanes.
         """
         if self.is_alone:
             return Step(*share, after)
@@ -163,7 +163,7 @@ class Agreement:
         )
 
     def leave(self) -> None:
-        """A turn of a rank that was asked to stop while it waited: the others stop with it."""
+        """Take a turn that announces a stop while waiting: the others stop with this rank."""
         if not self.is_alone and not self._all_stop:
             self._turn(Turn(stop=True))
 

@@ -1,4 +1,4 @@
-"""The ranks of a run as far as texts are concerned: no torch. Ranks (ranks.py) connects several, SingleRank is one."""
+"""Group of ranks that exchanges texts, without torch. Ranks (ranks.py) connects several, SingleRank is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class RankGroup(Protocol):
-    """One rank's view of all of them. Every method is called by all ranks, in the same order."""
+    """Group of ranks, as seen by one. Every method is called by all ranks, in the same order."""
 
     @property
     def rank(self) -> int:
@@ -18,19 +18,19 @@ class RankGroup(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """True for the rank that writes what is written once for all."""
+        """True for the rank that writes for all."""
 
     def gather(self, text: str) -> list[str]:
-        """Every rank's text, in the order of the ranks."""
+        """Texts of all ranks, in the order of the ranks."""
 
 
 class SingleRank:
-    """One trainer process: nothing is sent anywhere."""
+    """Group of a single trainer process: nothing is sent."""
 
     rank = 0
     size = 1
     is_first = True
 
     def gather(self, text: str) -> list[str]:
-        """The text itself."""
+        """List of the text itself."""
         return [text]

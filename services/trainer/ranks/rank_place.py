@@ -1,4 +1,4 @@
-"""A process's place among the ranks, from the environment that torchrun (or `icestream run --trainers`) gives it."""
+"""Place of a process among the ranks, from the environment set by torchrun (or `icestream run --trainers`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
 
 @dataclass(frozen=True)
 class RankPlace:
-    """One of ``size`` ranks; torchrun's names are in the comments."""
+    """Place of one of ``size`` ranks; torchrun's names are in the comments."""
 
     rank: int
     """RANK"""
@@ -25,16 +25,16 @@ class RankPlace:
     local_size: int
     """LOCAL_WORLD_SIZE: ranks on this machine"""
     address: str
-    """MASTER_ADDR: where rank 0 is found"""
+    """MASTER_ADDR: address of rank 0"""
     port: int
     """MASTER_PORT"""
     attempt: str = "0"
-    """TORCHELASTIC_RESTART_COUNT: torchrun's store outlives the ranks that it starts again"""
+    """TORCHELASTIC_RESTART_COUNT: torchrun's store outlives the ranks that it restarts"""
     agent_keeps_store: bool = False
     """TORCHELASTIC_USE_AGENT_STORE: torchrun itself listens there"""
 
     file: str = ""
-    """_ICESTREAM_RANKS_FILE: the file in which those of `icestream run` find each other; no address, no port"""
+    """_ICESTREAM_RANKS_FILE: rendezvous file of the ranks of `icestream run`; no address, no port"""
 
     @property
     def is_local(self) -> bool:
@@ -44,7 +44,7 @@ class RankPlace:
 
 
 def place_from(environment: Mapping[str, str]) -> RankPlace | None:
-    """The place; None for a trainer that is alone. Raises BadInputError if a part of it is missing or wrong."""
+    """Place among the ranks; None for a single trainer. Raises BadInputError if a part of it is missing or wrong."""
     if "RANK" not in environment and "WORLD_SIZE" not in environment:
         return None
     rank, size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
@@ -72,7 +72,7 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
 
 
 def device_of(name: str, place: RankPlace, num_gpus: int) -> str:
-    """The device of a rank, where ``trainer.device`` is ``name``. Raises BadInputError if there are too few GPUs."""
+    """Device of a rank for ``trainer.device`` = ``name``. Raises BadInputError if there are too few GPUs."""
     if name.startswith("cuda:"):
         raise BadInputError(
             f"trainer.device = {name!r} is one GPU for {place.size} ranks: use --device cuda, each rank takes its own"

@@ -1,8 +1,8 @@
-"""Several trainer processes that learn together: sums of gradients over them, and what they tell each other.
+"""Data-parallel training in several processes: sums of gradients, and exchange of texts and bytes.
 
-Gradients and numbers on the device go through one all-reduce of a flat buffer (gloo on the CPU, nccl on CUDA).
-Texts and bytes go over gloo as byte tensors: telling each other something never waits for the device. torch's own
-``*_object`` calls are not used: they read pickles.
+Gradients and numbers on the device are summed by one all-reduce of a flat buffer (gloo on the CPU, nccl on CUDA).
+Texts and bytes are sent over gloo as byte tensors: an exchange never waits for the device. torch's own ``*_object``
+calls are not used: they read pickles.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from services.trainer.ranks.rank_place import RankPlace
 logger = logging.getLogger(__name__)
 
 _FRAME_BYTES = 1024
-"""A text up to this length is told in one exchange, a longer one in two."""
+"""Length up to which a text is sent in one exchange; a longer one takes two."""
 _LENGTH_BYTES = 8
 _POLL_S = 0.1
 _TELL_S = 10.0
 _MISSING_S = 3.0
-"""How long those that are left wait for each other's word, to know who is gone."""
+"""Time that the remaining ranks wait for each other's sign of life, to determine which rank is gone."""
 
 
 class RankLost(Exception):
-    """Another rank is gone: this one can't go on alone, and ends. All go on from the newest checkpoint."""
+    """Error: another rank is gone. This one can't continue alone, and ends; all resume from the newest checkpoint."""
 
 
 class Ranks:
-    """The ranks of a run, as one of them sees them. Every method is called by all of them, in the same order."""
+    """Ranks of a run, as seen by one of them. Every method is called by all of them, in the same order."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -53,26 +53,24 @@ class Ranks:
 
     @classmethod
     def alone(cls) -> Ranks:
-        """One process: nothing is sent anywhere."""
+        """Group of a single process: nothing is sent."""
         return cls(0, 1)
 
     @classmethod
     def join(cls, place: RankPlace, device: torch.device, *, timeout_s: float, stopped: Callable[[], bool]) -> Ranks:
-        """Meet the others; waits for them.
+        """Join the group; waits for the other ranks.
 
-        Raises BadInputError that names who didn't come within ``timeout_s``, StopRequested once ``stopped()`` is true.
+        Raises BadInputError that names the ranks missing after ``timeout_s``, StopRequested once ``stopped()`` is true.
         """
         if not dist.is_available():
             raise BadInputError("this torch was built without torch.distributed, which several trainers need")
         from torch._C._distributed_c10d import PrefixStore
 
-        if place.is_local:  # or they would listen for each other at all addresses of the machine
+        if place.is_local:  # otherwise the ranks would listen at all addresses of the machine
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         else:
-            logger.warning(
-                "the ranks meet at %s: what they tell each other is neither encrypted nor signed", place.address
-            )
+            logger.warning("the ranks meet at %s: their messages are neither encrypted nor signed", place.address)
         ranks = cls(place.rank, place.size)
         deadline_s = time.monotonic() + timeout_s
         ranks._store = _open_store(place, deadline_s, timeout_s, stopped)
@@ -96,11 +94,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """True for the rank that writes what is written once for all."""
+        """True for the rank that writes for all."""
         return self.rank == 0
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Add up over all ranks, in place: one all-reduce for each dtype. The same bits on every rank."""
+        """Sum over all ranks, in place: one all-reduce for each dtype. The same bits on every rank."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -115,7 +113,7 @@ class Ranks:
                     tensor.copy_(part.view_as(tensor))
 
     def gather(self, text: str) -> list[str]:
-        """Every rank's text, in the order of the ranks."""
+        """Texts of all ranks, in the order of the ranks."""
         if self.size == 1:
             return [text]
         data = text.encode()
@@ -128,7 +126,7 @@ class Ranks:
         return [frame[begin : begin + length].decode() for frame, length in zip(frames, lengths, strict=True)]
 
     def broadcast(self, data: bytes | None) -> bytes:
-        """The first rank's bytes; what the others give is not looked at."""
+        """Bytes of the first rank; the argument of the others is ignored."""
         if self.size == 1:
             assert data is not None
             return data
@@ -143,7 +141,7 @@ class Ranks:
         return tensor.numpy().tobytes()
 
     def broadcast_state(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The first rank's checkpoint, on the CPU, read as a file is (``weights_only``); None if it has none."""
+        """Checkpoint of the first rank, on the CPU, read as from a file (``weights_only``); None if it has none."""
         if self.size == 1:
             return state
         buffer = io.BytesIO()
@@ -156,7 +154,7 @@ class Ranks:
         return received
 
     def close(self) -> None:
-        """Leave, in good order."""
+        """Leave the group in good order."""
         if self._store is not None:
             self._store = None
             dist.destroy_process_group()
@@ -164,7 +162,7 @@ class Ranks:
     # -------------------------------------------------------------- within
 
     def _gather_bytes(self, data: bytes, length: int) -> list[bytes]:
-        """Every rank's bytes, each filled up with zeros to ``length``."""
+        """Bytes of all ranks, each padded with zeros to ``length``."""
         mine = torch.from_numpy(np.frombuffer(data.ljust(length, b"\0"), np.uint8).copy())
         all_of_them = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
         with self._watched():
@@ -173,7 +171,7 @@ class Ranks:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Raises RankLost, with the name of who is missing, where torch says that a connection broke or timed out."""
+        """Raise RankLost, which names the missing ranks, where torch reports a broken or timed-out connection."""
         try:
             yield
         except RuntimeError as error:
@@ -182,7 +180,7 @@ class Ranks:
             raise RankLost(self._who_is_missing()) from None
 
     def _who_is_missing(self) -> str:
-        """Those that are left tell so in the store; who doesn't is gone."""
+        """Text on the missing ranks: the remaining ranks register in the store; the others are gone."""
         left = set(range(self.size)) - {self.rank}
         try:
             self._store.set(f"left/{self.rank}", "")
@@ -191,7 +189,7 @@ class Ranks:
                 left = {rank for rank in left if not self._store.check([f"left/{rank}"])}
                 time.sleep(_POLL_S)
         except RuntimeError:
-            return "rank 0 is gone"  # it is the one that keeps the store
+            return "rank 0 is gone"  # rank 0 keeps the store
         return f"{_names(sorted(left))} gone" if left else "a connection between the ranks broke"
 
 
@@ -201,7 +199,7 @@ def _names(ranks: Sequence[int]) -> str:
 
 
 def _open_store(place: RankPlace, deadline_s: float, timeout_s: float, stopped: Callable[[], bool]) -> Any:
-    """Where the ranks find each other: a file, or what the first rank keeps at its address, or torchrun does."""
+    """Rendezvous store of the ranks: a file, or a server of the first rank at its address, or torchrun's server."""
     from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 
     if place.file:
@@ -229,7 +227,7 @@ def _open_store(place: RankPlace, deadline_s: float, timeout_s: float, stopped: 
 
 
 def _listen(place: RankPlace) -> socket.socket:
-    """A listener at the named address only: torch's own would listen at all addresses of the machine."""
+    """Listener at the named address only: torch's own would listen at all addresses of the machine."""
     family, kind, protocol, _, address = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -272,12 +270,12 @@ def _await_all(store: Any, place: RankPlace, deadline_s: float, timeout_s: float
 
 
 def _pause(whom: str, deadline_s: float, timeout_s: float, told_s: float, stopped: Callable[[], bool]) -> float:
-    """Between two looks; when the waiting was told last."""
+    """Pause between two checks; the time of the newest message about the wait."""
     now_s = time.monotonic()
     if stopped():
         raise StopRequested
     if now_s > deadline_s:
-        raise BadInputError(f"{whom} didn't come for {timeout_s:g} s (trainer.ranks_timeout_s); start all ranks")
+        raise BadInputError(f"{whom} did not connect for {timeout_s:g} s (trainer.ranks_timeout_s); start all ranks")
     if now_s - told_s > _TELL_S:
         told_s = now_s
         logger.info("waiting for %s", whom)

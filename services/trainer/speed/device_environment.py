@@ -1,19 +1,19 @@
-"""What torch reads from the environment before it is loaded, and how it is made deterministic."""
+"""Environment that torch reads when it is loaded, and its deterministic mode."""
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The first is read by every version of torch that we run with, the second by those since 2.9."""
+"""Variables of torch's allocator: all our versions of torch read the first, those since 2.9 also the second."""
 WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def prepare(environment: MutableMapping[str, str], *, deterministic: bool) -> None:
-    """Before torch is imported. What the user has set stays.
+    """Prepare the environment before torch is imported. Variables that the user has set stay.
 
-    Expandable segments: ragged batches would otherwise leave the device's memory in pieces that fit no later batch.
-    The workspace: cuBLAS gives the same bits every time only with one of a fixed size.
+    Expandable segments: ragged batches would otherwise fragment the device's memory into pieces that fit no later
+    batch. The workspace: cuBLAS gives the same bits every time only with a workspace of fixed size.
     """
     if not any(name in environment for name in ALLOCATOR_VARIABLES):
         environment[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
@@ -22,7 +22,7 @@ def prepare(environment: MutableMapping[str, str], *, deterministic: bool) -> No
 
 
 def be_deterministic() -> None:
-    """From now on only algorithms that give the same bits every time; one that has no such form raises RuntimeError."""
+    """Use only algorithms that give the same bits every time; one without such a variant raises RuntimeError."""
     import torch
 
     torch.use_deterministic_algorithms(True)

@@ -1,4 +1,4 @@
-"""What is measured beside the training, once in a process: its pace, a profile, the replay ceiling."""
+"""Measurements beside the training, once in a process: its pace, a profile, the replay ceiling."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Gauges:
-    """For one trainer process. After each step stepped(), at the end of training close().
+    """Measurements of one trainer process. Call stepped() after each step, close() at the end of training.
 
-    Of several ranks the first is profiled. They are not replayed: each would do as many rounds as its own clock says,
-    and wait for the others' gradients for ever.
+    With several ranks the first is profiled, and there is no replay: each rank would set its number of rounds by its
+    own clock, and wait for the others' gradients for ever.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class Gauges:
             )
 
     def stepped(self, step: int, batch: Batch) -> None:
-        """The loop is through with step ``step`` of the run."""
+        """Record the end of step ``step`` of the run."""
         if self._sample is not None:
             self._sample.add(batch)
         if self._profile is not None and not self._profile.done:
             self._profile.stepped(step)
-            self._pace = Pace()  # it doesn't run at its own pace while it is profiled
+            self._pace = Pace()  # profiled steps are slower and don't count
         self._pace.stepped(time.monotonic(), batch.total_events)
 
     def close(self, state: TrainState, status: TrainerStatus, *, stopped: Callable[[], bool]) -> TrainerStatus:
-        """The final status with what was measured. The last checkpoint must be written: the replay trains on."""
+        """Final status with the measurements. The last checkpoint must be written: the replay changes the weights."""
         if self._profile is not None:
             self._profile.close()
         return status.model_copy(

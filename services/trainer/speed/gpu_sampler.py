@@ -1,4 +1,4 @@
-"""How busy the GPU is, averaged over time: NVML is asked again and again in a thread."""
+"""Utilisation of the GPU, averaged over time: a thread samples NVML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 GPU_UTILISATION = "gpu/utilisation"
 PERIOD_S = 0.2
-"""NVML's own number is a mean over 1/6 to 1 s."""
+"""Sampling period; NVML's own number is a mean over 1/6 to 1 s."""
 
 
 class GpuSampler:
@@ -32,14 +32,14 @@ class GpuSampler:
         self._thread.start()
 
     def read(self) -> dict[str, float]:
-        """By name; nothing if there was no sample since the last time."""
+        """Utilisation by name; empty if there was no sample since the last call."""
         with self._lock:
             total, num = self._sum, self._num
             self._sum, self._num = 0.0, 0
         return {GPU_UTILISATION: total / num} if num else {}
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop sampling."""
         self._end.set()
         self._thread.join()
 
@@ -48,7 +48,7 @@ class GpuSampler:
             try:
                 percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
             except self._nvml.NVMLError as error:
-                logger.warning("the GPU's utilisation is not told any more: NVML: %s", error)
+                logger.warning("the GPU's utilisation is not reported any more: NVML: %s", error)
                 return
             with self._lock:
                 self._sum += percent / 100
@@ -56,17 +56,17 @@ class GpuSampler:
 
 
 def start_gpu_sampler(device: torch.device, nvml: Any = None) -> GpuSampler | None:
-    """For the device that is trained on; None, with a line in the log, where NVML can't tell of it."""
+    """Sampler of the training device; None, with a line in the log, where NVML can't measure it."""
     if device.type != "cuda":
         return None
     if nvml is None:
-        nvml = importlib.import_module("pynvml")  # NVIDIA's library itself is looked for by nvmlInit
+        nvml = importlib.import_module("pynvml")  # nvmlInit loads NVIDIA's library itself
     try:
         nvml.nvmlInit()
-        # The UUID: numbers are others under CUDA_VISIBLE_DEVICES.
+        # The UUID: device numbers change under CUDA_VISIBLE_DEVICES.
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         nvml.nvmlDeviceGetUtilizationRates(handle)
     except nvml.NVMLError as error:
-        logger.warning("the GPU's utilisation is not told: NVML: %s", error)
+        logger.warning("the GPU's utilisation is not reported: NVML: %s", error)
         return None
     return GpuSampler(nvml, handle)

@@ -1,4 +1,4 @@
-"""How much memory the trainer holds, for TensorBoard. Nothing here waits for the device."""
+"""Memory of the trainer, for TensorBoard, measured without waiting for the device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def rss_bytes() -> int:
 
 
 def memory_scalars(device: torch.device) -> dict[str, float]:
-    """In MiB: the process's resident memory, and on CUDA what the allocator has.
+    """Memory in MiB: resident memory of the process, and on CUDA that of the allocator.
 
-    allocated: in tensors. reserved: taken from the device, with what is kept for later; max_reserved: the most so far.
-    inactive_split: kept in pieces that only fit smaller tensors. free: of the whole device, other processes included.
+    allocated: in tensors. reserved: taken from the device, cached memory included; max_reserved: the most so far.
+    inactive_split: cached in pieces that only fit smaller tensors. free: of the whole device, other processes included.
     """
     found = {"memory/rss_mib": rss_bytes() / _MIB}
     if device.type == "cuda":

@@ -1,13 +1,13 @@
-"""How fast a session trained: events a second from the end of its first steps on. Pure: the times are passed in."""
+"""Training rate of a session: events a second after its first steps. Pure: the times are passed in."""
 
 from __future__ import annotations
 
 START_UP_STEPS = 5
-"""Steps that don't count: the first ones wait for data, fit the standardisation, and choose kernels."""
+"""Warm-up steps that don't count: they wait for data, fit the standardisation, and choose kernels."""
 
 
 class Pace:
-    """Everything between two steps counts: the wait for data, logging, checkpoints.
+    """Training rate, which includes everything between two steps: the wait for data, logging, checkpoints.
 
     On CUDA a step has ended for the host when it is queued; the host is ahead by ``log_every`` steps at most.
     """
@@ -18,7 +18,7 @@ class Pace:
         self._began_s = self._newest_s = 0.0
 
     def stepped(self, now_s: float, num_events: int) -> None:
-        """A step with so many events has ended."""
+        """Record the end of a step with ``num_events`` events."""
         self._steps += 1
         self._newest_s = now_s
         if self._steps <= START_UP_STEPS:
@@ -28,6 +28,6 @@ class Pace:
 
     @property
     def events_per_s(self) -> float:
-        """0 until there were steps behind the first ones."""
+        """Rate; 0 during warm-up."""
         seconds = self._newest_s - self._began_s
         return self._events / seconds if seconds > 0 else 0.0

@@ -1,7 +1,7 @@
-"""`trainer.profile_steps`: what a few steps spend their time on, as a table and as a trace for Perfetto or Chrome.
+"""Profile of a few steps (`trainer.profile_steps`), as a table and as a trace for Perfetto or Chrome.
 
-The steps are those of the loop as it runs: feed, logging and checkpoints are in the picture. Each process profiles
-once, WARM_UP_STEPS after its start.
+The steps are those of the running loop, including feed, logging and checkpoints. Each process profiles once,
+WARM_UP_STEPS after its start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS = 25
 
 
 class StepProfile:
-    """For one trainer process. After each step stepped(), at the end close()."""
+    """Profile of one trainer process. Call stepped() after each step, close() at the end."""
 
     def __init__(self, run_dir: Path, num_steps: int, device: torch.device) -> None:
         self._folder = run_dir / PROFILE_FOLDER
@@ -35,10 +35,10 @@ class StepProfile:
         """Number of the first profiled step, over the whole run."""
         self._profile: profile | None = None
         self.done = False
-        """The profile has been written."""
+        """True once the profile has been written."""
 
     def stepped(self, step: int) -> None:
-        """Step ``step`` of the run has been made."""
+        """Record the end of step ``step`` of the run."""
         if self.done:
             return
         self._seen += 1
@@ -48,7 +48,7 @@ class StepProfile:
             self._end()
 
     def close(self) -> None:
-        """There are no more steps: what was recorded is written."""
+        """Write the recorded steps: no more follow."""
         if self._profile is not None:
             self._end()
         elif not self.done:
@@ -62,9 +62,9 @@ class StepProfile:
         activities = [ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-            torch.cuda.synchronize(self._device)  # kernels of earlier steps belong to these
+            torch.cuda.synchronize(self._device)  # kernels of earlier steps must not be recorded
         self._first = first
-        all_threads = _ExperimentalConfig(profile_all_threads=True)  # a step on the CPU has its own: trainer.threads
+        all_threads = _ExperimentalConfig(profile_all_threads=True)  # a step on the CPU uses trainer.threads threads
         self._profile = profile(activities=activities, experimental_config=all_threads)
         self._profile.start()
 
@@ -80,7 +80,7 @@ class StepProfile:
                 "nothing was profiled: the first %d steps only warm up, and there were no others", self._seen
             )
             return
-        last = self._first + num_steps - 1  # counted: a roll-back would turn the run's own number back
+        last = self._first + num_steps - 1  # counted, since a rollback would reset the run's own number
         self._folder.mkdir(exist_ok=True)
         name = f"steps-{self._first:08d}-{last:08d}"
         trace = self._folder / f"{name}{TRACE_SUFFIX}"

@@ -1,7 +1,7 @@
-"""The replay ceiling: how fast the same steps run on batches that are on the device already.
+"""Replay ceiling: rate of the same steps on batches that are on the device already.
 
-No feed, no logging, no checkpoints: the task's step and nothing else, on the same few batches again and again. What a
-run reaches of it is what the pipeline leaves to the model: pipeline rate ÷ replay ceiling.
+No feed, no logging, no checkpoints: only the task's step, repeated on the same few batches. The efficiency of the
+pipeline is its rate ÷ the replay ceiling.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from common.atomic_file import replace_file
 from workloads.base.batch import Batch
 from workloads.base.task import Task
 
@@ -22,7 +23,7 @@ MIN_ROUNDS = 3
 
 
 class Ceiling(BaseModel):
-    """The content of `ceiling.json`. A round replays each batch once; the device is waited for at its end only."""
+    """Content of `ceiling.json`. A round replays each batch once; the host waits for the device only at its end."""
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
@@ -32,31 +33,31 @@ class Ceiling(BaseModel):
     events_per_batch: float
     particles_per_batch: float
     events_per_s: float
-    """Of the median round, as the other rates."""
+    """Rate of the median round, as the other rates."""
     particles_per_s: float
     steps_per_s: float
     s_per_step: float
     s_per_step_min: float
-    """Of the fastest round."""
+    """Rate of the fastest round."""
     s_per_step_max: float
-    """Of the slowest."""
+    """Rate of the slowest round."""
 
 
 class SpreadSample:
-    """Keeps some batches of a session on the device, evenly spread over it: every 2**n-th one.
+    """Sample of a session's batches on the device, evenly spread over it: every 2**n-th one.
 
-    The newest ones alone would not do: batches differ in their particles, and the plan's last one is small.
+    The newest batches alone are no good sample: batches differ in their particles, and the plan's last one is small.
     """
 
     def __init__(self, most: int) -> None:
-        """``most``: batches held at a time; at the end it is more than half of that."""
+        """``most``: batches held at a time; at the end the sample holds more than half of that."""
         self._most = most
         self._stride = 1
         self._seen = 0
         self._batches: list[Batch] = []
 
     def add(self, batch: Batch) -> None:
-        """A batch was trained."""
+        """Add a batch that was trained."""
         if self._seen % self._stride == 0:
             if len(self._batches) == self._most:
                 del self._batches[1::2]
@@ -66,7 +67,7 @@ class SpreadSample:
         self._seen += 1
 
     def whole(self) -> list[Batch]:
-        """The sample without batches of less than half the middle one's events."""
+        """Sample without batches of less than half the middle one's events."""
         if not self._batches:
             return []
         middle = statistics.median(batch.num_events for batch in self._batches)
@@ -85,7 +86,7 @@ def measure(
 ) -> Ceiling | None:
     """Replay ``batches`` for at least ``seconds``, ``steps`` and MIN_ROUNDS rounds, after one that doesn't count.
 
-    The task goes on training: use it for nothing else afterwards. None if stopped before a round was measured.
+    The replay trains the task: don't use it afterwards. None if stopped before a round was measured.
     """
     if not batches:
         raise ValueError("there is nothing to replay")
@@ -107,10 +108,7 @@ def measure(
 
 def write_ceiling(run_dir: Path, ceiling: Ceiling) -> None:
     """Replace the run directory's ceiling, atomically."""
-    path = run_dir / CEILING_FILE
-    part = path.with_suffix(".part")
-    part.write_text(ceiling.model_dump_json(indent=2) + "\n")
-    part.replace(path)
+    replace_file(run_dir / CEILING_FILE, ceiling.model_dump_json(indent=2) + "\n", durable=False)
 
 
 def _ceiling(round_s: Sequence[float], batches: Sequence[Batch], device: torch.device) -> Ceiling:

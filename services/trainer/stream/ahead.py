@@ -1,7 +1,7 @@
-"""Reads ahead of the loop as far as data is there, and waits only for what the loop needs now.
+"""Read-ahead of the loop as far as data have arrived, with a wait only for the item that the loop needs now.
 
 On CUDA the copies of the next batches then run while the device trains. On the CPU nothing is read ahead: a copy there
-takes the time of the same core. Pure: whoever makes the items waits and receives.
+takes time of the same core. Pure: the source of the items waits and receives.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 class ReadAhead(Generic[T]):
-    """Iterator over the items of ``source``, with None after each wait; up to ``most`` are made ahead of the one given.
+    """Iterator over the items of ``source``, with None after each wait; up to ``most`` items are made in advance.
 
-    ``source`` yields None where it can't go on before something arrives, and goes on when it is asked again. It returns
-    True at the end of the data, False if it was stopped. ``wait`` waits a while for something to arrive; ``poll`` takes
-    one thing that has arrived, and is False if there was none. An error of any of them ends the reading, and what was
-    made and not given is lost with it.
+    ``source`` yields None where it needs a message to continue, and continues at the next call. It returns True at the
+    end of the data, False if it was stopped. ``wait`` waits a short time for a message; ``poll`` takes one message that
+    has arrived, and returns False without one. An error of any of them ends the reading, and the items made but not
+    yielded are lost with it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ReadAhead(Generic[T]):
         self._made: deque[T] = deque()
         self._exhausted = False
         self.ended = False
-        """The data has ended, as far as the source is concerned; what was made may not be given yet."""
+        """True once the source has no more data; items in advance may be left."""
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
@@ -53,7 +53,7 @@ class ReadAhead(Generic[T]):
             yield self._made.popleft()
 
     def _make(self) -> bool:
-        """One item more, or the end; False if something has to arrive first."""
+        """Make one more item, or note the end; False if a message has to arrive first."""
         try:
             item = next(self._source)
         except StopIteration as end:

@@ -1,4 +1,4 @@
-"""`audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes; nothing of time."""
+"""Audit `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes; without times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.trainer.ranks.rank_group import RankGroup, SingleRank
 from services.trainer.stream.microbatch_copy import slice_microbatch
 
@@ -19,12 +19,12 @@ AUDIT_FILE = "audit.jsonl"
 
 
 def audit_file(rank: int) -> str:
-    """The name of a rank's audit: each writes of its own lanes."""
+    """File name of a rank's audit: each rank records its own lanes."""
     return AUDIT_FILE if rank == 0 else f"audit-rank{rank}.jsonl"
 
 
 def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int) -> str:
-    """The line of one microbatch, while it still lies in its slot."""
+    """Line of one microbatch, read from its slot."""
     offsets, particles, events = slice_microbatch(arrays, index)
     digest = hashlib.blake2b(digest_size=16)
     digest.update(np.ascontiguousarray(offsets - offsets[0]).data)
@@ -44,14 +44,14 @@ def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int)
 
 
 class Audit:
-    """The file of a run. A resumed run continues it at the checkpoint: what was written behind it is cut off."""
+    """Audit file of a run. A resumed run continues it at the checkpoint: later lines are cut off."""
 
     def __init__(
         self, path: Path, size_bytes: int, ranks: RankGroup | None = None, *, of_absent: Sequence[int] = ()
     ) -> None:
-        """Raises OSError; ``size_bytes`` is what the checkpoint says the file had.
+        """Raises OSError; ``size_bytes`` is the file's size according to the checkpoint.
 
-        ``of_absent``: sizes of the files of ranks beyond those there are. They may come back, and go on there.
+        ``of_absent``: sizes of the files of absent ranks. These may come back, and continue there.
         """
         self._ranks = ranks or SingleRank()
         self._of_absent = tuple(of_absent)
@@ -62,7 +62,7 @@ class Audit:
 
     @classmethod
     def open(cls, run_dir: Path, sizes_bytes: Sequence[int], ranks: RankGroup) -> Self:
-        """A rank's audit in a run directory. The first one cuts off what ranks wrote that are not there any more."""
+        """Audit of a rank in a run directory. The first rank also cuts the files of ranks that no longer exist."""
         if ranks.is_first:
             for rank in range(ranks.size, len(sizes_bytes)):
                 cls(run_dir / audit_file(rank), sizes_bytes[rank]).close()
@@ -70,17 +70,17 @@ class Audit:
         return cls(run_dir / audit_file(ranks.rank), size_bytes, ranks, of_absent=sizes_bytes[ranks.size :])
 
     def write(self, lines: Sequence[str]) -> None:
-        """The microbatches of a batch that has been trained."""
+        """Append the lines of a trained batch."""
         self._file.writelines(line + "\n" for line in lines)
 
     def commit(self) -> tuple[int, ...]:
-        """Put everything on disk, before the checkpoint that counts on it; the size of every file in bytes."""
+        """Flush everything to disk, before the checkpoint that relies on it; the size of every file in bytes."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return (*(int(size) for size in self._ranks.gather(str(self._file.tell()))), *self._of_absent)
 
     def cut(self, sizes_bytes: Sequence[int]) -> None:
-        """Training goes on where the files had these sizes: what was written behind them is void."""
+        """Cut the files to these sizes, from which training continues."""
         self._file.flush()
         self._file.truncate(sizes_bytes[self._ranks.rank])
         self._file.seek(0, os.SEEK_END)

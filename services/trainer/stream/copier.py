@@ -1,4 +1,4 @@
-"""Copies microbatches out of slots: asynchronously to a CUDA device, or into memory of their own on the CPU."""
+"""Copiers of microbatches out of slots: asynchronously to a CUDA device, or into separate memory on the CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.arena import Arena
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from services.trainer.stream.microbatch_copy import Copier, Copiers, slice_microbatch
 from workloads.base.batch import Microbatch
 
@@ -19,43 +19,43 @@ logger = logging.getLogger(__name__)
 
 
 def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-    """A microbatch in memory of its own, on the CPU."""
+    """Microbatch in separate memory on the CPU."""
     offsets, particles, events = slice_microbatch(arrays, index)
     return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
 
 
 class HostCopier:
-    """For the CPU: the copy is complete when the call returns."""
+    """Copier for the CPU: the copy is complete on return."""
 
     batches_ahead = 0
-    """Batches whose copies are worth beginning before the loop asks for them."""
+    """Number of batches to copy before the loop requests them."""
 
     def __init__(self, arena: Arena) -> None:
         del arena
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """The microbatch in memory of its own."""
+        """Microbatch in separate memory."""
         return copy_to_host(arrays, epoch, unit, index)
 
     def mark(self) -> None:
-        """All copies of a batch have been begun; what is returned goes to hand_over()."""
+        """Mark the end of a batch's copies, for hand_over()."""
 
     def hand_over(self, mark: None) -> None:
-        """The batch is used from here on."""
+        """Hand the batch over for use."""
 
     def finish_unit(self, release: Callable[[], None]) -> None:
         """Call ``release`` as soon as all copies so far are complete."""
         release()
 
     def poll(self) -> None:
-        """Release what has been copied meanwhile."""
+        """Release the units copied meanwhile."""
 
     def close(self) -> None:
-        """Let go of the arena."""
+        """Release the arena."""
 
 
 class CudaCopier:
-    """For a GPU: copies from the page-locked arena on a stream of their own.
+    """Copier for a GPU: copies from the page-locked arena on a separate stream.
 
     The arena is registered as page-locked memory once, so that a decoder writes straight into memory from which the
     GPU copies. A unit's slot is released when the CUDA event behind its last copy has completed. The stream on which a
@@ -63,7 +63,7 @@ class CudaCopier:
     """
 
     batches_ahead = 2
-    """One that is copied while the other waits, complete, for the step to end."""
+    """Two batches: one is copied while the other, complete, waits for the end of the step."""
 
     def __init__(self, arena: Arena, device: torch.device) -> None:
         self._device = device
@@ -81,7 +81,7 @@ class CudaCopier:
             )
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """The microbatch on the device, complete for the current stream once its batch was handed over."""
+        """Microbatch on the device, complete for the current stream once its batch was handed over."""
         offsets, particles, events = slice_microbatch(arrays, index)
         current = torch.cuda.current_stream(self._device)
 
@@ -96,13 +96,13 @@ class CudaCopier:
         return microbatch
 
     def mark(self) -> torch.cuda.Event:
-        """Behind all copies so far, those of a batch last."""
+        """Event behind all copies so far."""
         event = torch.cuda.Event()
         event.record(self._stream)
         return event
 
     def hand_over(self, mark: torch.cuda.Event) -> None:
-        """The current stream waits for the batch; the host doesn't."""
+        """Make the current stream wait for the batch; the host doesn't wait."""
         torch.cuda.current_stream(self._device).wait_event(mark)
 
     def finish_unit(self, release: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class CudaCopier:
             self._pending.pop(0)[1]()
 
     def close(self) -> None:
-        """Wait for the last copies and let go of the arena; nothing is released any more."""
+        """Wait for the last copies and release the arena; no more units are released."""
         self._stream.synchronize()
         self._pending.clear()
         if self._registered and int(torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())):
@@ -127,18 +127,18 @@ class CudaCopier:
 
 
 def _forget_last_error(device: torch.device) -> None:
-    """CUDA keeps the error of a failed call for whoever asks next: torch, after its next kernel. Have it ask here."""
+    """Clear CUDA's stored error of a failed call here; otherwise torch would report it after its next kernel."""
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device=device)
 
 
 def make_copier(arena: Arena, device: torch.device) -> Copier:
-    """The copier for a device."""
+    """Copier for a device."""
     return CudaCopier(arena, device) if device.type == "cuda" else HostCopier(arena)
 
 
 def copiers_for(device: torch.device) -> Copiers:
-    """Copiers onto a device, one for each connection."""
+    """Copiers to a device, one for each connection."""
     return Copiers(lambda arena: make_copier(arena, device), writable=device.type == "cuda")
 
 

@@ -1,9 +1,10 @@
-"""The trainer's end of the queue: units out of slots, microbatches onto the device, batches to the loop.
+"""Feed, the trainer's end of the queue: units out of slots, microbatches to the device, batches to the loop.
 
-Feed.stream() is a generator: when the loop asks for more, the last batch counts as trained. Each batch takes its share
-of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step (agreement.py). It
-yields None while there is no batch, so that the loop can commit: a fetcher without room needs that before data come.
-If the fetcher dies, the feed waits for it to come back and attaches at the first microbatches that were not trained.
+Feed.stream() is a generator: when the loop requests the next batch, the last one counts as trained. Each batch takes
+its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
+(agreement.py). It yields None while there is no batch, so that the loop can commit: a fetcher without room needs that
+before data arrive. If the fetcher dies, the feed waits for its restart and attaches at the first untrained
+microbatches.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,15 @@ from typing import Any
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, SlotMismatch, UnitArrays, check_header, slot_bytes_needed, unit_arrays
+from common.ragged import SlotHeader, SlotMismatch, check_header, slot_bytes_needed, unit_arrays
 from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from common.unit_arrays import UnitArrays
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
@@ -39,24 +42,15 @@ _NO_MORE: Any = object()
 
 
 class _BeginPlan(Exception):
-    """The checkpoint was trained on other files, and this plan shall begin anew."""
+    """The checkpoint was trained on other files, and this plan begins from its start."""
 
 
 class _Rejected(Exception):
-    """A slot does not hold what was delivered; the dispatcher has been told."""
-
-
-@dataclass(frozen=True)
-class FedBatch:
-    """A batch on the device, and where the stream is once it has been trained, by all ranks."""
-
-    batch: Batch
-    position: StreamPosition
-    audit_lines: tuple[str, ...]
+    """A slot does not match its delivered unit; the dispatcher has been informed."""
 
 
 class Feed:
-    """See the module. Raises BadInputError if the checkpoint belongs to another plan."""
+    """Feed: see the module. Raises BadInputError if the checkpoint belongs to another plan."""
 
     def __init__(
         self,
@@ -87,29 +81,29 @@ class Feed:
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
         self.position = self._taken = StreamPosition.start(stream.lanes)
-        """Where the stream is after all batches that were trained."""
+        """Position of the stream after all trained batches."""
         self.ended = False
         """True once the plan has no more units."""
         self.waits = BatchWaits()
-        """Who waited for whom between feed and steps."""
+        """Time the step waits for data, and data wait for the step."""
         self._ready_s = 0.0
         self._connected = self._attached = False
         self._connect()
 
     @property
     def stopped(self) -> bool:
-        """True once this process, or the ranks together, stop before the next step."""
+        """True once this process, or all ranks together, stop before the next step."""
         return self._agreement.stopped
 
     @property
     def plan_hash(self) -> str:
-        """Of the run that the feed is connected to."""
+        """Plan hash of the connected run."""
         return self._transport.plan_hash
 
     def stream(self, position: StreamPosition) -> Generator[FedBatch | None]:
-        """Batches from ``position`` on, until the plan ends or the process is asked to stop; None between two waits.
+        """Batches from ``position`` on, until the plan ends or a stop is requested; None between two waits.
 
-        After each item, and before the next, the caller asks take_commit_request().
+        After each item, and before the next, the caller calls take_commit_request().
         """
         self.position = position
         while self._connected:
@@ -137,16 +131,16 @@ class Feed:
             yield None  # the ranks may have agreed to save
 
     def committed(self, position: StreamPosition) -> None:
-        """A checkpoint with this position is on disk: files behind it may be evicted.
+        """Report a checkpoint on disk with this position: files behind it may be evicted.
 
-        Of several ranks the first one says so; the others tell their fetcher once they have heard of it.
+        With several ranks the first one calls this; the others inform their fetcher once they have received it.
         """
         if self._agreement.is_first:
             self._send_committed(position.cursors)
             self._agreement.committed(position.cursors)
 
     def want_commit(self) -> None:
-        """Have all ranks save between the same two steps, as the fetcher may ask for."""
+        """Make all ranks save between the same two steps, as on a request of the fetcher."""
         self._agreement.want_commit()
 
     def take_commit_request(self) -> bool:
@@ -154,14 +148,14 @@ class Feed:
         return self._agreement.take_commit_request()
 
     def finished(self, position: StreamPosition) -> None:
-        """The run is over: no more units are needed after ``position``."""
-        if not self._attached:  # there was nothing to do at all; the dispatcher listens to its trainer only
+        """Report the end of the run: no more units are needed after ``position``."""
+        if not self._attached:  # there was nothing to do; the dispatcher accepts messages of its trainer only
             self.position = position
             self._attach()
         self._transport.send(m.Finished())
 
     def reconnect(self) -> None:
-        """After stream() was closed: let go of all units, so that the next stream() may begin anywhere.
+        """Release all units after stream() was closed, so that the next stream() may begin anywhere.
 
         Raises StopRequested.
         """
@@ -170,11 +164,11 @@ class Feed:
         self._connect()
 
     def close(self) -> None:
-        """Let go of the arena and the sockets."""
+        """Release the arena and the sockets."""
         self._disconnect()
 
     def _pass_on_committed(self) -> None:
-        """Of the first rank's checkpoint, to this rank's fetcher."""
+        """Report the first rank's checkpoint to this rank's fetcher."""
         if cursors := self._agreement.take_committed():
             self._send_committed(cursors)
 
@@ -236,7 +230,7 @@ class Feed:
                 mine = FedBatch(Batch(()), self._taken, ())
             step = yield from self._agreed(former, mine)
             if step is None:
-                return  # the ranks stop: what has been taken is not trained
+                return  # the ranks stop: the batches taken are not trained
             former = mine.position
             if not step.microbatches:
                 self.ended, self.position = True, step.position
@@ -246,10 +240,10 @@ class Feed:
             self.waits.given(time.monotonic())
             yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
             self.waits.taken(time.monotonic())
-            self.position = step.position  # the loop came back for the next batch: this one is trained
+            self.position = step.position  # the loop requests the next batch: this one is trained
 
     def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
-        """The step that all ranks make together, once all are ready; None: all stop."""
+        """Step that all ranks make together, once all are ready; None: all stop."""
         share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
         self._ready_s = time.monotonic()
         while True:
@@ -281,16 +275,16 @@ class Feed:
                     lines.append(line)
                     num_events += microbatch.num_events
                 if num_events < self._stream.lane_batch_events and not lane.used_up:
-                    return False  # asked to stop: what has been taken is not trained
+                    return False  # asked to stop: the microbatches taken are not trained
             if not microbatches:
                 return True
             fed = FedBatch(Batch(tuple(microbatches)), self._taken, tuple(lines if self._audit else ()))
             yield fed, self._copier.mark()
 
     def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
-        """A lane's microbatches on the device, each with its line in the audit; None while its next unit is not there.
+        """Microbatches of a lane on the device, each with its audit line; None while the next unit has not arrived.
 
-        They end when there are no more, or if asked to stop.
+        Ends with the lane's data, or on a stop.
         """
         while True:
             while not lane.arrived and not lane.ended and not self._stops():
@@ -315,7 +309,7 @@ class Feed:
                 line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
                 self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
                 taken = microbatch, line
-            # The unit is through: its slot is released before the last microbatch is trained.
+            # The unit is copied: its slot is released before the last microbatch is trained.
             del arrays
             self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
             self._taken = self._taken.after_unit(unit)
@@ -328,7 +322,7 @@ class Feed:
         return self._stopped() or self._agreement.stopped
 
     def _while_others_wait(self) -> None:
-        """This rank is ready, another one is late: take what is at hand, without waiting."""
+        """Take messages that have arrived, without waiting, while this rank is ready and another one is late."""
         now_s = time.monotonic()
         self.waits.waited(now_s - self._ready_s)
         self._ready_s = now_s
@@ -355,7 +349,7 @@ class Feed:
                 try:
                     lane.arrived.append((unit, self._arrays(unit)))
                 except SlotMismatch as error:
-                    # Units of the lane may be on their way behind it: only a new connection is free of them.
+                    # More units of the lane may follow it on this connection: only a new one is free of them.
                     self._transport.send(m.Reject(unit.k, str(error)))
                     raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
             case m.End(number):
@@ -376,7 +370,7 @@ class Feed:
         return lanes[0]
 
     def _next_message(self) -> m.Message | None:
-        """The next message, or None after a short time; notes how long nothing was there."""
+        """Next message, or None after a short time; records the time without data."""
         message = self._transport.receive(0.0)
         if message is None:
             started_s = time.monotonic()
@@ -395,6 +389,6 @@ class Feed:
         return unit_arrays(slot, self._workload, unit.layout)
 
     def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
-        """All microbatches of a unit have been copied."""
+        """Release a unit with all microbatches copied."""
         self._transport.send(m.Release(unit.k))
         self._transport.send(m.Want(lane.number, 1))

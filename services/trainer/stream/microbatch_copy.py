@@ -1,4 +1,4 @@
-"""Microbatches in a slot, and what copies them out of it (copier.py for torch, counting/copier.py without)."""
+"""Microbatches in a slot, and the interface of their copiers (copier.py for torch, counting/copier.py without)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from common.arena import Arena
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from workloads.base.batch import Microbatch
 
 
 def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Views of one microbatch: offsets (E + 1,) as they stand in the unit, particle columns, event columns."""
+    """Views of one microbatch: offsets (E + 1,) as stored in the unit, particle columns, event columns."""
     first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
     first_particle, last_particle = arrays.offsets[first], arrays.offsets[last]
     return (
@@ -22,34 +22,34 @@ def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, A
 
 
 class Copier(Protocol):
-    """Copies the microbatches of one connection."""
+    """Copier of the microbatches of one connection."""
 
     @property
     def batches_ahead(self) -> int:
-        """Batches whose copies are worth beginning before the loop asks for them."""
+        """Number of batches to copy before the loop requests them."""
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """The microbatch in memory of its own, complete once its batch was handed over."""
+        """Microbatch in separate memory, complete once its batch was handed over."""
 
     def mark(self) -> Any:
-        """All copies of a batch have been begun; the result is passed to hand_over()."""
+        """Mark the end of a batch's copies, for hand_over()."""
 
     def hand_over(self, mark: Any) -> None:
-        """The batch is used from here on."""
+        """Hand the batch over for use."""
 
     def finish_unit(self, release: Callable[[], None]) -> None:
-        """Call ``release`` as soon as all copies so far are complete, at a later poll() perhaps."""
+        """Call ``release`` as soon as all copies so far are complete, possibly at a later poll()."""
 
     def poll(self) -> None:
-        """Release what has been copied meanwhile."""
+        """Release the units copied meanwhile."""
 
     def close(self) -> None:
-        """Let go of the arena."""
+        """Release the arena."""
 
 
 class Copiers(NamedTuple):
-    """The way in which a process copies, for each connection anew."""
+    """Factory of a process's copiers, one for each connection."""
 
     make: Callable[[Arena], Copier]
     writable: bool = False
-    """The arena is mapped for writing: page-locking wants that. Nothing is written."""
+    """True if the arena is mapped for writing, which page-locking requires. Nothing is written."""

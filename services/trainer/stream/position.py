@@ -1,4 +1,4 @@
-"""Where in the stream the weights are: a cursor for each lane, and the fate of every event before. Part of each
+"""Position of the weights in the stream: a cursor for each lane, and the fate of every event before. Part of each
 checkpoint."""
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from common.status import Counters
 
 
 class LanePosition(BaseModel):
-    """Where one lane is."""
+    """Position of one lane."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cursor: Cursor
     open_unit_events: int = 0
-    """Events trained of the unit that the cursor stands in."""
+    """Events trained of the cursor's unit."""
     content: str = ""
-    """Digest of what was delivered of that unit; empty: not known, or the cursor stands at a unit's begin."""
+    """Digest of that unit as delivered; empty: unknown, or the cursor is at the start of a unit."""
 
 
 class Growth(BaseModel):
-    """What one rank's share of a batch adds to the position: all that the other ranks have to know of it."""
+    """Growth of the position by one rank's share of a batch: all that the other ranks need to know of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lanes: dict[int, LanePosition] = {}
-    """Those that moved, by number."""
+    """Lanes that moved, by number."""
     epoch: int = 0
     counters: Counters = Counters()
-    """What is added."""
+    """Counters to add."""
     quarantined: tuple[Quarantined, ...] = ()
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
@@ -43,37 +43,37 @@ class Growth(BaseModel):
 
 
 class StreamPosition(BaseModel):
-    """Immutable: training a batch replaces it by the next one."""
+    """Position in the stream. Immutable: training a batch replaces it by the next one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lanes: tuple[LanePosition, ...] = (LanePosition(cursor=Cursor()),)
-    """Of every lane, in order. Unit k belongs to lane k mod their number."""
+    """Position of every lane, in order. Unit k belongs to lane k mod their number."""
     epoch: int = 0
     counters: Counters = Counters()
     quarantined: tuple[Quarantined, ...] = ()
-    """The journal: each file, row group or unit once, however many epochs met it."""
+    """Journal of quarantined files, row groups and units, each once over all epochs."""
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
-    """One line for each unit that came back with other events than those it was begun with."""
+    """One line for each unit whose events changed after its training had begun."""
     bad_files: tuple[int, ...] = ()
-    """Whole files that the plan left out up to the furthest lane, in order. Where that lane stands depends on them, and
+    """Whole files that the plan left out up to the furthest lane, in order. That lane's position depends on them, and
     the lane that counts them may be behind it."""
     source: Source = Source()
-    """What the data so far came from: of the unit that is furthest in the inventory."""
+    """Source of the data so far: that of the unit furthest in the inventory."""
 
     @classmethod
     def start(cls, num_lanes: int) -> Self:
-        """Before the first unit of every lane."""
+        """Position before the first unit of every lane."""
         return cls(lanes=tuple(LanePosition(cursor=Cursor(unit=number)) for number in range(num_lanes)))
 
     def begin_plan(self) -> Self:
-        """Before the first unit of another plan: what was trained so far still counts."""
+        """Position before the first unit of another plan: the training so far still counts."""
         return self.start(len(self.lanes)).model_copy(update={"counters": self.counters})
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:
-        """Of every lane, in order."""
+        """Cursors of all lanes, in order."""
         return tuple(lane.cursor for lane in self.lanes)
 
     @property
@@ -82,7 +82,7 @@ class StreamPosition(BaseModel):
         return (*(bad.reason for bad in self.quarantined), *self.changed_units)
 
     def since(self, before: StreamPosition) -> Growth:
-        """What was added to ``before``."""
+        """Growth since ``before``."""
         moved = zip(self.lanes, before.lanes, strict=True)
         counters = {name: value - getattr(before.counters, name) for name, value in self.counters}
         return Growth(
@@ -97,7 +97,7 @@ class StreamPosition(BaseModel):
         )
 
     def merged(self, growths: Sequence[Growth]) -> StreamPosition:
-        """After the shares of all ranks, in their order. Each lane is moved by one rank; ValueError if by two."""
+        """Position after the shares of all ranks, in their order. ValueError if two ranks move the same lane."""
         lanes = dict(enumerate(self.lanes))
         moved: set[int] = set()
         for growth in growths:
@@ -108,7 +108,7 @@ class StreamPosition(BaseModel):
         counters = {
             name: value + sum(getattr(growth.counters, name) for growth in growths) for name, value in self.counters
         }
-        # Which rank told first is chance: what two runs write down must not depend on it.
+        # The order of the ranks' reports is random: the record of a run must not depend on it.
         bad = sorted(
             (one for growth in growths for one in growth.quarantined), key=lambda one: (one.file, one.row_group)
         )
@@ -126,20 +126,20 @@ class StreamPosition(BaseModel):
         )
 
     def lane_of(self, unit: DeliveredUnit) -> LanePosition:
-        """The lane that the unit belongs to."""
+        """Lane of the unit."""
         return self.lanes[unit.k % len(self.lanes)]
 
     def is_changed(self, unit: DeliveredUnit) -> bool:
-        """True if the lane stands inside of ``unit``, and that holds other events now than those it was begun with."""
+        """True if the lane's cursor is inside ``unit``, and its events have changed since it was begun."""
         content = self.lane_of(unit).content
         return unit.slot >= 0 and self._is_open(unit) and content not in ("", unit.content)
 
     def is_unchecked(self, unit: DeliveredUnit) -> bool:
-        """True if the lane stands inside of ``unit``, and what it was begun with is not known."""
+        """True if the lane's cursor is inside ``unit``, and the digest at its begin is unknown."""
         return unit.slot >= 0 and self._is_open(unit) and not self.lane_of(unit).content
 
     def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
-        """Once microbatch ``index`` of ``unit`` has been trained."""
+        """Position once microbatch ``index`` of ``unit`` has been trained."""
         before = self._with_block_told(unit)
         counters = before.counters
         cursor = Cursor(unit.block, unit.block_first_unit, unit.k, index + 1)
@@ -163,7 +163,7 @@ class StreamPosition(BaseModel):
         )
 
     def after_unit(self, unit: DeliveredUnit) -> StreamPosition:
-        """Once no microbatch of ``unit`` will be trained any more: count what was not. Raises SlotMismatch."""
+        """Position once all of ``unit`` is done: its other events are counted by their fate. Raises SlotMismatch."""
         before = self._with_block_told(unit)
         tally, counters = unit.tally, before.counters
         if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
@@ -199,8 +199,8 @@ class StreamPosition(BaseModel):
     def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int]:
         """Outliers, empty and quarantined events to be counted at the end of a unit.
 
-        Of a unit that was skipped or has changed since a part of it was trained, every event that was not trained and
-        was not set aside now is quarantined: as many events are read as it has rows.
+        If a unit was skipped, or has changed since a part of it was trained, every event that was neither trained nor
+        set aside now is quarantined: the number of events read equals the number of rows.
         """
         tally = unit.tally
         if unit.slot >= 0 and not self.is_changed(unit):
@@ -213,22 +213,22 @@ class StreamPosition(BaseModel):
     def _change(self, unit: DeliveredUnit) -> str:
         trained = self.lane_of(unit).open_unit_events
         return (
-            f"unit {unit.k} came back with other events than those it was begun with: {trained} of them were trained, "
-            f"{self._fates(unit)[2]} are quarantined, and training goes on behind it"
+            f"unit {unit.k} has changed since it was begun: {trained} of its events were trained, "
+            f"{self._fates(unit)[2]} are quarantined, and training continues after it"
         )
 
     def _with_lane(self, unit: DeliveredUnit, lane: LanePosition) -> tuple[LanePosition, ...]:
-        """The lanes, that of ``unit`` replaced."""
+        """Lanes with that of ``unit`` replaced."""
         number = unit.k % len(self.lanes)
         return (*self.lanes[:number], lane, *self.lanes[number + 1 :])
 
     def _source_with(self, unit: DeliveredUnit) -> Source:
-        # Lanes are not in step: one may still be in the range before, or in the first epoch.
+        # Lanes are not synchronous: one may still be in the former range, or in the first epoch.
         is_behind = unit.source.ranges < self.source.ranges or unit.epoch < self.epoch
         return self.source if is_behind else unit.source
 
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
-        """Files of the block that gave no units, counted with the first that is seen of the block's first unit."""
+        """Position with the block's files without units, counted at the first microbatch of the block's first unit."""
         if self._is_open(unit) or not (unit.block_quarantined or unit.bad_files):
             return self
         rows = sum(bad.rows for bad in unit.block_quarantined)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
 from services.trainer.state import TrainState
@@ -19,7 +19,8 @@ from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.evaluator import Evaluator
 
 ReadValidationEvents = Callable[[Config, Path], UnitArrays]
-"""Events of `trainer.validation.input`. Given the run directory, too; raises BadInputError that names the file."""
+"""Reader of the events of `trainer.validation.input`. Given the run directory, too; raises BadInputError that names the
+file."""
 
 
 def open_telemetry(
@@ -32,7 +33,7 @@ def open_telemetry(
     *,
     rank: int = 0,
 ) -> Telemetry:
-    """Raises BadInputError for a setting that can't be had. ``config_json``: without secrets.
+    """Telemetry of a rank. ``config_json``: without secrets. Raises BadInputError for a setting that can't be met.
 
     A ``rank`` that is not the first has its status file, and nothing else.
     """

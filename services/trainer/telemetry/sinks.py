@@ -1,4 +1,4 @@
-"""Metric sinks besides the status file: TensorBoard, and others under the same names."""
+"""Metric sinks besides the status file: TensorBoard, and others with the same names."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Setting = bool | int | float | str
 
 
 class Sink(Protocol):
-    """Receiver of metrics by step. ``step`` never falls, but for ``go_back``."""
+    """Receiver of metrics by step. ``step`` never falls, except after ``go_back``."""
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Numbers by name."""
+        """Write numbers by name."""
 
     def histograms(self, values: Mapping[str, Histogram], step: int) -> None:
-        """Distributions by name."""
+        """Write distributions by name."""
 
     def images(self, values: Mapping[str, Image], step: int) -> None:
-        """Pictures by name."""
+        """Write images by name."""
 
     def go_back(self, step: int) -> None:
-        """Training goes on behind ``step`` again: values of later steps are void."""
+        """Discard the values of steps after ``step``, from which training continues."""
 
     def flush(self) -> None:
-        """Have all of it on disk, or on its way."""
+        """Write all buffered values to disk, or begin to send them."""
 
     def close(self) -> None:
-        """Flush, and take no more."""
+        """Flush and end."""

@@ -1,4 +1,4 @@
-"""What the trainer tells: its status file, and at some steps all else. The only place where metrics reach the host."""
+"""Telemetry of the trainer: its status file, and metrics at log steps. The only place where metrics reach the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from common.measurements import values
 from common.metrics import Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.sinks import Sink
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink
@@ -31,14 +31,14 @@ _AT_LOG_STEPS = (
     *("hop/", "stall/"),
     *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
 )
-"""Beginnings of the names (common/measurements.py) that are told at every log step, besides the metrics."""
+"""Prefixes of the names (common/measurements.py) that are logged at every log step, besides the metrics."""
 SCORE = "panel/score"
 
 
 class Telemetry:
-    """For one trainer process. A step at which nothing is due costs a look at the clock.
+    """Telemetry of one trainer process. A step at which nothing is due costs a read of the clock.
 
-    A rank that is not the first has a status file of its own, and tells nothing else.
+    A rank that is not the first has a status file of its own, and reports nothing else.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Telemetry:
         sources: Sequence[Callable[[], dict[str, float]]] = (),
         closes: Sequence[Callable[[], None]] = (),
     ) -> None:
-        """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, asked at log steps.
+        """``sinks``: TensorBoard alone, if none are given. ``sources``: more scalars, by name, read at log steps.
 
         ``closes``: called at the end.
         """
@@ -79,8 +79,8 @@ class Telemetry:
         self._checkpoint_step = 0
         self._written_s = 0.0
 
-    def scalars(self, state: Progress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
-        """Tell all scalars of a step, whose metrics are returned: the host waits for the device here, once."""
+    def scalars(self, state: TrainingProgress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
+        """Log all scalars of a step, and return its metrics: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         self.status("training", state, waits, force=True)
         if not self._sinks:
@@ -96,12 +96,12 @@ class Telemetry:
         return self._metrics
 
     def note(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Tell numbers that are on the host, by their full names."""
+        """Log numbers that are on the host, by their full names."""
         for sink in self._sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: Progress, batch: Batch) -> None:
-        """After each step: fill the validation block, and every so many steps look at the model with it."""
+    def evaluate(self, state: TrainingProgress, batch: Batch) -> None:
+        """Fill the validation block, and evaluate the model with it at intervals; called after each step."""
         if self._block is None or self._evaluator is None:
             return
         self._block.add(batch)
@@ -118,19 +118,19 @@ class Telemetry:
             sink.images(found.images, state.step)
 
     def newest_score(self) -> float | None:
-        """How good the weights are, lower is better; None if that was not measured since the last call."""
+        """Score of the weights, lower is better; None if it was not measured since the last call."""
         score, self._score = self._score, None
         return score if score is not None and math.isfinite(score) else None
 
     def checkpointed(self, path: Path, step: int) -> None:
-        """A checkpoint was written."""
+        """Log a written checkpoint."""
         self._checkpoint = str(path.relative_to(self._run_dir))
         self._checkpoint_step = step
         for sink in self._sinks:
             sink.flush()
 
     def rolled_back(self, step: int) -> None:
-        """Training goes on behind ``step`` again: what was told of later steps is void."""
+        """Discard the records of steps after ``step``, from which training continues."""
         for sink in self._sinks:
             sink.go_back(step)
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
@@ -138,13 +138,13 @@ class Telemetry:
         self._score = None
 
     def health(self, label: str, reason: str, rollbacks: int) -> None:
-        """For the status file, from now on."""
+        """Set the health in the status file."""
         self._base = self._base.model_copy(update={"health": label, "health_reason": reason, "rollbacks": rollbacks})
 
     def status(
         self,
         name: Literal["starting", "training", "finished", "stopped"],
-        state: Progress,
+        state: TrainingProgress,
         waits: BatchWaits,
         *,
         force: bool = False,
@@ -172,7 +172,7 @@ class Telemetry:
                 "wait_fraction": batches.wait_get_share,
                 "batches": batches,
                 "losses": {
-                    # JSON has no word for others, and the file could not be read.
+                    # JSON can't represent other numbers: the file would be unreadable.
                     loss: self._metrics[loss]
                     for loss in state.shown
                     if math.isfinite(self._metrics.get(loss, math.nan))
@@ -186,8 +186,8 @@ class Telemetry:
         write_status(self._run_dir, self._name, self._newest)
         return self._newest
 
-    def waiting(self, state: Progress, waits: BatchWaits) -> None:
-        """Keep the status file new while no step is made, or nobody would see the waiting."""
+    def waiting(self, state: TrainingProgress, waits: BatchWaits) -> None:
+        """Refresh the status file while no step is made: otherwise the waiting would not be visible."""
         self.status(self._newest.state, state, waits)
 
     def _batches(self, now_s: float, waits: BatchWaits) -> Hop:

@@ -1,6 +1,6 @@
-"""TensorBoard: one folder for a run, named by the time of its start and kept over restarts.
+"""TensorBoard sink: one folder for a run, named by the time of its start and kept over restarts.
 
-Scalars need no torch: its functions are imported where a histogram, a picture or the settings are written.
+Scalars need no torch: its functions are imported where a histogram, an image or the settings are written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
 
 
 def run_folder(run_dir: Path, now: datetime | None = None) -> Path:
-    """`tensorboard/<YYYY-MM-DDTHH-MM-SS>` of the run in this directory, in UTC, made at the run's start."""
+    """Folder `tensorboard/<YYYY-MM-DDTHH-MM-SS>` of the run in this directory, in UTC, created at the run's start."""
     parent = run_dir / TENSORBOARD_FOLDER
     if parent.is_dir():
         known = sorted(path for path in parent.iterdir() if path.is_dir() and _RUN.fullmatch(path.name))
@@ -35,14 +35,14 @@ def run_folder(run_dir: Path, now: datetime | None = None) -> Path:
 
 
 class TensorBoardSink:
-    """See Sink. Files are written by a thread of EventFileWriter's."""
+    """Sink for TensorBoard. A thread of EventFileWriter writes the files."""
 
     def __init__(
         self, run_dir: Path, step: int, settings: Mapping[str, Setting] | None = None, results: Sequence[str] = ()
     ) -> None:
-        """Goes on behind ``step``: what the run has told of later steps is hidden.
+        """Continues after ``step``: the run's records of later steps are hidden.
 
-        ``results``: scalars that stand beside the settings under HPARAMS.
+        ``results``: scalars shown beside the settings under HPARAMS.
         """
         self.folder = run_folder(run_dir)
         self._is_new = not any(self.folder.iterdir())
@@ -51,7 +51,7 @@ class TensorBoardSink:
             self._tell_settings(settings, results, step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """All in one record: one a scalar took 40 times as long."""
+        """Write all scalars in one record: one record per scalar took 40 times as long."""
         summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
         self._add(summary, step)
 
@@ -89,7 +89,7 @@ class TensorBoardSink:
         self._writer.close()
 
     def _tell_settings(self, settings: Mapping[str, Setting], results: Sequence[str], step: int) -> None:
-        """For the tab HPARAMS, and as a table under TEXT. After a restart too: they may have changed."""
+        """Write the settings for the tab HPARAMS, and as a table under TEXT. After a restart too: they may change."""
         from torch.utils.tensorboard.summary import hparams, text
 
         for summary in hparams(dict(settings), dict.fromkeys(results, 0.0)):
@@ -103,7 +103,7 @@ class TensorBoardSink:
 
 
 def _open(folder: Path, first_step: int | None) -> EventFileWriter:
-    """A new file of events; ``first_step``: what former files say of this and later steps is hidden."""
+    """New file of events; ``first_step``: records of this and later steps in former files are hidden."""
     writer = EventFileWriter(str(folder))
     if first_step is not None:
         now_s = time.time()

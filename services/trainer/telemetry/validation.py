@@ -1,9 +1,8 @@
-"""The validation block: events that stay the same over a run and its restarts."""
+"""Validation block: events that stay the same over a run and its restarts."""
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.atomic_file import replacing
 from common.errors import BadInputError
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
 from services.trainer.stream.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch
@@ -26,7 +26,7 @@ _FORMAT = 1
 
 
 class ValidationBlock:
-    """Filled from the run's first batches, unless it was found in the run directory or is read from files."""
+    """Block of events from the run directory, from files, or else from the run's first batches."""
 
     def __init__(self, run_dir: Path, config: ValidationConfig, device: torch.device) -> None:
         """Raises BadInputError if the block in the run directory is damaged."""
@@ -37,13 +37,13 @@ class ValidationBlock:
         self._parts: list[Microbatch] = []
         self._epoch: int | None = None
         self.batch: Batch | None = None
-        """On the training device; None while it is being filled."""
+        """Block on the training device; None while it is being filled."""
         if self._path.exists():
             parts = self._load()
             self.batch = Batch(tuple(self._on_device(part) for part in parts)) if parts else None
 
     def add(self, batch: Batch) -> None:
-        """Take what is missing from a batch of the run: until there is enough, or the first epoch is over."""
+        """Fill the block from a batch of the run, until it is complete or the first epoch is over."""
         if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
             return
         for part in batch.microbatches:
@@ -58,7 +58,7 @@ class ValidationBlock:
             self._complete()
 
     def fill(self, arrays: UnitArrays) -> None:
-        """Take events that were read from files, at least one."""
+        """Fill the block with events that were read from files, at least one."""
         for index in range(len(arrays.microbatch_bounds) - 1):
             self._parts.append(self._on_device(copy_to_host(arrays, 0, 0, index)))
         self._complete()
@@ -75,16 +75,11 @@ class ValidationBlock:
 
     def _save(self, block: Batch) -> None:
         saved = [_as_saved(part) for part in block.microbatches]
-        part = self._path.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        with replacing(self._path, durable=True) as part:
+            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, part)
 
     def _load(self) -> list[Microbatch]:
-        """Nothing if other settings are asked for now."""
+        """Block in the run directory; empty if the settings have changed."""
         try:
             state = torch.load(self._path, map_location="cpu", weights_only=True)
             if state["format"] != _FORMAT:
@@ -109,7 +104,7 @@ class ValidationBlock:
 
 
 def _first_events(part: Microbatch, most: int) -> Microbatch:
-    """The first ``most`` events of a microbatch, in memory of their own where it has more."""
+    """First ``most`` events of a microbatch, in memory of their own where it has more."""
     if part.num_events <= most:
         return part
     views = part.part(0, most)
@@ -130,7 +125,7 @@ def _as_saved(part: Microbatch) -> dict[str, Any]:
 
 
 def _of_saved(saved: Mapping[str, Any]) -> Microbatch:
-    """On the host."""
+    """Microbatch on the host."""
     offsets_E1 = saved["offsets"]
     return Microbatch(
         epoch=0,

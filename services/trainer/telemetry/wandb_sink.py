@@ -1,6 +1,6 @@
-"""Weights & Biases, the optional extra `icestream[wandb]`: the same names as on TensorBoard.
+"""Weights & Biases sink, the optional extra `icestream[wandb]`: the same names as on TensorBoard.
 
-Its key is found by wandb itself (WANDB_API_KEY, or `wandb login`): icestream neither reads nor stores it.
+wandb itself finds its key (WANDB_API_KEY, or `wandb login`): icestream neither reads nor stores it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _ID_FILE = "icestream-run-id"
 
 
 class WandbSink:
-    """See Sink. One run at wandb over all restarts of a run directory; its x axis is ``step``.
+    """Sink with one run at wandb over all restarts of a run directory; its x axis is ``step``.
 
     wandb's own step can only grow. So each record holds the training step as a number, and after a restart the steps
-    behind the checkpoint are there twice.
+    behind the checkpoint exist twice.
     """
 
     def __init__(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> None:
@@ -58,14 +58,14 @@ class WandbSink:
         del step  # see the class
 
     def flush(self) -> None:
-        """A process of wandb's own writes what it is given."""
+        """Nothing to do: a process of wandb's own writes the records."""
 
     def close(self) -> None:
         self._run.finish()
-        self._wandb.teardown()  # finish() returns before wandb's process has written the last of it
+        self._wandb.teardown()  # finish() returns before wandb's process has written the last records
 
     def _start(self, run_dir: Path, config: WandbConfig, name: str, settings: Mapping[str, Setting]) -> Any:
-        # What wandb would tell of the machine, the command line and the code: none of its business.
+        # wandb would also upload details of the machine, the command line and the code: disabled for privacy.
         quiet = self._wandb.Settings(
             console="off",
             disable_code=True,

@@ -1,6 +1,6 @@
-"""A mean over the last values, kept on the device: O(1) to add to and to read, and no host sync.
+"""Windowed mean over the last values, kept on the device: add and read in O(1), without a host sync.
 
-The sum runs along in float64 and is taken anew once a window, so that rounding never adds up.
+The running sum in float64 is recomputed once per window, so that rounding errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ class WindowedMean:
     """Mean of the last ``size`` values; NaN while one of them is not finite."""
 
     def __init__(self, size: int, device: torch.device) -> None:
-        # A row a value: the value, or 0, and whether it is not finite. (A sum with an infinity in it would stay one.)
+        # One row per value: the value, or 0, and 1 if it is not finite. (A sum with an infinity would stay infinite.)
         self._values = torch.zeros(size, 2, dtype=torch.float64, device=device)
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)
         self._count = 0
 
     def add(self, value: Tensor) -> None:
-        """Note a value, 0-dim."""
+        """Add a 0-dim value."""
         index = self._count % len(self._values)
         row = torch.stack([torch.nan_to_num(value, 0.0, 0.0, 0.0), ~value.isfinite()]).double()
         if index == 0 and self._count:
@@ -31,17 +31,17 @@ class WindowedMean:
         self._count += 1
 
     def mean(self) -> Tensor:
-        """0-dim; 0 before the first value."""
+        """Mean, 0-dim; 0 before the first value."""
         filled = max(min(self._count, len(self._values)), 1)
         total, num_bad = self._sums.unbind()
         return torch.where(num_bad > 0, torch.nan, total / filled).float()
 
     def state_dict(self) -> dict[str, Tensor | int]:
-        """For the checkpoint."""
+        """State for the checkpoint."""
         return {"values": self._values, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
-        """Go on from state_dict(), to the bit."""
+        """Restore state_dict(), bit for bit."""
         values, sums, count = state["values"], state["sums"], state["count"]
         assert isinstance(values, Tensor)
         assert isinstance(sums, Tensor)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import decoded_files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,13 +18,12 @@ from hypothesis import strategies as st
 
 from common.config import SourceConfig, StreamConfig
 from common.files.bad_file import BadFileError
-from common.files.by_content import ContentReader
 from common.files.footers import read_footer
 from common.messages import Tally
-from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import OFFSETS, UnitArrays, unit_arrays
+from common.plan import SlotCapacity
+from common.ragged import OFFSETS, unit_arrays
 from common.schema import Column, EventSchema, Per, SourceColumn, ValueRule
-from services.decoder.decode import Decode
+from common.unit_arrays import UnitArrays
 
 STREAM = StreamConfig(batch_events=4, max_particles=64, max_particles_per_event=8, unit_events=64, slot_mib=0.25)
 event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)
@@ -31,17 +31,8 @@ event_counts = st.lists(st.integers(0, 12), min_size=1, max_size=40)
 
 def decoded(path: Path, workload: EventSchema, stream: StreamConfig) -> list[tuple[Tally, UnitArrays]]:
     """All units of a file: planned from its footer, then decoded."""
-    capacity = SlotCapacity(workload, stream)
-    staged = [StagedFile(0, str(path), read_footer(path, workload, stream, capacity))]
-    reader = ContentReader(workload)
-    decode = Decode(workload, stream, 3, path.parent, reader)
-    found = []
-    for unit in plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=3):
-        slot = np.zeros(stream.slot_bytes, np.uint8)
-        layout, tally = decode(unit, slot)
-        found.append((tally, unit_arrays(slot, workload, layout)))
-    reader.close()
-    return found
+    units = decoded_files.planned([path], workload, stream)
+    return [(one.tally, one.arrays) for one in decoded_files.decoded(units, workload, stream, path.parent)]
 
 
 def events_in(units: Sequence[tuple[Tally, UnitArrays]]) -> dict[int, dict[str, list[list[Any]]]]:
@@ -316,16 +307,12 @@ def test_outliers_are_set_aside_as_they_stand_in_the_file_and_can_be_read_again(
 def test_a_file_that_took_the_place_of_the_planned_one_is_quarantined_not_misread(tmp_path: Path) -> None:
     made = pulses()
     path = write(tmp_path / "f.parquet", made, rows_per_group=5)
-    capacity = SlotCapacity(made.workload, STREAM)
-    staged = [StagedFile(0, str(path), read_footer(path, made.workload, STREAM, capacity))]
-    [unit] = plan_block(0, 0, 0, staged, capacity=capacity, stream=STREAM, seed=3)
+    units = decoded_files.planned([path], made.workload, STREAM)
     table = table_of(made)
     column = table.schema.get_field_index("time_time")
     pq.write_table(table.set_column(column, "time_time", table.column("sensor_sensor")), path)
-    reader = ContentReader(made.workload)
-    _, tally = Decode(made.workload, STREAM, 3, tmp_path, reader)(unit, np.zeros(STREAM.slot_bytes, np.uint8))
-    reader.close()
-    [bad] = tally.bad
+    [one] = decoded_files.decoded(units, made.workload, STREAM, tmp_path)
+    [bad] = one.tally.bad
     assert "column 'time_time' has type list<element: int16>; expected list<float>" in bad.reason
 
 
@@ -335,16 +322,13 @@ def test_a_workload_without_tables_refuses_hdf5(tmp_path: Path) -> None:
 
     made = pulses()
     path = write(tmp_path / "f.parquet", made, rows_per_group=5)
-    capacity = SlotCapacity(made.workload, STREAM)
-    staged = [StagedFile(0, str(path), read_footer(path, made.workload, STREAM, capacity))]
-    [unit] = plan_block(0, 0, 0, staged, capacity=capacity, stream=STREAM, seed=3)
+    units = decoded_files.planned([path], made.workload, STREAM)
     write_hdf5(path, make_events([1, 2]))
     told = "HDF5, which the workload made is not read from: write Parquet files"
     with pytest.raises(BadFileError, match=told):
-        read_footer(path, made.workload, STREAM, capacity)
-    reader = ContentReader(made.workload)
-    _, tally = Decode(made.workload, STREAM, 3, tmp_path, reader)(unit, np.zeros(STREAM.slot_bytes, np.uint8))
-    assert told in tally.bad[0].reason
+        read_footer(path, made.workload, STREAM, SlotCapacity(made.workload, STREAM))
+    [one] = decoded_files.decoded(units, made.workload, STREAM, tmp_path)
+    assert told in one.tally.bad[0].reason
 
 
 def test_only_the_parts_of_a_struct_that_are_read_are_checked_and_those_that_arrow_reads_with_them(

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from decoded_files import decoded, planned
 from hdf5_files import tables_of, write_hdf5, write_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +16,11 @@ from muon_files import Event, make_event, make_events, write_events
 
 from common.config import SourceConfig, StreamConfig
 from common.files.by_content import ContentReader
-from common.files.footers import read_footer
 from common.files.hdf5 import reader as hdf5
 from common.files.hdf5.reader import Hdf5Reader
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
-from common.plan import SlotCapacity, StagedFile, plan_block
-from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
 NAN = float("nan")
@@ -237,21 +235,15 @@ def test_a_file_that_was_evicted_is_closed_and_only_so_many_stay_open(tmp_path: 
 
 def test_one_unit_may_hold_both_kinds_and_is_decoded_alike(tmp_path: Path) -> None:
     stream = StreamConfig(unit_events=100, batch_events=10, max_particles=100, max_particles_per_event=4, slot_mib=0.25)
-    capacity = SlotCapacity(MUONS, stream)
     events = make_events([0, 3, 5, 1, 0, 4, 9, 2])
     slots = []
     for writers in ((write_events, write_hdf5), (write_events, write_events)):
         folder = tmp_path / writers[1].__name__
         folder.mkdir()
         paths = [write(folder / f"{i}.parquet", events) for i, write in enumerate(writers)]
-        staged = [StagedFile(i, str(p), read_footer(p, MUONS, stream, capacity)) for i, p in enumerate(paths)]
-        (unit,) = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)
-        reader = ContentReader(MUONS)
-        slot = np.zeros(stream.slot_bytes, np.uint8)
-        layout, tally = Decode(MUONS, stream, 1, folder, reader)(unit, slot)
-        reader.close()
-        slots.append((slot, layout, replace(tally, particles_dropped=0)))
-        assert tally.outliers == 4
+        (one,) = decoded(planned(paths, MUONS, stream), MUONS, stream, folder)
+        slots.append((one.slot, one.layout, replace(one.tally, particles_dropped=0)))
+        assert one.tally.outliers == 4
         assert (folder / "outliers").exists()
     assert np.array_equal(slots[0][0], slots[1][0])
     assert slots[0][1:] == slots[1][1:]

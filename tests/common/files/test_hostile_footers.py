@@ -156,7 +156,7 @@ def test_page_headers_that_say_anything_are_counted_or_refused(
     path = tmp_path_factory.getbasetemp() / "pages"
     raw = b"".join(thrift(header)[1] + body for header in headers)
     path.write_bytes(raw)
-    column = ColumnChunk(("muons",), values, 0, 0, len(raw), 1000)
+    column = ColumnChunk(("muons",), values, 0, 0, len(raw))
     with path.open("rb") as file:
         try:
             check_pages(file.fileno(), column)
@@ -220,7 +220,7 @@ NAMES = {source.name: source.name for source in MUONS.source_columns}
 def claims(rows: int, particles: int) -> ParquetFooter:
     """One row group, as a footer tells it."""
     values = {"primary_major_id": rows, "primary_minor_id": rows, "primary": 4 * rows, "muons": 3 * particles}
-    columns = tuple(ColumnChunk((name,), number, 0, 0, 4 * number, 4 * number) for name, number in values.items())
+    columns = tuple(ColumnChunk((name,), number, 0, 0, 4 * number) for name, number in values.items())
     return ParquetFooter(rows, (RowGroupMetadata(rows, columns),), tuple(column.path for column in columns))
 
 

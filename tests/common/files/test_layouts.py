@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import decoded_files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,13 +16,10 @@ from muon_files import Event, make_event, make_events
 
 from common.config import SourceConfig, StreamConfig
 from common.files.bad_file import BadFileError
-from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Tally, Unit
-from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import UnitArrays, unit_arrays
 from common.status import OUTLIER_FOLDER
-from services.decoder.decode import Decode
+from common.unit_arrays import UnitArrays
 from workloads.muons.columns import MUONS
 from workloads.muons.geometry import slant_depth_m
 
@@ -94,18 +92,9 @@ def decoded(
 ) -> list[tuple[Unit, Layout, Tally, UnitArrays]]:
     """All units of a file: planned from its footer, then decoded."""
     workload = MUONS.stored_as(source)
-    capacity = SlotCapacity(workload, stream)
-    staged = [StagedFile(0, str(path), read_footer(path, workload, stream, capacity))]
-    units = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=3)
-    reader = ParquetReader(workload)
-    decode = Decode(workload, stream, 3, run_dir, reader)
-    found = []
-    for unit in units:
-        slot = np.zeros(stream.slot_bytes, np.uint8)
-        layout, tally = decode(unit, slot)
-        found.append((unit, layout, tally, unit_arrays(slot, workload, layout)))
-    reader.close()
-    return found
+    units = decoded_files.planned([path], workload, stream)
+    found = decoded_files.decoded(units, workload, stream, run_dir)
+    return [(one.unit, one.layout, one.tally, one.arrays) for one in found]
 
 
 def events_of(arrays: UnitArrays) -> dict[int, Event]:
@@ -257,19 +246,14 @@ def test_files_of_different_layouts_make_one_unit(tmp_path: Path) -> None:
     stream = STREAM.model_copy(update={"max_particles_per_event": 5})
     others = [{**PLAIN, "muon": "fixed"}, {**PLAIN, "number": pa.float64(), "muons": "large_list"}, PLAIN]
     content = [make_events([1, 7, 2], first=10 * i) for i in range(3)]
-    capacity = SlotCapacity(MUONS, stream)
-    staged = []
-    for i, (events, layout) in enumerate(zip(content, others, strict=True)):
-        path = write(tmp_path / f"{i}.parquet", events, layout)
-        staged.append(StagedFile(i, str(path), read_footer(path, MUONS, stream, capacity)))
-    (unit,) = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=3)
-    reader = ParquetReader(MUONS)
-    slot = np.zeros(stream.slot_bytes, np.uint8)
-    layout, tally = Decode(MUONS, stream, 3, tmp_path, reader)(unit, slot)
-    reader.close()
-    majors = unit_arrays(slot, MUONS, layout).event_columns["primary_id"][:, 0].tolist()
+    paths = [
+        write(tmp_path / f"{i}.parquet", events, layout)
+        for i, (events, layout) in enumerate(zip(content, others, strict=True))
+    ]
+    (one,) = decoded_files.decoded(decoded_files.planned(paths, MUONS, stream), MUONS, stream, tmp_path)
+    majors = one.arrays.event_columns["primary_id"][:, 0].tolist()
     assert sorted(majors) == [0, 2, 10, 12, 20, 22]
-    assert tally.outliers == 3
+    assert one.tally.outliers == 3
     aside = pq.read_table(outlier_path(tmp_path, 0))
     assert sorted(zip(aside["primary_major_id"].to_pylist(), aside["num_particles"].to_pylist(), strict=True)) == [
         (1, 7),

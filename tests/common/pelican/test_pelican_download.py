@@ -141,9 +141,8 @@ def test_a_part_of_an_earlier_process_is_resumed(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(CONTENT[:2_000_000])
-    report = pelican().download(url, tmp_path / "a", SIZE, MD5)
+    pelican().download(url, tmp_path / "a", SIZE, MD5)
     assert (tmp_path / "a").read_bytes() == CONTENT
-    assert report.bytes_resumed == 2_000_000
     assert federation.log[-1]["range"] == f"bytes=2000000-{SIZE - 1}"
 
 

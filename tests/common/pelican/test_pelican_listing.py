@@ -17,7 +17,7 @@ from common.errors import BadInputError
 from common.pelican.config import PelicanConfig
 from common.pelican.errors import DeniedError, NotFoundError, UnavailableError
 from common.pelican.glob_walk import GlobWalk
-from common.pelican.listing import Progress
+from common.pelican.listing import ListingProgress
 from common.pelican.threads import PelicanThread
 from common.pelican.webdav import MalformedListing, parse_listing
 
@@ -105,9 +105,9 @@ def test_nothing_there_is_not_found(federation: Federation, thread: PelicanThrea
 
 
 def test_progress_is_told(federation: Federation, thread: PelicanThread, tree: str) -> None:
-    told: list[Progress] = []
+    told: list[ListingProgress] = []
     thread.expand(federation.url(f"{tree}/r?/*.parquet"), SUFFIXES, told.append)
-    assert told == [Progress(1, 0), Progress(3, 3)]
+    assert told == [ListingProgress(1, 0), ListingProgress(3, 3)]
 
 
 @pytest.mark.parametrize("kind", ["hang", "disconnect", "status"])

@@ -9,7 +9,7 @@ import pytest
 from federation.issuer import Issuer
 from token_places import NOW_S, SCOPE, minted
 
-from common.pelican.tokens.claims import TokenClaims, duration, read_claims, what_is_wrong
+from common.pelican.tokens.claims import TokenClaims, read_claims, what_is_wrong
 from common.pelican.tokens.scopes import Scope
 
 
@@ -120,11 +120,3 @@ def test_what_can_be_no_token_is_told_without_quoting_it(text: str, reason: str)
 def test_jwts_and_opaque_tokens_are_tokens(issuer: Issuer) -> None:
     assert what_is_wrong(minted(issuer)) is None
     assert what_is_wrong("opaque-._~+/=") is None
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, "0 s"), (59.9, "59 s"), (250, "4 min 10 s"), (7200, "2 h"), (90_061, "1 d 1 h")],
-)
-def test_a_duration_is_told_in_its_two_largest_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

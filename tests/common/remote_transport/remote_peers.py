@@ -6,16 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from polls import MANY_POLLS, poll_for, poll_until_lost
+
 from common import messages as m
 from common.config import TransportConfig
-from common.transport import Event, Lost, Received, RemotePeerTransport, ServerTransport
+from common.transport import Event, Received, RemotePeerTransport, ServerTransport
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = "ab" * 16
 SLOTS, SLOT_BYTES = 3, 1 << 20  # large enough that pyzmq doesn't copy
 ANY_PORT = "tcp://127.0.0.1:*"
 CURSOR = m.Cursor()
-MANY_POLLS = 600  # of 0.05 s: a bound, never a wait
 
 
 def payload_bytes(layout: m.Layout) -> int:
@@ -60,38 +61,12 @@ def attach(server: ServerTransport, peer: RemotePeerTransport) -> str:
     return event.peer
 
 
-def poll_for(server: ServerTransport, num_events: int) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(MANY_POLLS):
-        events += server.poll(0.05)
-        if len(events) >= num_events:
-            return events
-    raise AssertionError(f"only {events}")
-
-
-def poll_until_lost(server: ServerTransport) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(MANY_POLLS):
-        events += server.poll(0.05)
-        if any(isinstance(event, Lost) for event in events):
-            return events
-    raise AssertionError(f"only {events}")
-
-
 def poll_until(server: ServerTransport, what: Callable[[], object]) -> None:
     for _ in range(MANY_POLLS):
         assert server.poll(0.05) == []
         if what():
             return
     raise AssertionError("it didn't come")
-
-
-def receive(peer: RemotePeerTransport) -> m.Message:
-    for _ in range(MANY_POLLS):
-        message = peer.receive(0.05)
-        if message is not None:
-            return message
-    raise AssertionError("no message came")
 
 
 def close(server: ServerTransport, peer: RemotePeerTransport) -> list[Event]:

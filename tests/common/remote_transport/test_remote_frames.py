@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import zmq
-from remote_peers import SLOT_BYTES, Serve, attach, connect, poll_for, poll_until, poll_until_lost, receive, unit
+from polls import poll_for, poll_until_lost, receive
+from remote_peers import SLOT_BYTES, Serve, attach, connect, poll_until, unit
 
 from common import messages as m
 from common.config import TransportConfig

@@ -12,26 +12,15 @@ from pathlib import Path
 
 import pytest
 import zmq
-from remote_peers import (
-    MANY_POLLS,
-    ROOT,
-    SLOTS,
-    Serve,
-    attach,
-    close,
-    connect,
-    poll_for,
-    poll_until,
-    poll_until_lost,
-    receive,
-    remote_peer,
-    unit,
-)
+from polls import MANY_POLLS, poll_for, poll_until_lost, receive
+from remote_peers import ROOT, SLOTS, Serve, attach, close, connect, poll_until, remote_peer, unit
 
 from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.transport import FetcherLost, Lost, Received, wire
+
+pytestmark = pytest.mark.process
 
 
 def test_a_trainer_that_closes_is_lost_after_its_last_message(serve: Serve, config: TransportConfig) -> None:

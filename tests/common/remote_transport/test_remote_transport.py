@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from polls import poll_for, poll_until_lost, receive
 from remote_peers import (
     PLAN,
     SLOT_BYTES,
@@ -20,10 +21,7 @@ from remote_peers import (
     close,
     connect,
     payload_bytes,
-    poll_for,
     poll_until,
-    poll_until_lost,
-    receive,
     remote_peer,
     unit,
 )
@@ -100,7 +98,7 @@ def test_a_trainer_waits_for_a_fetcher_that_starts_later(serve: Serve, config: T
 def test_a_trainer_gives_up_when_no_fetcher_comes(serve: Serve, config: TransportConfig) -> None:
     server, where = serve(config)
     server.close()
-    with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s \(nobody listens there\)"):
+    with pytest.raises(BadInputError, match=r"no fetcher answered for 0\.01 s \(no process listens there\)"):
         remote_peer(where.model_copy(update={"connect_timeout_s": 0.01}))
 
 

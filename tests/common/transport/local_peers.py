@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+from polls import MANY_POLLS
 
-from common import messages as m
 from common.config import TransportConfig
-from common.transport import Event, Lost, PeerTransport, ServerTransport, addresses
+from common.transport import PeerTransport, ServerTransport, addresses
 
 ROOT = Path(__file__).resolve().parents[3]
 PLAN = "ab" * 16
 SLOTS, SLOT_BYTES = 2, 8192
 MODES = ("abstract", "folder")
-MANY_POLLS = 600  # of 0.05 s: a bound, never a wait
 
 
 def connect(server: ServerTransport, run_dir: Path, config: TransportConfig, *, writable: bool = True) -> PeerTransport:
@@ -30,32 +29,6 @@ def connect(server: ServerTransport, run_dir: Path, config: TransportConfig, *, 
             if future.done():
                 break
         return future.result(timeout=1)
-
-
-def poll_for(server: ServerTransport, num_events: int) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(MANY_POLLS):
-        events += server.poll(0.05)
-        if len(events) >= num_events:
-            return events
-    raise AssertionError(f"only {events}")
-
-
-def poll_until_lost(server: ServerTransport) -> list[Event]:
-    events: list[Event] = []
-    for _ in range(MANY_POLLS):
-        events += server.poll(0.05)
-        if any(isinstance(event, Lost) for event in events):
-            return events
-    raise AssertionError(f"only {events}")
-
-
-def receive(peer: PeerTransport) -> m.Message:
-    for _ in range(MANY_POLLS):
-        message = peer.receive(0.05)
-        if message is not None:
-            return message
-    raise AssertionError("no message came")
 
 
 def welcome_of(lifeline: socket.socket) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
-from local_peers import MANY_POLLS, PLAN, connect, poll_for, raw_lifeline, receive, welcome_of
+from local_peers import PLAN, connect, raw_lifeline, welcome_of
+from polls import MANY_POLLS, poll_for, receive
 
 from common import messages as m
 from common.arena import Arena

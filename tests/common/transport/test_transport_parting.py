@@ -14,13 +14,16 @@ from pathlib import Path
 
 import pytest
 import zmq
-from local_peers import PLAN, ROOT, connect, poll_for, poll_until_lost, raw_lifeline, receive, welcome_of
+from local_peers import PLAN, ROOT, connect, raw_lifeline, welcome_of
+from polls import poll_for, poll_until_lost, receive
 
 from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.transport import SOCKET_FOLDER, FetcherLost, Lost, PeerTransport, Received, ServerTransport
 from common.transport import server as server_module
+
+pytestmark = pytest.mark.process
 
 
 def test_a_peer_that_closes_is_lost(

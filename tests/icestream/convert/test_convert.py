@@ -164,7 +164,7 @@ def test_the_command_converts_files_of_both_kinds_into_a_directory(tmp_path: Pat
         f"{data / 'a.h5'} -> {tmp_path / 'out' / 'a.parquet'}: 3 events in, 3 out, 1 of them empty, 3 particles, "
         in output
     )
-    assert "1 that were none dropped; " in output
+    assert "1 fillers and nulls dropped; " in output
 
 
 def test_the_command_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> None:

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from decoded_files import SEED, planned_in_order
+from decoded_files import decoded as decode_all
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import make_events, write_events
 
 from common.config import StreamConfig
-from common.files.footers import read_footer
-from common.files.parquet.reader import ParquetReader
-from common.plan import Blocks, SlotCapacity, StagedFile, plan_block
-from common.ragged import unit_arrays
+from common.plan import Blocks
 from icestream.commands.plan.mixing import ChiSquare, FileRows, events_of_files, expected, in_source_order, observed
-from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
 BATCH = 32
@@ -91,25 +89,17 @@ def decoded(folder: Path, *, shuffle: bool, unit_events: int) -> tuple[list[Coun
     stream = StreamConfig(
         block_files=NUM_FILES, unit_events=unit_events, batch_events=BATCH, shuffle=shuffle, max_particles=4096
     )
-    capacity = SlotCapacity(MUONS, stream)
-    staged = []
-    for file in range(NUM_FILES):
+    paths = [folder / f"{file}.parquet" for file in range(NUM_FILES)]
+    for file, path in enumerate(paths):
         events = make_events([file % 3] * (ROW_GROUPS * ROW_GROUP_ROWS))
-        path = write_events(folder / f"{file}.parquet", events, row_group_rows=ROW_GROUP_ROWS)
-        staged.append(StagedFile(file, str(path), read_footer(path, MUONS, stream, capacity)))
-    order = Blocks(NUM_FILES, stream, 1, 1).files(0)
-    units = plan_block(0, 0, 0, [staged[file] for file in order], capacity=capacity, stream=stream, seed=1)
-    reader = ParquetReader(MUONS)
-    decode = Decode(MUONS, stream, 1, folder, reader)
+        write_events(path, events, row_group_rows=ROW_GROUP_ROWS)
+    units = planned_in_order(paths, Blocks(NUM_FILES, stream, SEED, 1).files(0), MUONS, stream)
     microbatches = []
-    for unit in units:
-        slot = np.zeros(stream.slot_bytes, np.uint8)
-        layout, _ = decode(unit, slot)
-        arrays = unit_arrays(slot, MUONS, layout)
+    for one in decode_all(units, MUONS, stream, folder):
+        arrays = one.arrays
         files = arrays.event_columns["source_file"][:, 0]
         for first, last in itertools.pairwise(arrays.microbatch_bounds.tolist()):
             microbatches.append(Counter(files[first:last].tolist()))
-    reader.close()
     return microbatches, [[(part.file, part.rows) for part in unit.parts] for unit in units]
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from decoded_files import planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_events, make_table, write_events
 from pyarrow import parquet as pq
 
 from common.config import StreamConfig
-from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
 from common.messages import Layout, Part, Tally, Unit
-from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import SlotMismatch, UnitArrays, content_digest, unit_arrays
+from common.ragged import SlotMismatch, content_digest, unit_arrays
 from common.streams import Stream, generator
+from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
@@ -231,7 +231,6 @@ def test_whatever_the_planner_cuts_from_a_file_fits_its_slot(
 ) -> None:
     folder = tmp_path_factory.mktemp("plan")
     stream = stream_of(slot_mib=8192 / 2**20, unit_events=40)
-    capacity = SlotCapacity(MUONS, stream)
     rows = data.draw(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=150))
     events = [
         Event(i, 0, (1.0, 0.5, 4.0, 1.0), ((1.0, 0.0, 0.0),) * muons + ((0.0, 0.0, 0.0),) * fillers)
@@ -239,11 +238,9 @@ def test_whatever_the_planner_cuts_from_a_file_fits_its_slot(
     ]
     path = folder / "f.parquet"
     pq.write_table(make_table(events, list_of=pa.large_list), path, row_group_size=100)
-    staged = StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=SEED)
     found = 0
     with decoder(folder, stream) as decode:
-        for unit in units:
+        for unit in planned([path], MUONS, stream):
             layout, tally = decode(unit, new_slot()[: stream.slot_bytes])
             found += layout.events + tally.outliers
     assert found == len(events)

@@ -9,17 +9,16 @@ import hostile_files
 import numpy as np
 import pyarrow as pa
 import pytest
+from decoded_files import planned
 from muon_files import make_events, write_events
 
 from common import own_memory
 from common.bounds import outlier_share
 from common.config import MIB, StreamConfig
 from common.files.by_content import ContentReader
-from common.files.footers import read_footer
 from common.input_errors import MachineError
 from common.messages import Part, Unit
 from common.own_memory import asked_for_too_much, free_heap, limit_memory
-from common.plan import SlotCapacity, StagedFile, plan_block
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 
@@ -83,11 +82,8 @@ def test_without_a_limit_it_is_always_the_machine_that_refuses() -> None:
 def test_a_row_group_full_of_outliers_takes_no_more_memory_than_a_few_slots(tmp_path: Path) -> None:
     """A batch was 16,384 rows, whatever is in them."""
     stream = StreamConfig(unit_events=512, max_particles=1000, batch_events=64, slot_mib=0.25)
-    capacity = SlotCapacity(MUONS, stream)
     counts = [2] * 1500 + [2_000] * 1500 + [2] * 1500
     path = hostile_files._write(tmp_path / "f.parquet", hostile_files.muons_of(counts, 1.0), compression="zstd")
-    staged = StagedFile(0, str(path), read_footer(path, MUONS, stream, capacity))
-    units = plan_block(0, 0, 0, [staged], capacity=capacity, stream=stream, seed=0)
     decode = decode_of(tmp_path, stream)
     before, peak = pa.total_allocated_bytes(), 0
 
@@ -96,7 +92,7 @@ def test_a_row_group_full_of_outliers_takes_no_more_memory_than_a_few_slots(tmp_
         peak = max(peak, pa.total_allocated_bytes() - before)
 
     slot = np.zeros(stream.slot_bytes, np.uint8)
-    tallies = [decode(unit, slot, beat)[1] for unit in units]
+    tallies = [decode(unit, slot, beat)[1] for unit in planned([path], MUONS, stream)]
     assert sum(tally.outliers for tally in tallies) == 1500
     assert sum(tally.rows_read for tally in tallies) == len(counts)
     assert 0 < peak < 16 * MIB, "all outliers of the row group have 36 MB of numbers"

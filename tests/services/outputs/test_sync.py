@@ -187,7 +187,7 @@ def test_a_destination_that_is_damaged_is_no_reason_to_begin_anew(
     empty = run_dir.with_name("new")
     empty.mkdir()
     (folder / STEP(1)).write_text("x" * (folder / STEP(1)).stat().st_size)
-    with pytest.raises(BadInputError, match=r"those copied there can't be had.*--fresh"):
+    with pytest.raises(BadInputError, match=r"the copies there can't be read.*--fresh"):
         restore_if_gone(empty, config)
     (folder / MANIFEST).write_text("{}")
     with pytest.raises(BadInputError, match="not a list of outputs"):

@@ -11,6 +11,8 @@ import time
 import pytest
 from stand_ins import CTRL_C, EVERYONE, PATIENCE_S, STAND_IN, Stage, signal_self, started
 
+pytestmark = pytest.mark.process
+
 SUPERVISOR = """
 import sys
 from pathlib import Path

@@ -11,6 +11,8 @@ from stand_ins import CTRL_C, EVERYONE, Stage, Story, started, started_times
 
 from common.status import FetcherStatus, write_status
 
+pytestmark = pytest.mark.process
+
 
 def test_a_decoder_may_leave(stage: Stage) -> None:
     stage.behaviours = {"decoder-0": "leaves once"}

@@ -11,6 +11,8 @@ from stand_ins import CTRL_C, EVERYONE, Stage, Story, started, started_times
 
 from services.supervisor import supervisor as supervisor_module
 
+pytestmark = pytest.mark.process
+
 TRAINERS = ("trainer", "trainer-1")
 GROUP = (*EVERYONE, "trainer-1")
 

@@ -11,6 +11,8 @@ from stand_ins import CTRL_C, EVERYONE, Stage, started, started_times
 
 from services.supervisor.supervisor import service_command
 
+pytestmark = pytest.mark.process
+
 
 def test_a_killed_decoder_is_started_again_and_counted(stage: Stage) -> None:
     stage.script = [

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from common.arena import Arena
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.trainer.stream.copier import copy_to_host
 from services.trainer.stream.microbatch_copy import slice_microbatch
 from workloads.base.batch import Microbatch

@@ -18,7 +18,8 @@ from common.ragged import SlotHeader, content_digest, slot_bytes_needed, unit_ar
 from common.transport import Lost, Received, ServerTransport
 from services.decoder.microbatch import microbatch_bounds
 from services.fetcher.dispatcher import Action, Dispatcher, EndRun, Evict, Replan, Send
-from services.trainer.stream.feed import FedBatch, Feed
+from services.trainer.stream.fed_batch import FedBatch
+from services.trainer.stream.feed import Feed
 from services.trainer.stream.position import StreamPosition
 from workloads.muons.columns import MUONS
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from common.messages import Layout
-from common.ragged import UnitArrays, slot_bytes_needed, unit_arrays
+from common.ragged import slot_bytes_needed, unit_arrays
+from common.unit_arrays import UnitArrays
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
 from workloads.muons.columns import MUONS

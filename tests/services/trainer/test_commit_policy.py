@@ -17,7 +17,7 @@ from common.messages import Cursor
 from services.trainer.checkpoints.commit_policy import Act, Mark, Moment, Write, decide
 from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import NotFinite, Unhealthy
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.agreement import Turn, agree
 from services.trainer.stream.position import LanePosition, StreamPosition
 
@@ -53,7 +53,7 @@ ALL = tuple(moments())
 
 def test_the_moments_are_all_there() -> None:
     assert len(ALL) > 200
-    assert len({decide(moment, EVERY) for moment in ALL}) == 8, "each way that a decision can be"
+    assert len({decide(moment, EVERY) for moment in ALL}) == 10, "each way that a decision can be"
 
 
 def test_every_decision_keeps_the_rules() -> None:
@@ -77,7 +77,7 @@ def check(moment: Moment) -> None:
                 writing, on_disk = None, writing
             case Act.REPORT:
                 assert on_disk is not None, "only what is on disk is reported"
-                assert not is_due(moment) or on_disk == moment.now, "a request is not answered by an older checkpoint"
+                assert not moment.asked or on_disk == moment.now, "a request is not answered by an older checkpoint"
             case Act.ASK:
                 assert moment.write is Write.REFUSED
                 assert acts == (Act.ASK,)
@@ -102,6 +102,7 @@ def check(moment: Moment) -> None:
         (Moment(at(5), on_disk=at(3), writing=at(5), write=Write.RUNNING, asked=True), (Act.SETTLE, Act.REPORT)),
         (Moment(at(5), on_disk=at(3), writing=at(3), write=Write.RUNNING, asked=True), (Act.SETTLE, Act.SAVE)),
         (Moment(at(5), writing=at(3), write=Write.ENDED, stepped=True), (Act.SETTLE, Act.REPORT)),
+        (Moment(at(6), writing=at(3), write=Write.ENDED, stepped=True), (Act.SETTLE, Act.REPORT, Act.SAVE)),
         (Moment(at(5), writing=at(3), write=Write.REFUSED, stepped=True), ()),
         (Moment(at(5), writing=at(3), write=Write.REFUSED), (Act.ASK,)),
         (Moment(at(5), ending=True), (Act.SAVE, Act.SETTLE, Act.REPORT)),
@@ -119,7 +120,7 @@ def test_a_decision_by_example(moment: Moment, acts: tuple[Act, ...]) -> None:
 class Disk:
     """Checkpoints of a trainer; each is written once its gate opens, and may fail."""
 
-    progress: Progress
+    progress: TrainingProgress
     files: list[Mark] = field(default_factory=list)
     begun: list[Mark] = field(default_factory=list)
     arrived: list[Mark] = field(default_factory=list)
@@ -197,7 +198,7 @@ class Trainer:
     """A trainer's commits, moved by a test."""
 
     def __init__(self, every: int = EVERY) -> None:
-        self.progress = Progress("plan")
+        self.progress = TrainingProgress("plan")
         self.disk = Disk(self.progress)
         self.fetcher = Fetcher(self.disk)
         feed: Any = self.fetcher

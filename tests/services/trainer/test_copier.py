@@ -11,7 +11,8 @@ import torch
 
 from common.arena import Arena
 from common.messages import Layout
-from common.ragged import UnitArrays, unit_arrays
+from common.ragged import unit_arrays
+from common.unit_arrays import UnitArrays
 from services.trainer.stream.copier import make_copier
 from workloads.muons.columns import MUONS
 

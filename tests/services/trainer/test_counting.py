@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +20,12 @@ from common.status import TrainerStatus, read_status
 from icestream.commands.bench.command import bench
 from services.config.root import Config, load_config
 from services.config.trainer import TrainerConfig
-from services.trainer.checkpoints import checkpoint_folder
 from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
 from services.trainer.counting.service import _restored, run_counting, settings_without_use
-from services.trainer.progress import Progress
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
@@ -53,10 +53,12 @@ def feed_of(run_dir: Path, copiers: Copiers, stopped: Callable[[], bool] = never
     return Feed(run_dir, MUONS, STREAM, CONFIG, copiers=copiers, prefetch_units=2, audit=True, stopped=stopped)
 
 
-def count(run_dir: Path, stopped: Callable[[Progress], bool] = lambda progress: False, **settings: Any) -> Progress:
+def count(
+    run_dir: Path, stopped: Callable[[TrainingProgress], bool] = lambda progress: False, **settings: Any
+) -> TrainingProgress:
     """One process's counting, from the newest checkpoint on."""
     config = TrainerConfig(**({"checkpoint_every": 2} | settings))
-    progress = Progress(PLAN)
+    progress = TrainingProgress(PLAN)
     with (
         closing(PositionCheckpoints(run_dir, 2, wait_s=0, stopped=never)) as checkpoints,
         closing(feed_of(run_dir, Copiers(CountingCopier), lambda: stopped(progress))) as feed,
@@ -83,7 +85,7 @@ def test_the_audit_is_that_of_a_feed_to_a_model(tmp_path: Path, fetcher: Fetcher
     other = tmp_path / "other"
     other.mkdir()
     with closing(Fetcher(other)), closing(feed_of(other, copiers_for(torch.device("cpu")))) as feed:
-        position = Progress(PLAN).position
+        position = TrainingProgress(PLAN).position
         with closing(feed.stream(position)) as batches:
             expected = [line for fed in batches if fed for line in fed.audit_lines]
     progress = count(tmp_path)
@@ -144,14 +146,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_former_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(PositionCheckpoints(tmp_path, 2, wait_s=0, stopped=never)) as checkpoints:
-        checkpoints.save(1, Progress(PLAN).checkpoint("{}"))
+        checkpoints.save(1, TrainingProgress(PLAN).checkpoint("{}"))
 
         def full(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(checkpoint_folder.os, "fsync", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            checkpoints.save(2, Progress(PLAN).checkpoint("{}"))
+            checkpoints.save(2, TrainingProgress(PLAN).checkpoint("{}"))
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000000001.json"]
 
 
@@ -174,7 +176,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path: Path, text: st
 def test_a_run_with_weights_is_not_gone_on_without_a_model(tmp_path: Path) -> None:
     config = Config.model_validate({"trainer": {"model": "flow"}})
     with closing(Checkpoints(tmp_path, 2, wait_s=0, stopped=never)) as checkpoints:
-        checkpoints.save(7, Progress(PLAN).checkpoint(config.model_dump_json()))
+        checkpoints.save(7, TrainingProgress(PLAN).checkpoint(config.model_dump_json()))
         assert checkpoints.foreign() is None
     none = Config.model_validate({"trainer": {"model": "none"}})
     with (
@@ -190,7 +192,7 @@ def test_a_run_with_weights_is_not_gone_on_without_a_model(tmp_path: Path) -> No
 def counted(tmp_path: Path) -> Path:
     """A run directory with a checkpoint without weights."""
     with closing(PositionCheckpoints(tmp_path / "counted", 2, wait_s=0, stopped=never)) as checkpoints:
-        checkpoints.save(7, Progress(PLAN).checkpoint("{}"))
+        checkpoints.save(7, TrainingProgress(PLAN).checkpoint("{}"))
     return tmp_path / "counted"
 
 

@@ -147,8 +147,8 @@ def test_no_event_is_trained_twice_when_a_half_trained_unit_comes_back_different
             assert counters.events_read == len(ALL_ROWS)
             assert counters.events_trained == position.counters.events_trained + len(found)
             (line,) = again.position.changed_units
-            assert line.startswith(f"unit {k} came back with other events")
-            assert f"{trained} of them were trained, {EVENTS[k] - trained} are quarantined" in line
+            assert line.startswith(f"unit {k} has changed since it was begun")
+            assert f"{trained} of its events were trained, {EVENTS[k] - trained} are quarantined" in line
             assert line in caplog.text
     assert len(opened) > 1
     assert fetcher.dispatcher.counts["unexpected_messages"] == 0

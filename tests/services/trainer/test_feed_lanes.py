@@ -11,7 +11,7 @@ from feeding import ALL_ROWS, STREAM, BatchFeed, Fetcher, rows
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from services.trainer.stream.feed import FedBatch
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.position import StreamPosition
 
 

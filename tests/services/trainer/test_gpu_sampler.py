@@ -60,7 +60,7 @@ def test_a_gpu_that_is_lost_ends_the_sampling_with_one_line(caplog: pytest.LogCa
     assert not sampler._thread.is_alive()
     assert sampler.read() == {GPU_UTILISATION: 0.4}
     assert [record.getMessage() for record in caplog.records] == [
-        "the GPU's utilisation is not told any more: NVML: GPU is lost"
+        "the GPU's utilisation is not reported any more: NVML: GPU is lost"
     ]
     sampler.close()
 
@@ -72,7 +72,7 @@ def test_a_cpu_has_no_utilisation_and_no_line() -> None:
 def test_a_gpu_without_nvml_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert start_gpu_sampler(torch.device("cuda"), FakeNvml(fails=True)) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "the GPU's utilisation is not told: NVML: Driver Not Loaded"
+        "the GPU's utilisation is not reported: NVML: Driver Not Loaded"
     ]
 
 

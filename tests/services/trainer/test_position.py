@@ -173,7 +173,7 @@ def test_a_unit_that_comes_back_different_is_told_with_its_number_and_its_sums()
     back = unit(1, events=4, tally=m.Tally(rows_read=7, quarantined=3, bad=(bad,)), content=NEW)
     done = open_position(unit(1, content=OLD)).after_unit(back)
     (line,) = done.changed_units
-    assert line.startswith("unit 1 came back with other events than those it was begun with: 4 of them were trained, 3")
+    assert line.startswith("unit 1 has changed since it was begun: 4 of its events were trained, 3")
     assert done.set_aside == ("row group 0: damaged", line)
     assert done.cursors == (m.Cursor(2, 3, 2, 0),)
     assert done.skipped_units == (), "the unit is behind the cursor: nobody skips it again"

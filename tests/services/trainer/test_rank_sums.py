@@ -108,16 +108,16 @@ def place(rank: int, port: int) -> RankPlace:
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
-    with pytest.raises(BadInputError, match=r"rank 1 of 2 didn't come for 0\.3 s"):
+    with pytest.raises(BadInputError, match=r"rank 1 of 2 did not connect for 0\.3 s"):
         Ranks.join(place(0, free_port()), CPU, timeout_s=0.3, stopped=lambda: False)
     port = free_port()
-    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* didn't come"):
+    with pytest.raises(BadInputError, match=f"rank 0 at 127.0.0.1:{port} .* did not connect"):
         Ranks.join(place(1, port), CPU, timeout_s=0.3, stopped=lambda: False)
 
 
 def test_a_rank_that_does_not_come_to_the_file_is_named(tmp_path: Path) -> None:
     alone = RankPlace(1, 2, 1, 2, "", 0, file=str(tmp_path / "ranks"))
-    with pytest.raises(BadInputError, match=r"rank 0 of 2 didn't come for 0\.3 s"):
+    with pytest.raises(BadInputError, match=r"rank 0 of 2 did not connect for 0\.3 s"):
         Ranks.join(alone, CPU, timeout_s=0.3, stopped=lambda: False)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from common.errors import BadInputError
-from common.ragged import UnitArrays
+from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
 from services.trainer.telemetry.validation import VALIDATION_FILE, ValidationBlock
 from workloads.base.batch import Batch, Microbatch

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.atomic_file import AS_UMASK_SAYS, replace_file
 from workloads.base.report.metric import Metric
 from workloads.base.report.verdict import ratio, verdict
 
@@ -78,11 +79,8 @@ def store(folder: Path, outcome: Outcome, html: str) -> None:
     for picture in outcome.pictures:
         (folder / f"{picture.name}.png").write_bytes(picture.png)
     (folder / REPORT_HTML).write_text(html, encoding="utf-8")
-    part = folder / f"{REPORT_JSON}.part"
-    part.write_text(
-        json.dumps(as_json(outcome), indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
-    part.replace(folder / REPORT_JSON)
+    text = json.dumps(as_json(outcome), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    replace_file(folder / REPORT_JSON, text, durable=False, mode=AS_UMASK_SAYS)
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

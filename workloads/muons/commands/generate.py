@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from common.options import config_options
 from workloads.base.front import Front
+from workloads.muons.generation.options import GenerateOptions
 from workloads.muons.simulator.config import PRESETS
 
 
@@ -63,25 +65,7 @@ from workloads.muons.simulator.config import PRESETS
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 @config_options
 @click.pass_obj
-def generate(
-    front: Front,
-    checkpoint: Path,
-    inputs: tuple[str, ...],
-    out: Path,
-    preset_name: str | None,
-    events: int | None,
-    counts: str,
-    counts_column: str,
-    max_count: int | None,
-    depth_kind: str | None,
-    seed: int,
-    device: str,
-    threads: int | None,
-    rows_per_file: int,
-    force: bool,
-    toml: Path | None,
-    assignments: tuple[str, ...],
-) -> None:
+def generate(front: Front, /, **options: Any) -> None:
     """Write muon bundles of a trained model, one for each primary, in the production schema.
 
     CHECKPOINT: a checkpoint, or a run directory (its best checkpoint, else the newest). PRIMARIES: files,
@@ -91,24 +75,4 @@ def generate(
     """
     from workloads.muons.generation.run import run_generate  # torch
 
-    click.echo(
-        run_generate(
-            front,
-            checkpoint=checkpoint,
-            inputs=inputs,
-            out=out,
-            preset_name=preset_name,
-            events=events,
-            counts=counts,
-            counts_column=counts_column,
-            max_count=max_count,
-            depth_kind=depth_kind,
-            seed=seed,
-            device=device,
-            threads=threads,
-            rows_per_file=rows_per_file,
-            force=force,
-            toml=toml,
-            assignments=assignments,
-        )
-    )
+    click.echo(run_generate(front, GenerateOptions(**options)))

@@ -18,7 +18,7 @@ from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.messages import Tally
-from common.ragged import Array, UnitArrays
+from common.unit_arrays import Array, UnitArrays
 from workloads.base.front import FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.atomic_file import part_of_one_writer
 from common.errors import BadInputError
 from workloads.muons.export import check, formats
 from workloads.muons.export.format_names import FORMATS, Format
@@ -81,7 +81,7 @@ class NewFolder:
         """Raises BadInputError if ``out`` can't be used."""
         out = out.resolve()  # a link's target is replaced, and "." has a name
         self._out = out
-        self._part = out.with_name(f".{out.name}.{secrets.token_hex(4)}.part")
+        self._part = part_of_one_writer(out)
         if out.exists() and not out.is_dir():
             raise BadInputError(f"{out} is a file: name a folder")
         there = {path.name for path in out.iterdir()} if out.is_dir() else set()

@@ -18,13 +18,11 @@ import pyarrow.parquet as pq
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from common.files.by_content import ContentReader
 from common.files.file_kind import file_kind
-from common.files.footers import read_footer
 from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
-from common.plan import SlotCapacity, StagedFile, plan_block
+from common.files.whole_file import plan_file, rows_of
 from common.schema import EventSchema, SourceColumn
 from workloads.muons.geometry import vertical_depth_m
 
@@ -132,24 +130,14 @@ def _told_of(name: str) -> Iterator[None]:
 
 def _whole_events(path: Path, name: str, workload: EventSchema) -> Iterator[Primaries]:
     """Primaries of files with muons, read and checked as in training, without rows that hold no event."""
-    stream = StreamConfig(shuffle=False)
-    capacity = SlotCapacity(workload, stream)
-    footer = read_footer(path, workload, stream, capacity)
-    units = plan_block(
-        0, 0, 0, [StagedFile(0, str(path), footer, remote=name)], capacity=capacity, stream=stream, seed=0
-    )
-    reader = ContentReader(workload, shuffled=False)
-    try:
-        for part in (part for unit in units for part in unit.parts):
-            for piece in reader.read([part]):
-                keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
-                yield Primaries(
-                    piece.event_columns["primary_id"][keep].astype(np.uint64),
-                    piece.event_columns["primary"][keep].astype(np.float32),
-                    piece.counts[keep],
-                )
-    finally:
-        reader.close()
+    _, parts = plan_file(path, workload, StreamConfig(shuffle=False), name=name)
+    for piece in rows_of(parts, workload, shuffled=False):
+        keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
+        yield Primaries(
+            piece.event_columns["primary_id"][keep].astype(np.uint64),
+            piece.event_columns["primary"][keep].astype(np.float32),
+            piece.counts[keep],
+        )
 
 
 @dataclass(frozen=True)

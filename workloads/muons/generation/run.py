@@ -20,6 +20,7 @@ from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
 from workloads.base.front import FileSettings, Front
 from workloads.muons.generation.load import Trained, load_trained
+from workloads.muons.generation.options import GenerateOptions
 from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries
 from workloads.muons.generation.simulated import simulated_primaries
 from workloads.muons.generation.stream import CountRule, Counts
@@ -37,54 +38,38 @@ class _Total:
     capped: int = 0
 
 
-def run_generate(
-    front: Front,
-    *,
-    checkpoint: Path,
-    inputs: tuple[str, ...],
-    out: Path,
-    preset_name: str | None,
-    events: int | None,
-    counts: str,
-    counts_column: str,
-    max_count: int | None,
-    depth_kind: str | None,
-    seed: int,
-    device: str,
-    threads: int | None,
-    rows_per_file: int,
-    force: bool,
-    toml: Path | None,
-    assignments: tuple[str, ...],
-) -> str:
-    """Summary of the written files, in one line; the options are the command's. Raises BadInputError."""
-    _check_options(inputs, preset_name, events, counts, counts_column)
-    kind, constant = parse_counts(counts)
-    if threads is not None:
-        torch.set_num_threads(threads)
-    trained = load_trained(checkpoint, device_named(device))
-    settings = front.file_settings(inputs, toml=toml, assignments=assignments)
-    source = merged_source(settings.source, trained.run.source, depth_kind)
+def run_generate(front: Front, options: GenerateOptions) -> str:
+    """One line of what was written. Raises BadInputError."""
+    _check_options(options.inputs, options.preset_name, options.events, options.counts, options.counts_column)
+    kind, constant = parse_counts(options.counts)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    trained = load_trained(options.checkpoint, device_named(options.device))
+    settings = front.file_settings(options.inputs, toml=options.toml, assignments=options.assignments)
+    source = merged_source(settings.source, trained.run.source, options.depth_kind)
     settings, depth = replace(settings, source=source), source.depth_kind
-    most = trained.max_count if max_count is None else max_count
+    most = trained.max_count if options.max_count is None else options.max_count
     rule = CountRule(kind, constant, most)
     writer = BundleWriter(
-        out, rows_per_file=rows_per_file, force=force, provenance=_provenance(trained, counts, most, depth, seed)
+        options.out,
+        rows_per_file=options.rows_per_file,
+        force=options.force,
+        provenance=_provenance(trained, options.counts, most, depth, options.seed),
     )
     total = _Total()
     started_s = time.perf_counter()
     with ExitStack() as stack:
-        progress = stack.enter_context(SlowProgress("events generated", events or 0))
-        if preset_name is not None:
-            assert events is not None
-            primaries = simulated_primaries(preset_name, events, depth, seed)
-            known = events
+        progress = stack.enter_context(SlowProgress("events generated", options.events or 0))
+        if options.preset_name is not None:
+            assert options.events is not None
+            primaries = simulated_primaries(options.preset_name, options.events, depth, options.seed)
+            known = options.events
         else:
-            wanted = WantedCounts(counts_column) if kind == "column" else None
-            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, out)
+            wanted = WantedCounts(options.counts_column) if kind == "column" else None
+            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, options.out)
             primaries, known = files.primaries(), 0
         stack.enter_context(writer)
-        for generated in generate_events(primaries, trained.generator, rule, depth, seed):
+        for generated in generate_events(primaries, trained.generator, rule, depth, options.seed):
             writer.write(generated)
             total.events += len(generated.counts_E)
             total.muons += len(generated.muons_P3)
@@ -93,7 +78,7 @@ def run_generate(
     rate = total.events / max(time.perf_counter() - started_s, 1e-9)
     capped = f"{total.capped:,} capped at {most:,} muons" if total.capped else "none capped"
     return (
-        f"{out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
+        f"{options.out}: {total.events:,} events, {total.muons:,} muons, {capped}, "
         f"{len(writer.paths)} file{'s' * (len(writer.paths) != 1)}, {rate:,.0f} events/s "
         f"(step {trained.run.step:,} of {trained.run.path})"
     )

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow.parquet as pq
 
+from common.atomic_file import part_of_one_writer
 from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
@@ -112,7 +112,7 @@ class BundleWriter:
 
     def _open(self) -> None:
         path = self._path()
-        self._part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        self._part = part_of_one_writer(path)
         self._writer = pq.ParquetWriter(self._part, self._schema, **self._options)
         self._rows_in_file = 0
 

@@ -88,7 +88,7 @@ class EnergyLoss:
     def energy_gev(self, chunk: Chunk, surface_gev_P: Float32) -> Float32:
         """Energy at depth, GeV, of muons at or above threshold. Overwrites its argument. (P,) -> (P,).
 
-        energy_at_depth_gev() relative to the threshold: no difference of large numbers, never below the cut.
+        Inverse of surface_energy_gev(), relative to the threshold: no difference of large numbers, never below the cut.
         """
         energy_gev_P = surface_gev_P
         energy_gev_P -= chunk.spread(self.threshold_gev_E)

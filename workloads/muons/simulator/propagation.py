@@ -35,9 +35,3 @@ def surface_energy_gev(energy_gev: Float64 | float, slant_mwe: Float64, config: 
     """Energy at the surface of a muon with ``energy_gev`` after ``slant_mwe`` (dE/dX = -(a + bE))."""
     critical_gev = config.loss_a_gev_per_mwe / config.loss_b_per_mwe
     return (energy_gev + critical_gev) * np.exp(config.loss_b_per_mwe * slant_mwe) - critical_gev
-
-
-def energy_at_depth_gev(surface_gev: Float64, slant_mwe: Float64, config: SimulatorConfig) -> Float64:
-    """Remaining energy after ``slant_mwe``; negative if the muon stopped before. Inverse of surface_energy_gev."""
-    critical_gev = config.loss_a_gev_per_mwe / config.loss_b_per_mwe
-    return (surface_gev + critical_gev) * np.exp(-config.loss_b_per_mwe * slant_mwe) - critical_gev

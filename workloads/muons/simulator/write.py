@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
 from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
@@ -154,9 +155,8 @@ def write_dataset(
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
     """Write one file of the data set, completely or not at all: under a ``.part`` name, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
     num_events = num_muons = 0
-    try:
+    with replacing(path, durable=False, mode=AS_UMASK_SAYS, part=path.with_name(path.name + ".part")) as part:
         with pq.ParquetWriter(
             part, SCHEMA, compression=COMPRESSION, use_dictionary=False, write_page_checksum=True
         ) as writer:
@@ -165,9 +165,6 @@ def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_inde
                 num_events += table.num_rows
                 num_muons += _num_muons(table)
         num_bytes = part.stat().st_size
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return Written(1, num_events, num_muons, num_bytes)
 
 

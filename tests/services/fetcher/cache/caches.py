@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from common.files.local_name import name_of
 from common.plan import SourceFile
 from services.fetcher.staging.cache import Cache
-from services.fetcher.staging.cache_layout import name_of
 
 BODY = bytes(range(256)) * 40
 SOURCE = SourceFile("https://host/data/f.parquet", len(BODY))

@@ -12,10 +12,11 @@ import pytest
 from caches import BODY, NAME, SOURCE, Make, Remote, files_in
 
 from common.errors import BadInputError, TransientError
+from common.files.local_name import name_of
 from common.plan import SourceFile
 from services.fetcher.staging import cache as module
 from services.fetcher.staging.cache import DiskFullError
-from services.fetcher.staging.cache_layout import CacheLayout, name_of
+from services.fetcher.staging.cache_layout import CacheLayout
 from services.fetcher.staging.cache_sweep import sweep
 
 

@@ -53,7 +53,7 @@ def test_a_message_from_a_stranger_is_counted_and_dropped(
 
 def test_units_that_do_not_follow_the_plan_are_an_error(make_dispatcher: Callable[..., Dispatcher]) -> None:
     dispatcher = make_dispatcher(units=2)
-    with pytest.raises(ValueError, match="unit 5 doesn't follow the plan, which goes on with 2"):
+    with pytest.raises(ValueError, match="unit 5 doesn't follow the plan, which continues with 2"):
         dispatcher.add_units([unit(5)])
     dispatcher.end_plan()
     with pytest.raises(ValueError, match="doesn't follow"):

@@ -16,19 +16,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from decoded_files import decoded, planned
 from muon_files import Event, make_events, make_table, write_events
 from trained import make_sampler, write_checkpoint
 
 from common.config import SourceConfig, StreamConfig
 from common.errors import BadInputError
-from common.files.by_content import ContentReader
-from common.files.footers import read_footer
-from common.plan import SlotCapacity, StagedFile, plan_block
-from common.ragged import unit_arrays
 from icestream.commands.inspect.describe import describe
 from icestream.front import FrontDoor
 from services.config.root import Config
-from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
 from workloads.muons.commands.generate import generate
 from workloads.muons.generation import write as write_module
@@ -77,17 +73,10 @@ def test_the_output_is_an_input_with_the_primaries_and_their_ids(run_dir: Path, 
     assert result.exit_code == 0
 
     workload, stream = MUONS, StreamConfig(shuffle=False)
-    capacity = SlotCapacity(workload, stream)
-    units = plan_block(
-        0, 0, 0, [StagedFile(0, str(out), read_footer(out, workload, stream, capacity))],
-        capacity=capacity, stream=stream, seed=0,
-    )  # fmt: skip
-    slot = np.empty(stream.slot_bytes, np.uint8)
-    (unit,) = units
-    layout, tally = Decode(workload, stream, 0, tmp_path, ContentReader(workload))(unit, slot)
-    assert not tally.bad
-    assert tally.particles_dropped == 0
-    arrays = unit_arrays(slot, workload, layout)
+    (one,) = decoded(planned([out], workload, stream), workload, stream, tmp_path)
+    assert not one.tally.bad
+    assert one.tally.particles_dropped == 0
+    arrays = one.arrays
     assert arrays.event_columns["primary"].tolist() == [list(event.primary) for event in events]
     assert arrays.event_columns["primary_id"].tolist() == [[event.major, event.minor] for event in events]
     counts = np.diff(arrays.offsets)

@@ -13,7 +13,7 @@ from toy_tasks import CPU, make_wgan, saved, without_noise
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.muons.models.wgan import losses
-from workloads.muons.models.wgan.networks import Networks
+from workloads.muons.models.wgan.networks import WganNetworks
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
 
 
 def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     monkeypatch.setattr(losses, "critic_loss", lambda real, fake, present: 0 * (real + fake).sum())
 
     every, rare = (

@@ -18,7 +18,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.wgan.config import NetworkConfig
 from workloads.muons.models.wgan.energy_score import EnergyScore
-from workloads.muons.models.wgan.networks import Events, Networks
+from workloads.muons.models.wgan.networks import WganEvents, WganNetworks
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
     monkeypatch: pytest.MonkeyPatch, network: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     # SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale.
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     settings["network"] = SMALL_WGAN.model_dump() | network
@@ -108,7 +108,7 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
 
 
 def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     (full,) = toy_batch(4, counts=[2, 1, 3, 2]).microbatches
     primary = full.event_columns["primary"]
     padded = make_microbatch(
@@ -129,7 +129,7 @@ def test_empty_events_change_nothing_for_critic_and_generator(monkeypatch: pytes
 
 
 def test_chunks_make_the_step_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     whole, chunked = make_wgan(**settings), make_wgan(**settings, chunk_particles=10)
 
@@ -144,14 +144,14 @@ def test_chunks_make_the_step_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch
 def test_out_of_memory_the_batch_is_halved_and_the_step_is_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(Networks, "draw", without_noise)
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     whole, short = make_wgan(**settings), make_wgan(**settings)
     batch = toy_batch(40)
     limit = batch.num_particles * 2 // 3
     penalty = short.networks.penalty
 
-    def short_of_memory(part: Events, *arguments: Any) -> Any:
+    def short_of_memory(part: WganEvents, *arguments: Any) -> Any:
         if part.source.num_particles > limit:
             raise torch.OutOfMemoryError("scripted")
         return penalty(part, *arguments)

@@ -8,7 +8,7 @@ from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import SimulatedPrimaries, sample_primaries
 from workloads.muons.simulator.multiplicity import expect, mean_multiplicity
 from workloads.muons.simulator.muons import simulate
-from workloads.muons.simulator.propagation import energy_at_depth_gev, surface_energy_gev
+from workloads.muons.simulator.propagation import surface_energy_gev
 
 WIDE = SimulatorConfig(gamma=1.5, energy_min_gev=1e4, energy_max_gev=1e8, theta_max_deg=70.0)
 
@@ -78,7 +78,8 @@ def test_median_energy_at_depth_is_the_analytic_one():
         return float(mean[0] / truth.mean_E[0]) - 0.5
 
     median_gev = optimize.brentq(half, threshold[0], 9e5)
-    expected_gev = energy_at_depth_gev(np.array([median_gev]), truth.slant_mwe_E[:1], WIDE)[0]
+    slant_mwe = truth.slant_mwe_E[:1]
+    expected_gev = optimize.brentq(lambda gev: surface_energy_gev(gev, slant_mwe, WIDE)[0] - median_gev, 1.0, 9e5)
     assert expected_gev == pytest.approx(191.3, abs=0.1)
     assert np.median(drawn.muons_P3[:, 0]) == pytest.approx(expected_gev, rel=0.03)
 

@@ -29,7 +29,7 @@ _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
-class Events:
+class FlowEvents:
     """Input of the networks from a part of a microbatch."""
 
     conditions_EC: Tensor
@@ -40,7 +40,7 @@ class Events:
     time_E: Tensor
 
 
-class Networks:
+class FlowNetworks:
     """Standardisation, count head, velocity field and its running mean."""
 
     def __init__(self, config: FlowConfig, context: StepContext) -> None:
@@ -77,7 +77,7 @@ class Networks:
             particle_columns=source.particle_columns | {_NOISE: noise_PF},
         )
 
-    def events(self, source: Microbatch) -> Events:
+    def events(self, source: Microbatch) -> FlowEvents:
         """Input of the networks from ``source``, which has its noise."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons_P3, noise_PF = source.particle_columns["muons"], source.particle_columns[_NOISE]
@@ -85,7 +85,7 @@ class Networks:
         if self.config.pair_by_energy:
             real_PF = real_PF[sort_within_events(real_PF[:, 0], segments)]
             noise_PF = noise_PF[sort_within_events(noise_PF[:, 0], segments)]
-        return Events(
+        return FlowEvents(
             conditions_EC=self.standardise.conditions(source.event_columns["primary"]),
             segments=segments,
             real_PF=real_PF,

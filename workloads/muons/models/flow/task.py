@@ -15,7 +15,7 @@ from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.flow.config import FlowConfig
-from workloads.muons.models.flow.networks import Networks
+from workloads.muons.models.flow.networks import FlowNetworks
 from workloads.muons.models.flow.sampler import FlowSampler
 
 
@@ -34,7 +34,7 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
     RECIPE = ("schedule", "schedule_steps", "warmup_steps", "flow_lr", "count_lr", "muon_weight", "pair_by_energy")
 
     def __init__(self, config: FlowConfig, context: StepContext) -> None:
-        self.networks = networks = Networks(config, context)
+        self.networks = networks = FlowNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
         flow_adam = uncompiled(Adam)(networks.velocity.parameters(), config.flow_lr, betas=config.betas, fused=True)
         optimisers = {"count": (networks.count_head, count_adam), "flow": (networks.velocity, flow_adam)}

@@ -31,7 +31,7 @@ from workloads.muons.models.wgan.penalty_sample import penalised_events
 
 
 @dataclass(frozen=True)
-class Events:
+class WganEvents:
     """Input of the networks from a part of a microbatch."""
 
     conditions_EC: Tensor
@@ -46,7 +46,7 @@ class Events:
     share: float
     """Particles of the part as a fraction of its microbatch."""
     random: torch.Generator
-    remake: Callable[[Microbatch], Events]
+    remake: Callable[[Microbatch], WganEvents]
     """Function that builds the same input from some of its events."""
 
     @property
@@ -54,7 +54,7 @@ class Events:
         """Muons of all events."""
         return self.source.num_particles
 
-    def halves(self) -> tuple[Events, ...]:
+    def halves(self) -> tuple[WganEvents, ...]:
         """Two parts with about half of the muons each; the part itself if it has one event."""
         return tuple(self.remake(half) for half in self.source.halves())
 
@@ -75,7 +75,7 @@ class Draw(NamedTuple):
         return self.z_EZ, self.z_PZ
 
 
-class Networks:
+class WganNetworks:
     """Standardisation, count head, generator and its running mean, critic."""
 
     def __init__(self, config: WganConfig, context: StepContext) -> None:
@@ -112,13 +112,13 @@ class Networks:
             if parametrize.is_parametrized(module, "weight"):
                 _ = module.weight
 
-    def events(self, source: Microbatch, share: float, random: torch.Generator) -> Events:
+    def events(self, source: Microbatch, share: float, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons = source.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
         conditions_EC = self.standardise.conditions(source.event_columns["primary"])
-        return Events(
+        return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
             present_E=(segments.counts_E > 0).float(),
@@ -130,7 +130,7 @@ class Networks:
             remake=lambda half: self.events(half, share * half.num_particles / max(source.num_particles, 1), random),
         )
 
-    def draw(self, part: Events, *, for_generator: bool = False) -> Draw:
+    def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
         """Random numbers for a critic's update, or a generator's. Advances the part's random generator."""
         mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
         draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
@@ -138,13 +138,13 @@ class Networks:
             return draw
         return draw._replace(other=self.generator.noise(part.segments, part.random))
 
-    def fake(self, part: Events, noise: tuple[Tensor, Tensor]) -> Tensor:
+    def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Generated features for the real counts, so that both have the same segments. -> (P, F)."""
         with self._precision():
             features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
         return features_PF
 
-    def critic_loss(self, part: Events, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, part: WganEvents, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
         """Critic loss without penalty, and the gap D(real) - D(fake) before saturation; sums over events."""
         with self._precision():  # real and generated events in one pass
             real_E, fake_E = self._raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice).chunk(2)
@@ -152,7 +152,7 @@ class Networks:
         saturate = self.critic.saturate
         return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
 
-    def penalty(self, part: Events, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
+    def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
         """Gradient penalty of the part's events or of a sample of them; None if no event of the sample has muons."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
@@ -177,7 +177,7 @@ class Networks:
         penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
         return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
 
-    def generator_loss(self, part: Events, draw: Draw) -> tuple[Tensor, EnergyScore]:
+    def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         fake_PF = self.fake(part, draw.noise)
         with self._precision():
@@ -188,7 +188,7 @@ class Networks:
         other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
         return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
 
-    def count_loss(self, part: Events) -> Tensor:
+    def count_loss(self, part: WganEvents) -> Tensor:
         """Loss of the count head, summed over events."""
         return self.count_head.loss(part.conditions_EC, part.segments.sizes_E)
 

@@ -22,7 +22,7 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Draw, Events, Networks
+from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ MUONS_SCORE_FACTOR = 3.0
 """Weight of the mean score of muons relative to that of events: a muon has two features, an event six."""
 
 
-class WganTask(BaseTask[WganConfig, Events]):
+class WganTask(BaseTask[WganConfig, WganEvents]):
     """Task of count head, generator and critic.
 
     Metrics of a step: c_loss (without the penalty), w_gap and critic_grad_norm are those of the last critic update;
@@ -54,7 +54,7 @@ class WganTask(BaseTask[WganConfig, Events]):
 
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         """Raises BadInputError if compilation is configured and not possible here."""
-        self.networks = networks = Networks(config, context)
+        self.networks = networks = WganNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
         generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr)
         critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr)
@@ -101,11 +101,11 @@ class WganTask(BaseTask[WganConfig, Events]):
         """Thinned microbatch: generator and critic get a sample of a large event."""
         return thinned(microbatch, self.config.critic_max_muons, random)
 
-    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> Events:
-        """See Networks.events."""
+    def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
+        """See WganNetworks.events."""
         return self.networks.events(chunk, chunk.num_particles / max(whole.num_particles, 1), random)
 
-    def train(self, batch: Batch, parts: list[Events], metrics: dict[str, Tensor]) -> None:
+    def train(self, batch: Batch, parts: list[WganEvents], metrics: dict[str, Tensor]) -> None:
         """Update critic, generator and count head, in this order."""
         if batch.total_particles > 0 and self.networks.standardise.has_features:
             num_present = self._num_present(batch)
@@ -124,7 +124,9 @@ class WganTask(BaseTask[WganConfig, Events]):
         if self.config.adaptive.enabled:
             metrics["held_out_gap"] = self._held_out_gap
 
-    def _update_critic(self, parts: list[Events], num_present: Tensor, metrics: dict[str, Tensor]) -> list[Events]:
+    def _update_critic(
+        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor]
+    ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
@@ -132,7 +134,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
         weight = self.penalty_weight * self.config.gp_every / num_present
 
-        def gradients_of(part: Events, draw: Draw) -> PartGradients:
+        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             with torch.no_grad():
                 fake_PF = networks.fake(part, draw.noise)
             loss, gap = networks.critic_loss(part, fake_PF)
@@ -151,12 +153,12 @@ class WganTask(BaseTask[WganConfig, Events]):
         return parts
 
     def _update_generator(
-        self, parts: list[Events], num_present: Tensor, num_muons: int | Tensor, metrics: dict[str, Tensor]
-    ) -> list[Events]:
+        self, parts: list[WganEvents], num_present: Tensor, num_muons: int | Tensor, metrics: dict[str, Tensor]
+    ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
         generator, score_weight = self.optimisers["generator"], self.config.energy_score_weight
 
-        def gradients_of(part: Events, draw: Draw) -> PartGradients:
+        def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             loss, score = self.networks.generator_loss(part, draw)
             loss = loss / num_present
             mean = MUONS_SCORE_FACTOR * score.of_muons / num_muons + score.of_events / num_present
@@ -171,11 +173,11 @@ class WganTask(BaseTask[WganConfig, Events]):
         return parts
 
     def _over_parts(
-        self, gradients_of: Callable[[Events, Draw], PartGradients], *, for_generator: bool = False
-    ) -> Callable[[list[Events]], Iterator[PartGradients]]:
+        self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
+    ) -> Callable[[list[WganEvents]], Iterator[PartGradients]]:
         """Gradients of each part with muons, in order, each with separate noise."""
 
-        def over(parts: list[Events]) -> Iterator[PartGradients]:
+        def over(parts: list[WganEvents]) -> Iterator[PartGradients]:
             with_muons = [part for part in parts if part.num_particles > 0]
             draws = (self.networks.draw(part, for_generator=for_generator) for part in with_muons)
             return self.pool.map(gradients_of, with_muons, draws)
@@ -186,7 +188,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         """Events with muons of all ranks, at least 1, ()."""
         return self.context.total(sum(microbatch.num_present for microbatch in batch.microbatches)).clamp_min(1)
 
-    def _num_shown(self, batch: Batch, parts: list[Events]) -> int | Tensor:
+    def _num_shown(self, batch: Batch, parts: list[WganEvents]) -> int | Tensor:
         """Muons of all ranks in the training of generator and critic, at least 1."""
         if self.config.critic_max_muons == 0:
             return batch.total_particles
@@ -211,7 +213,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         if decision.reason:
             logger.info("adaptive critic, step %d: %s", self.steps, decision.reason)
 
-    def _measure_gap(self, parts: list[Events], num_present: Tensor) -> None:
+    def _measure_gap(self, parts: list[WganEvents], num_present: Tensor) -> None:
         """Measure w_gap of events before training on them, over all ranks."""
         gap = torch.zeros_like(self.zero)  # it is summed over the ranks in place
         self.networks.critic.eval()  # spectral normalisation must not move: ranks have different numbers of parts
@@ -224,7 +226,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         self._held_out_gap = gap
         self.gap_measured_at = self.steps
 
-    def _gap(self, part: Events) -> Tensor:
+    def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
         return self.networks.critic_loss(part, fake_PF)[1]
@@ -252,7 +254,7 @@ class WganTask(BaseTask[WganConfig, Events]):
         return {"m_loss": m_loss, "w_gap": w_gap}
 
     def generate(self, primary_E4: Tensor) -> Bundles:
-        """See Networks.generate."""
+        """See WganNetworks.generate."""
         return self.networks.generate(primary_E4)
 
     # ---- Checkpoints.

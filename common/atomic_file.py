@@ -1,0 +1,62 @@
+"""Files that are there in full or not at all: written under another name, then renamed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OWNER_ONLY = 0o600
+AS_UMASK_SAYS = 0o666
+"""Mode of what a user asked for by its name."""
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path | None = None) -> Iterator[Path]:
+    """An empty file to write to, which takes the name ``path`` after the block.
+
+    If the block fails, the file is deleted, and what was at ``path`` stays. ``durable``: the content and the name are
+    on disk when the block is left. ``part``: the file's name until then, ``path`` with the suffix `.part` by default;
+    what a killed process left there is deleted. Two writers of one ``path`` need two names (part_of_one_writer).
+    """
+    part = part or path.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    try:
+        yield part
+        if durable:
+            _sync(part, os.O_RDONLY)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def replace_file(
+    path: Path, content: bytes | str, *, durable: bool, mode: int = OWNER_ONLY, part: Path | None = None
+) -> None:
+    """Replace the file at ``path``, or make it; text is UTF-8. The rest is as in replacing()."""
+    with replacing(path, durable=durable, mode=mode, part=part) as new:
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def part_of_one_writer(path: Path) -> Path:
+    """A hidden name beside ``path`` that no other writer has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def sync_folder(folder: Path) -> None:
+    """Returns once the names in the folder are on disk."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
