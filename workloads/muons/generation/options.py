@@ -1,4 +1,4 @@
-"""What `icestream generate` is asked for."""
+"""Options of `icestream generate`."""
 
 from __future__ import annotations
 
