@@ -262,6 +262,16 @@ def test_rules_hold_for_numbers_of_every_type(
     assert bad.reason.endswith(f"f.parquet: row group 1, column {rule.column!r}, row 0: {told}")
 
 
+def test_a_float_without_a_rule_must_be_finite(tmp_path: Path) -> None:
+    made = pulses()
+    made.stored["charge"][3] = np.nan
+    path = write(tmp_path / "f.parquet", made, rows_per_group=2)
+    [bad] = decoded(path, replace(made.workload, rules=()), STREAM)[0][0].bad
+    assert bad.reason.endswith(
+        "f.parquet: row group 1, column 'charge', row 0: charge is nan; expected a finite number"
+    )
+
+
 def test_a_rule_is_not_about_events_that_are_null(tmp_path: Path) -> None:
     """Their columns are zeros in the slot's place, and no rule may refuse those."""
     made = make(one_column("<i4", "event"), [1, 2, 1], 4, nulls=True)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.errors import BadInputError
 from services.config.root import CONFIG_FILE, Config, known_keys, load_config, store_config
+from workloads import registry
 
 NOTHING: dict[str, str] = {}
 
@@ -178,3 +181,12 @@ def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_pa
     by_toml = load_config(tmp_path, toml=toml, environment=NOTHING)
     assert by_flag.source.fields == by_toml.source.fields == expected
     assert by_flag.stored_workload() != Config().stored_workload()
+
+
+def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    muons = registry.workload("muons")
+    other = replace(muons, name="other", models={"flow": muons.models["flow"]})
+    monkeypatch.setattr(registry, "every_workload", lambda: iter([muons, other]))
+    store_config(tmp_path, Config())
+    assert "flow" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
+    assert load_config(tmp_path, environment=NOTHING) == Config()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,31 @@ def test_a_process_finds_what_this_one_would(tmp_path: Path, inspect: Inspection
         footer = inspect(path)
         assert footer == read_footer(path, MUONS, STREAM, capacity)
         assert footer.rows in (17, 150)
+
+
+def test_a_folder_of_the_working_directory_does_not_take_the_place_of_our_modules(tmp_path: Path) -> None:
+    path = write_events(tmp_path / "f.parquet", make_events([1, 2, 3]))
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "__init__.py").write_text("open('was-run', 'w')")
+    code = (
+        "from pathlib import Path\n"
+        "from common.config import SourceConfig, StreamConfig\n"
+        "from services.fetcher.staging.inspection import Inspection\n"
+        "inspection = Inspection('muons', SourceConfig(), StreamConfig())\n"
+        f"print(inspection(Path({str(path)!r})).rows)\n"
+        "inspection.close()\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout == "3\n", done.stderr
+    assert not (tmp_path / "was-run").exists()
 
 
 BAD = "at most|needs more than 96 MiB|damaged: .*(pages|page of|row groups and columns)|filter returned failure"
