@@ -36,7 +36,8 @@ from pathlib import Path
 from benchmarks.bench_decoder import make_files
 from common import messages as m
 from common.ragged import SlotHeader, check_header
-from common.status import FetcherStatus, read_status
+from common.status import FetcherStatus
+from common.status_files import read_status
 from common.transport import PeerTransport
 from services.config.root import Config, store_config
 

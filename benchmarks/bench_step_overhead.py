@@ -28,7 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop, write_status
+from common.status import HOPS, STALL_REASONS, Counters, FetcherStatus, Hop
+from common.status_files import write_status
 from icestream.reading.validation import read_validation_events
 from services.config.root import Config
 from services.config.trainer import TrainerConfig, ValidationConfig

@@ -21,7 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common.status import FetcherStatus, TrainerStatus, read_status
+from common.status import FetcherStatus, TrainerStatus
+from common.status_files import read_status
 from tests.federation.federation import Federation
 from tests.federation.xrootd import available
 from workloads.muons.simulator.config import preset

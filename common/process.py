@@ -16,8 +16,6 @@ from common.redacted_log import redact_everything
 PARENT_VARIABLE = "_ICESTREAM_PARENT"
 """Variable with the process id of a parent whose services are to end with it."""
 
-RANKS_FILE_VARIABLE = "_ICESTREAM_RANKS_FILE"
-"""Variable set by `icestream run` for several trainers: file of the run directory in which they find each other."""
 
 _PR_SET_PDEATHSIG = 1
 

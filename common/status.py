@@ -1,23 +1,11 @@
-"""Status of running services: small JSON files in the run directory, replaced atomically.
-
-Readers are the progress view, people and monitors; no service waits for a reader.
-"""
+"""Status of running services: their content (status_files.py has the files). Pure."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import threading
-from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from common.atomic_file import replace_file
-from common.rarely import Rarely
-
-STATUS_FOLDER = "status"
 OUTLIER_FOLDER = "outliers"
 HOPS = ("staged", "leases", "slots", "batches")
 """Hops of the data flow: staging to planner, dispatcher to decoders, decoders to trainer, feed to training step.
@@ -183,36 +171,3 @@ class TrainerStatus(Status):
     """One line for each of the newest quarantined files, row groups or units: name and reason."""
     num_quarantined: int = 0
     """Number of all quarantined files, row groups and units; the fetcher's log and the checkpoint list them."""
-
-
-StatusType = TypeVar("StatusType", bound=Status)
-
-_reserve: list[int] = []
-_reserve_lock = threading.Lock()
-_not_written = Rarely(logging.getLogger(__name__))
-
-
-def write_status(run_dir: Path, name: str, status: Status) -> None:
-    """Replace the status file of the service ``name``. An error of the machine doesn't end the service.
-
-    A descriptor is kept in reserve, so that a service without free descriptors can still report it.
-    """
-    path = run_dir / STATUS_FOLDER / f"{name}.json"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _reserve_lock:
-        while _reserve:
-            os.close(_reserve.pop())
-        try:
-            replace_file(path, status.model_dump_json(), durable=False)
-        except OSError as error:
-            _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
-        with contextlib.suppress(OSError):
-            _reserve.append(os.open(os.devnull, os.O_RDONLY))
-
-
-def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:
-    """Newest status of the service ``name``; None before its first."""
-    try:
-        return kind.model_validate_json((run_dir / STATUS_FOLDER / f"{name}.json").read_bytes())
-    except (FileNotFoundError, ValidationError):
-        return None

@@ -129,7 +129,8 @@ def run(
     A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
     checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
-    from common.status import TrainerStatus, read_status
+    from common.status import TrainerStatus
+    from common.status_files import read_status
     from services.config.root import CONFIG_FILE, store_config
 
     flags = {

@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from common.errors import BadInputError
 from common.measurements import Measurement, measurements
-from common.status import STATUS_FOLDER, FetcherStatus, TrainerStatus, read_status
+from common.status import FetcherStatus, TrainerStatus
+from common.status_files import STATUS_FOLDER, read_status
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
-from common.status import OUTLIER_FOLDER, FetcherStatus, read_status, write_status
+from common.status import OUTLIER_FOLDER, FetcherStatus
+from common.status_files import read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
 from services.config.root import Config
 from services.fetcher.commit_requests import CommitRequests

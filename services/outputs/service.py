@@ -9,7 +9,8 @@ from pathlib import Path
 from common.errors import BadInputError, IcestreamError, TransientError
 from common.process import StopFlag
 from common.redact import shown
-from common.status import OutputsStatus, write_status
+from common.status import OutputsStatus
+from common.status_files import write_status
 from services.config.root import Config
 from services.outputs.destinations import Destination, open_destination
 from services.outputs.sync import Sync

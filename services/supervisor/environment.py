@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from common.rank_variables import RANK_VARIABLES
 from common.secret_variables import without_secret_variables
 from services.config.root import ENVIRONMENT_PREFIX
-from services.supervisor.trainer_group import RANK_VARIABLES
 
 if TYPE_CHECKING:
     from services.config.root import Config

@@ -20,7 +20,8 @@ from rich.text import Text
 from common.durations import duration
 from common.measurements import values
 from common.metrics import WINDOW_S
-from common.status import HOPS, FetcherStatus, StatusType, TrainerStatus, read_status
+from common.status import HOPS, FetcherStatus, TrainerStatus
+from common.status_files import StatusType, read_status
 from services.supervisor.supervisor import FETCHER, TRAINER, Processes
 
 PLAIN_LINE_S = 5.0

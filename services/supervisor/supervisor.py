@@ -20,7 +20,8 @@ from types import MappingProxyType
 
 from common.errors import USER_ERROR_EXIT_CODE
 from common.process import PARENT_VARIABLE
-from common.status import FetcherStatus, TrainerStatus, read_status
+from common.status import FetcherStatus, TrainerStatus
+from common.status_files import read_status
 from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 from services.config.local import LocalConfig
 from services.supervisor.child import Child, how_it_ended

@@ -9,14 +9,7 @@ from pathlib import Path
 
 from common.errors import USER_ERROR_EXIT_CODE
 from common.file_lock import LOCKS_FOLDER
-from common.process import RANKS_FILE_VARIABLE
-
-RANK_VARIABLES = (
-    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"),
-    RANKS_FILE_VARIABLE,
-)
-"""Variables that torchrun sets. `icestream run` may inherit them from its own launcher: they are not for us."""
+from common.rank_variables import RANKS_FILE_VARIABLE
 
 _MEETING = "ranks-"
 

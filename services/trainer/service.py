@@ -12,7 +12,8 @@ import torch
 from common.errors import BadInputError
 from common.process import StopFlag
 from common.schema import EventSchema
-from common.status import TrainerStatus, write_status
+from common.status import TrainerStatus
+from common.status_files import write_status
 from common.transport import StopRequested
 from services.config.root import Config
 from services.trainer.checkpoints.changed_settings import changed_settings

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from common import status
+from common import status_files
 from common.rarely import Rarely
-from common.status import STATUS_FOLDER, Counters, FetcherStatus, TrainerStatus, read_status, write_status
+from common.status import Counters, FetcherStatus, TrainerStatus
+from common.status_files import STATUS_FOLDER, read_status, write_status
 
 
 def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_status_that_can_not_be_written_ends_no_service_and_is_told(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(status, "_not_written", Rarely(logging.getLogger(__name__)))
+    monkeypatch.setattr(status_files, "_not_written", Rarely(logging.getLogger(__name__)))
     write_status(tmp_path, "fetcher", FetcherStatus(files_total=1))
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", fail)

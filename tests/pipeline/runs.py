@@ -22,7 +22,8 @@ import torch
 from forked import Forked
 from zygote import MODULE
 
-from common.status import FetcherStatus, TrainerStatus, read_status
+from common.status import FetcherStatus, TrainerStatus
+from common.status_files import read_status
 
 PATIENCE_S = 240.0
 _POLL_S = 0.01

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from common import messages as m
-from services.fetcher.inventory.inventory import Inventory
+
+if TYPE_CHECKING:
+    from services.fetcher.inventory.inventory import Inventory
 
 _MOST_HELD = 4 * m.MAX_LANES
 

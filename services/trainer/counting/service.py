@@ -9,7 +9,8 @@ from pathlib import Path
 
 from common.errors import BadInputError
 from common.process import StopFlag
-from common.status import TrainerStatus, write_status
+from common.status import TrainerStatus
+from common.status_files import write_status
 from common.transport import StopRequested
 from services.config.root import Config
 from services.config.trainer import TrainerConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from common.errors import BadInputError
 from common.messages import MAX_LANES
-from common.process import RANKS_FILE_VARIABLE
+from common.rank_variables import RANKS_FILE_VARIABLE
 
 _HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
 

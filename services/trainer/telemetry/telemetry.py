@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from common.measurements import values
 from common.metrics import Rate, Shares, seconds_each
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus
+from common.status_files import read_status, write_status
 from services.trainer.progress import TrainingProgress
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.sinks import Sink

@@ -11,7 +11,8 @@ import pytest
 
 from common.errors import BadInputError
 from common.measurements import measurements
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus, write_status
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus
+from common.status_files import write_status
 from services.fetcher.exporter import Exporter
 
 FETCHER = FetcherStatus(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from common.status import FetcherStatus, read_status, write_status
+from common.status import FetcherStatus
+from common.status_files import read_status, write_status
 from services.config.root import Config
 from services.fetcher import service as module
 from services.fetcher.service import FetcherService

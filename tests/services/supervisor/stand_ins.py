@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from common.status import FetcherStatus, write_status
+from common.status import FetcherStatus
+from common.status_files import write_status
 from services.config.local import LocalConfig
 from services.supervisor.supervisor import Processes, SessionOutcome, Supervisor
 

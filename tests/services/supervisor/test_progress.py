@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus, write_status
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus
+from common.status_files import write_status
 from services.supervisor.progress import (
     Display,
     ProgressModel,

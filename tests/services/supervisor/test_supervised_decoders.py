@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from stand_ins import CTRL_C, EVERYONE, Stage, Story, started, started_times
 
-from common.status import FetcherStatus, write_status
+from common.status import FetcherStatus
+from common.status_files import write_status
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from feeding import CONFIG, EVENTS, PLAN, STREAM, Fetcher
 
 from common.errors import BadInputError
-from common.process import RANKS_FILE_VARIABLE
-from common.status import TrainerStatus, read_status
+from common.rank_variables import RANKS_FILE_VARIABLE
+from common.status import TrainerStatus
+from common.status_files import read_status
 from icestream.commands.bench.command import bench
 from services.config.root import Config, load_config
 from services.config.trainer import TrainerConfig

@@ -16,7 +16,8 @@ from feeding import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 
 from common.errors import BadInputError
-from common.status import TrainerStatus, read_status
+from common.status import TrainerStatus
+from common.status_files import read_status
 from services.config.health import HealthConfig
 from services.config.trainer import TrainerConfig
 from services.trainer.checkpoints import checkpoint as checkpoint_module

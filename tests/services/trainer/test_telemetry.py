@@ -14,7 +14,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from common.measurements import values
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus, read_status, write_status
+from common.status import Counters, FetcherStatus, Hop, TrainerStatus
+from common.status_files import read_status, write_status
 from services.config.trainer import ValidationConfig
 from services.trainer.state import TrainState
 from services.trainer.stream.waits import BatchWaits

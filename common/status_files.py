@@ -1,0 +1,52 @@
+"""Status files: small JSON files in the run directory, replaced atomically.
+
+Readers are the progress view, people and monitors; no service waits for a reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from common.atomic_file import replace_file
+from common.rarely import Rarely
+from common.status import Status
+
+STATUS_FOLDER = "status"
+StatusType = TypeVar("StatusType", bound=Status)
+
+_reserve: list[int] = []
+_reserve_lock = threading.Lock()
+_not_written = Rarely(logging.getLogger(__name__))
+
+
+def write_status(run_dir: Path, name: str, status: Status) -> None:
+    """Replace the status file of the service ``name``. An error of the machine doesn't end the service.
+
+    A descriptor is kept in reserve, so that a service without free descriptors can still report it.
+    """
+    path = run_dir / STATUS_FOLDER / f"{name}.json"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _reserve_lock:
+        while _reserve:
+            os.close(_reserve.pop())
+        try:
+            replace_file(path, status.model_dump_json(), durable=False)
+        except OSError as error:
+            _not_written.log("%s: can't be written (%s); it shows the former status", path, error.strerror)
+        with contextlib.suppress(OSError):
+            _reserve.append(os.open(os.devnull, os.O_RDONLY))
+
+
+def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:
+    """Newest status of the service ``name``; None before its first."""
+    try:
+        return kind.model_validate_json((run_dir / STATUS_FOLDER / f"{name}.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
