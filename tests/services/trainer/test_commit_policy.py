@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
+from committing import EVERY, Trainer, at
 
-from common.messages import Cursor
-from services.trainer.checkpoints.commit_policy import Act, Mark, Moment, Write, decide
-from services.trainer.checkpoints.commits import Commits
+from services.trainer.checkpoints.commit_policy import Act, Moment, Write, decide
 from services.trainer.health.unhealthy import NotFinite, Unhealthy
-from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.agreement import Turn, agree
-from services.trainer.stream.position import LanePosition, StreamPosition
-
-EVERY = 3
-
-
-def at(step: int) -> Mark:
-    cursor = Cursor(unit=step)
-    return Mark(step, StreamPosition(lanes=(LanePosition(cursor=cursor),)))
-
+from services.trainer.stream.position import StreamPosition
 
 # ------------------------------------------------------------------ the policy, every moment of it
 
@@ -114,111 +100,6 @@ def test_a_decision_by_example(moment: Moment, acts: tuple[Act, ...]) -> None:
 
 
 # ------------------------------------------------------------------ the owner, one trainer
-
-
-@dataclass
-class Disk:
-    """Checkpoints of a trainer; each is written once its gate opens, and may fail."""
-
-    progress: TrainingProgress
-    files: list[Mark] = field(default_factory=list)
-    begun: list[Mark] = field(default_factory=list)
-    arrived: list[Mark] = field(default_factory=list)
-    fails: dict[int, Exception] = field(default_factory=dict)
-    """By number of the draft."""
-    gate: threading.Event = field(default_factory=threading.Event)
-    judged: list[int] = field(default_factory=list)
-    unhealthy_at: int = -1
-
-    def judge(self) -> None:
-        self.judged.append(self.progress.step)
-        if self.progress.step == self.unhealthy_at:
-            raise Unhealthy("by the test")
-
-    def take(self) -> OneDraft:
-        assert self.judged[-1] == self.progress.step, "what is saved was judged"
-        self.begun.append(Mark(self.progress.step, self.progress.position))
-        return OneDraft(self, self.begun[-1], len(self.begun))
-
-
-@dataclass
-class OneDraft:
-    disk: Disk
-    mark: Mark
-    number: int
-
-    def write(self) -> Path:
-        assert self.disk.gate.wait(20)
-        if self.number in self.disk.fails:
-            raise self.disk.fails[self.number]
-        self.disk.files.append(self.mark)
-        return Path(f"step-{self.mark.step}")
-
-    def arrived(self) -> None:
-        self.disk.arrived.append(self.mark)
-
-
-@dataclass
-class Fetcher:
-    """The feed's side: a request that waits for its answer, and what was reported."""
-
-    disk: Disk
-    requested: bool = False
-    pending_since: int = -1
-    """Step at which the oldest unanswered request was taken."""
-    reported: list[StreamPosition] = field(default_factory=list)
-
-    def take_commit_request(self) -> bool:
-        taken, self.requested = self.requested, False
-        if taken and self.pending_since < 0:
-            self.pending_since = self.disk.progress.step
-        return taken
-
-    def want_commit(self) -> None:
-        self.requested = True
-
-    def committed(self, position: StreamPosition) -> None:
-        assert position in [mark.position for mark in self.disk.files], "it is on disk"
-        self.reported.append(position)
-        if position.lanes[0].cursor.unit >= self.pending_since:
-            self.pending_since = -1
-
-
-class Silence:
-    """Telemetry that nobody reads."""
-
-    def checkpointed(self, path: Path, step: int) -> None:
-        assert path == Path(f"step-{step}")
-
-    def note(self, step: int, scalars: dict[str, float]) -> None:
-        assert scalars.keys() == {"checkpoint/stall_s", "checkpoint/write_s"}
-
-
-class Trainer:
-    """A trainer's commits, moved by a test."""
-
-    def __init__(self, every: int = EVERY) -> None:
-        self.progress = TrainingProgress("plan")
-        self.disk = Disk(self.progress)
-        self.fetcher = Fetcher(self.disk)
-        feed: Any = self.fetcher
-        telemetry: Any = Silence()
-        self.commits = Commits(self.progress, self.disk, feed, telemetry, every)
-
-    def step(self) -> None:
-        self.progress.step += 1
-        self.progress.position = at(self.progress.step).position
-        self.commits.turn(stepped=True)
-
-    def wait_for_disk(self) -> None:
-        """Until the write under way has ended."""
-        writing = self.commits._writing
-        assert writing is not None
-        writing.future.exception(20)
-
-    def close(self) -> None:
-        self.disk.gate.set()
-        self.commits.close()
 
 
 @pytest.fixture
@@ -366,6 +247,7 @@ def test_two_ranks_save_at_the_same_moments_whichever_is_asked_and_however_slow_
         for rank in ranks:
             rank.disk.fails = {failing: NotFinite("by the test")}
             rank.disk.gate.set()
+            rank.fetcher.alone = False
         raised: list[tuple[int, ...]] = []
         for turn in range(80):
             wants = [want or rng.random() < 0.1 for want in wants]
@@ -378,15 +260,14 @@ def test_two_ranks_save_at_the_same_moments_whichever_is_asked_and_however_slow_
             for number, rank in enumerate(ranks):
                 if rng.random() < 0.5 and rank.commits._writing is not None:
                     rank.wait_for_disk()
-                asked = rank.fetcher.requested
                 try:
                     rank.commits.turn()
                     if agreed.ready:
                         rank.step()
                 except NotFinite:
                     failed.append(number)
-                wants[number] |= rank.fetcher.requested and not asked
-                rank.fetcher.requested = False
+                wants[number] |= rank.fetcher.wants
+                rank.fetcher.wants = rank.fetcher.requested = False
             if failed:
                 raised.append(tuple(failed))
                 for rank in ranks:
