@@ -16,6 +16,7 @@ from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_log
 from common.run_dir import own_files_only
 from common.status import TrainerStatus
 from services.config.root import Config, load_config
+from services.config.trainer import NO_MODEL
 from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
 
@@ -84,7 +85,7 @@ def trainer(
     from common.summary import build_summary, summary_lines, write_summary
 
     started_s = time.monotonic()
-    if config.trainer.model == "none":
+    if config.trainer.model == NO_MODEL:
         from services.trainer.counting.service import run_counting
 
         status = run_counting(run_dir, config, stop, accept_new_plan=new_plan)

@@ -14,6 +14,7 @@ from common.errors import BadInputError
 from common.summary import SUMMARY_FILE
 from icestream.commands.bench.batches import batches_from_files, simulated_batches
 from icestream.reading.workload import load_run_config
+from services.config.trainer import NO_MODEL
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.service import set_up_torch, step_context, trainer_device, training_of
 from services.trainer.speed.replay import Ceiling, measure, write_ceiling
@@ -32,7 +33,7 @@ def bench_trainer(
 ) -> str:
     """Measured result, for people or as JSON. Raises BadInputError."""
     config = load_run_config(run_dir or {}, toml=toml, assignments=assignments, flags=flags)
-    if config.trainer.model == "none":
+    if config.trainer.model == NO_MODEL:
         raise BadInputError("trainer.model = 'none' has no steps to measure: choose a model with --model")
     device = trainer_device(config.trainer.device)
     set_up_torch(config)
