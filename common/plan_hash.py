@@ -44,6 +44,8 @@ def _described(schema: EventSchema) -> dict[str, Any]:
     described |= {"depth": finish, "slant_depth": finish if is_slant else None, "nulls": source.nulls}
     for column, known in zip(described["source_columns"], schema.source_columns, strict=True):
         column["nesting"] = int(known.is_list) + int(schema.per(known) == "particle")
+    if not schema.derived:
+        del described["derived"]
     for rule in described["rules"]:
         if rule["maximum"] == float("inf"):
             del rule["maximum"]

@@ -117,6 +117,8 @@ class EventSchema:
     rules: tuple[ValueRule, ...]
     finish_unit: FinishUnit | None = None
     """Final change by the decoder; None: no change."""
+    derived: tuple[str, ...] = ()
+    """Columns of the unit that ``finish_unit`` fills; files have none for them."""
     tables: FlatTables | None = None
     """Layout of the same events in HDF5 files; None: no such layout."""
     source: SourceConfig = SourceConfig()  # noqa: RUF009  frozen
@@ -131,6 +133,11 @@ class EventSchema:
     def per(self, source: SourceColumn) -> Per:
         """Unit of one value of the file column: an event or a particle."""
         return self.column(source.into).per
+
+    @property
+    def read_columns(self) -> tuple[Column, ...]:
+        """Columns that are filled from files, in slot order: all but the derived ones."""
+        return tuple(column for column in self.columns if column.name not in self.derived)
 
     def columns_per(self, per: Per) -> tuple[Column, ...]:
         """Columns with one row per event, or per particle, in slot order."""
@@ -169,9 +176,10 @@ class EventSchema:
 
         return replace(
             self,
-            columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.columns),
+            columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.read_columns),
             rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
             finish_unit=None,
+            derived=(),
         )
 
     def stored_as(self, source: SourceConfig) -> EventSchema:
@@ -204,10 +212,16 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
     for column in schema.columns:
         if column.dtype not in DTYPES:
             yield f"column {column.name} has type {column.dtype}; expected one of {', '.join(sorted(DTYPES))}"
-    targets = [*(source.into for source in schema.source_columns), *(rule.column for rule in schema.rules)]
+    if schema.derived and schema.finish_unit is None:
+        yield "it has derived columns, but no finish_unit that fills them"
+    targets = [
+        *schema.derived,
+        *(source.into for source in schema.source_columns),
+        *(rule.column for rule in schema.rules),
+    ]
     unknown = sorted(set(targets) - columns.keys())
     if unknown:
-        yield f"it has no column {unknown[0]}, but a file column or a rule of it"
+        yield f"it has no column {unknown[0]}, but a file column, a rule or a derived column of it"
         return
     filled: Counter[tuple[str, int | None]] = Counter()
     of_file: dict[str, Per] = {}
@@ -218,11 +232,11 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
             yield f"column {source.path[0]} of its files has values per event and per particle"
         if any(other.name.startswith(f"{source.name}.") for other in schema.source_columns):
             yield f"column {source.name} of its files is a value and a struct"
-    wanted: set[tuple[str, int | None]] = {(one.name, i) for one in columns.values() for i in range(len(one.fields))}
+    wanted: set[tuple[str, int | None]] = {(one.name, i) for one in schema.read_columns for i in range(len(one.fields))}
     once = {field for field, times in filled.items() if times == 1}
     wrong = sorted(f"{name}[{i}]" for name, i in (filled.keys() | wanted) - (once & wanted))
     if wrong:
-        yield f"its file columns must fill each field once, but not {', '.join(wrong)}"
+        yield f"its file columns must fill each field that is not derived once, but not {', '.join(wrong)}"
     for rule in schema.rules:
         if not 0 <= rule.field < len(columns[rule.column].fields):
             yield f"{rule} is about a field that its column has not"

@@ -15,7 +15,7 @@ from common.unit_arrays import Array
 
 def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int) -> RaggedRows:
     """Rows without fillers. Raises BadRowsError that names column, row and value."""
-    for column in workload.columns:
+    for column in workload.read_columns:
         rules = _rules_of(column, workload)
         if rules:
             per_event = column.per == "event"

@@ -43,8 +43,8 @@ def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row:
     arrays = columns.arrays
     rows = RaggedRows(
         counts=columns.counts,
-        event_columns={column.name: arrays[column.name] for column in workload.columns_per("event")},
-        particle_columns={column.name: arrays[column.name] for column in workload.columns_per("particle")},
+        event_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "event"},
+        particle_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "particle"},
         large=large,
         large_events=pa.Table.from_batches([batch]).take(pa.array(large)),
         is_null=columns.is_null if columns.is_null.any() else None,

@@ -91,7 +91,7 @@ class _Spreads:
 
     def add(self, rows: RaggedRows, workload: EventSchema) -> None:
         self.counts.add(rows.counts)
-        for column in workload.columns:
+        for column in workload.read_columns:
             values: Array = (rows.event_columns if column.per == "event" else rows.particle_columns)[column.name]
             if rows.is_null is not None and column.per == "event":
                 values = values[~rows.is_null]
