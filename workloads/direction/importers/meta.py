@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from common.unit_arrays import Array
 from workloads.direction.importers.pulses import MOST_PULSES
 from workloads.direction.importers.tables import (
+    Numbers,
     check_columns,
     first_bad,
     open_table,
@@ -107,7 +107,7 @@ class MetaTable:
 
 
 def checked_angle(
-    angle_E: Array, name: str, event_id_E: Int64, where: str, *, least: float = 0.0
+    angle_E: Numbers, name: str, event_id_E: Int64, where: str, *, least: float = 0.0
 ) -> npt.NDArray[np.float64]:
     """Angle between ``least`` and 2π, if it is an azimuth, or 0 and π. Raises BadInputError that names the event."""
     angle_E = angle_E.astype(np.float64)
@@ -119,13 +119,13 @@ def checked_angle(
     return np.clip(angle_E, least, most)
 
 
-def _as_int64(values: Array, where: str) -> Int64:
+def _as_int64(values: Numbers, where: str) -> Int64:
     if values.dtype == np.uint64 and len(values) and values.max() > np.iinfo(np.int64).max:
         raise BadInputError(f"{where}: {values.max()} is too large; expected numbers below 2⁶³")
     return values.astype(np.int64)
 
 
-def _offsets(event_id_E: Int64, first_E: Array, last_E: Array, where: str) -> Int64:
+def _offsets(event_id_E: Int64, first_E: Numbers, last_E: Numbers, where: str) -> Int64:
     """First row of each event, and the number of rows. Raises BadInputError unless the ranges follow each other."""
     first_E, last_E = first_E.astype(np.int64), last_E.astype(np.int64)
     bad = first_bad((last_E < first_E) | (first_E < 0))

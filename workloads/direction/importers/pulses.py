@@ -16,7 +16,7 @@ from common.files.gather import offsets_of
 from common.files.rows import RaggedRows
 from common.unit_arrays import Array
 from workloads.direction.columns import CLASSICAL_FITS
-from workloads.direction.importers.tables import first_bad
+from workloads.direction.importers.tables import Numbers, first_bad
 
 MOST_PULSES = 1 << 22
 """Pulses of one event that an import holds in memory; the largest events of IceCube have 178,000."""
@@ -34,13 +34,13 @@ class Pulses:
     """Pulses of whole events, in the file's order."""
 
     counts_E: Int64
-    sensor_P: Array
+    sensor_P: Numbers
     """Integers."""
-    time_P: Array
+    time_P: Numbers
     """Numbers, ns."""
-    charge_P: Array
+    charge_P: Numbers
     """Numbers, photo-electrons."""
-    auxiliary_P: Array
+    auxiliary_P: Numbers
     """Bool."""
 
 
@@ -114,7 +114,7 @@ def rows_of_pulses(pulses: Pulses, event_columns: Mapping[str, Array], most: int
     )
 
 
-def order_by_sensor_and_time(counts_E: Int64, sensor_P: Array, time_P: Float32) -> Int64:
+def order_by_sensor_and_time(counts_E: Int64, sensor_P: Numbers, time_P: Float32) -> Int64:
     """Places of the pulses in the order of event, sensor, time, and place if these are equal. (P,).
 
     Sorts keys that hold the place in their lowest bits: numpy sorts int64 in vector registers, seven times as fast as
@@ -132,16 +132,17 @@ def order_by_sensor_and_time(counts_E: Int64, sensor_P: Array, time_P: Float32) 
     ends_E = offsets_of(counts_E)
     falls_P[ends_E[(ends_E > 0) & (ends_E < num_pulses)] - 1] = False
     if not falls_P.any():
-        key_P = (sensor_P << bits) | place_P
+        key_P: Int64 = (sensor_P << bits) | place_P
         key_P.sort()
         return key_P & mask
     # Places in the order of time; then the same with the rank in time in the place of the place.
-    by_time_P = (_sortable(time_P) << bits) | place_P
+    by_time_P: Int64 = (_sortable(time_P) << bits) | place_P
     by_time_P.sort()
     by_time_P &= mask
     key_P = (sensor_P[by_time_P] << bits) | place_P
     key_P.sort()
-    return by_time_P[key_P & mask]
+    order_P: Int64 = by_time_P[key_P & mask]
+    return order_P
 
 
 def _sortable(values: Float32) -> Int64:

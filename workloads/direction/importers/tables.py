@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from common.errors import BadInputError
 from common.files.parquet.footer import DamagedFooter, parse_footer
 from common.printable import printable
-from common.unit_arrays import Array
 
 ROWS_AT_A_TIME = 1 << 18
 """Rows decoded at a time: 262,144, which keeps a sort of as many keys in the processor's cache."""
@@ -30,6 +29,9 @@ KINDS = {
     "bool or integers": lambda kind: pa.types.is_boolean(kind) or pa.types.is_integer(kind),
 }
 """Checks of a column's type by the words for it in an error."""
+
+Numbers = npt.NDArray[Any]
+"""Array of a type that is checked where it is read."""
 
 
 def open_table(path: Path) -> pq.ParquetFile:
@@ -82,12 +84,12 @@ def record_batches(
         yield batch
 
 
-def values_of(array: pa.Array, where: str, first_row: int = 0) -> Array:
+def values_of(array: pa.Array, where: str, first_row: int = 0) -> Numbers:
     """Numbers of an array without nulls. Raises BadInputError that names the row."""
     if array.null_count:
         row = first_row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise BadInputError(f"{where}, row {row}: the value is null; expected a number")
-    values: Array = array.to_numpy(zero_copy_only=False)
+    values: Numbers = array.to_numpy(zero_copy_only=False)
     return values
 
 
