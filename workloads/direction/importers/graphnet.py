@@ -70,7 +70,7 @@ class GraphnetFiles:
         for window in events.windows():
             left -= len(window.counts_E)
             found = rows_of_events(window, events.names, self._sensors, len(self.geometry), str(file.path), most)
-            yield replace(found, is_null=found.counts == 0)
+            yield replace(found, is_null=None if found.counts.all() else found.counts == 0)
         if left:
             yield _null_rows(left, self.schema)
 
@@ -124,7 +124,7 @@ def _geometry(events: Sequence[FlatEvents | NestedEvents]) -> Geometry:
         if (parent / GEOMETRY_FILE).is_file():
             return read_geometry(parent / GEOMETRY_FILE)
     try:
-        return geometry_of(position_P3 for one in events for position_P3 in one.positions())
+        return geometry_of(position_3P for one in events for position_3P in one.positions())
     except TooManySensors:
         raise BadInputError(
             f"{events[0].path}: its pulses and those of the other files are at more than {MOST_SENSORS:,} positions; "

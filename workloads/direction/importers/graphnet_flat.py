@@ -46,7 +46,7 @@ class FlatEvents:
             raise BadInputError(f"{truth}: {self.num_events:,} events; at most {MOST_EVENTS:,} in a file are allowed")
 
     def positions(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Positions of all pulses, (P, 3), some at a time. Raises BadInputError."""
+        """Positions of all pulses, (3, P), some at a time. Raises BadInputError."""
         first = 0
         for batch in record_batches(open_table(self.path), self.path, self.names.position):
             columns = _columns(batch, batch.schema.names, str(self.path), first)

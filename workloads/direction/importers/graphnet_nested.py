@@ -63,7 +63,7 @@ class NestedEvents:
         self._rows_at_a_time = _rows_at_a_time(metadata, f"{self._pulses}.{self.names.time}.")
 
     def positions(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Positions of all pulses, (P, 3), some at a time. Raises BadInputError."""
+        """Positions of all pulses, (3, P), some at a time. Raises BadInputError."""
         for first, batch in self._batches([f"{self._pulses}.{name}" for name in self.names.position]):
             counts_E, columns = self._lists(batch, self.names.position, first)
             place = PlaceInFile(str(self.path), first, counts_E, row_is_event=True)

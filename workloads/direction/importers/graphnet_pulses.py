@@ -89,21 +89,21 @@ def check_has_pulses(columns: Collection[str], where: str) -> PulseNames:
 
 
 def positions_of(names: PulseNames, columns: Mapping[str, Numbers]) -> npt.NDArray[np.float32]:
-    """Positions of the pulses' sensors, m. (P, 3)."""
-    return np.stack([columns[name].astype(np.float32) for name in names.position], 1)
+    """Positions of the pulses' sensors, m. (3, P)."""
+    return np.stack([columns[name].astype(np.float32) for name in names.position])
 
 
 def possible_positions(
     names: PulseNames, columns: Mapping[str, Numbers], place: PlaceInFile
 ) -> npt.NDArray[np.float32]:
     """The same. Raises BadInputError that names the row of one that can't be."""
-    position_P3 = positions_of(names, columns)
-    bad = first_impossible(position_P3)
+    position_3P = positions_of(names, columns)
+    bad = first_impossible(position_3P)
     if bad is not None:
         raise BadInputError(
-            f"{place.of(bad)}: its position is {position_P3[bad].tolist()} m; expected metres, at most 10,000"
+            f"{place.of(bad)}: its position is {position_3P[:, bad].tolist()} m; expected metres, at most 10,000"
         )
-    return position_P3
+    return position_3P
 
 
 def rows_of_events(
@@ -112,13 +112,13 @@ def rows_of_events(
     """Rows of the workload's columns. Raises BadInputError that names the row."""
     columns = events.pulse_columns
     place = events.place(path)
-    position_P3 = positions_of(names, columns)
+    position_3P = positions_of(names, columns)
     try:
-        sensor_P = sensors.ids(position_P3)
+        sensor_P = sensors.ids(position_3P)
     except UnknownPosition as error:
         raise BadInputError(
-            f"{place.of(error.pulse)}: no sensor is at {position_P3[error.pulse].tolist()} m; use the table of sensors "
-            "of this detector"
+            f"{place.of(error.pulse)}: no sensor is at {position_3P[:, error.pulse].tolist()} m; use the table of "
+            "sensors of this detector"
         ) from None
     num_pulses = len(sensor_P)
     quality = columns[names.quality] if names.quality else None
