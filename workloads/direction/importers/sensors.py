@@ -99,11 +99,6 @@ def first_impossible(position_3P: Float32) -> int | None:
 
 def _position_keys(position_3P: Float32) -> Int64:
     """Position in centimetres as one number, in the order of x, y and z."""
-    x_P, y_P, z_P = (
-        np.rint(place_P * np.float32(100)).astype(np.int64) + (1 << (_BITS - 1)) for place_P in position_3P
-    )
-    x_P <<= 2 * _BITS
-    y_P <<= _BITS
-    x_P |= y_P
-    x_P |= z_P
-    return x_P
+    cell_3P = np.rint(position_3P * np.float32(100)).astype(np.int64) + (1 << (_BITS - 1))
+    key_P: Int64 = (cell_3P[0] << 2 * _BITS) | (cell_3P[1] << _BITS) | cell_3P[2]
+    return key_P
