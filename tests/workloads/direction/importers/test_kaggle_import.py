@@ -33,10 +33,10 @@ from workloads.direction.importers import tables
 SAMPLE = Path(__file__).resolve().parents[3] / "data" / "prometheus_kaggle"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(
     batches=st.dictionaries(
-        st.integers(1, 700), st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=4
+        st.integers(1, 700), st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=2
     ),
     rows_at_a_time=st.integers(1, 40),
     groups=st.integers(1, 30),
