@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Command and its arguments. For a workload's verb, `--workload NAME`, else a run named, selects the workload."""
+        """Command and its arguments. A workload's verb: that of `--workload NAME`, else of a run that is named."""
         cmd_name, command, rest = super().resolve_command(ctx, args)
         if cmd_name is None or cmd_name in VERBS:
             return cmd_name, command, rest
