@@ -62,6 +62,7 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
         sum_over_ranks=ranks.sum_,
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+        inputs=config.input,
     )
 
 
