@@ -18,8 +18,9 @@ Bool = npt.NDArray[np.bool_]
 
 def group_by_sensor(arrays: UnitArrays) -> None:
     """Sort the pulses of each event by sensor and time unless they are; fill `opens_sensor`, `source_direction`."""
-    columns: dict[str, npt.NDArray[Any]] = arrays.particle_columns
-    sensor_P, time_P = columns["sensor"][:, 0], columns["pulses"][:, 0]
+    columns = arrays.particle_columns
+    sensor_P: npt.NDArray[Any] = columns["sensor"][:, 0]
+    time_P: npt.NDArray[Any] = columns["pulses"][:, 0]
     opens_event_P = _opens_event(arrays.offsets)
     same_P = (sensor_P[1:] == sensor_P[:-1]) & ~opens_event_P[1:]
     falls_P = (sensor_P[1:] < sensor_P[:-1]) & ~opens_event_P[1:]
