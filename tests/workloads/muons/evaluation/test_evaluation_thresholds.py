@@ -22,6 +22,7 @@ METRICS = {
     "c2st_auc": Metric(0.48, 0.005, 0.505, better="half"),
     "count_mean_ratio": Metric(0.95, 0.01, 1.01, better="one"),
     "count_empty_difference": Metric(-0.02, 0.001, 0.003, better="zero"),
+    "count_fano_ratio": Metric(2.3, 0.01, 2.0, better="two"),
     "fpd": Metric(math.nan, math.nan, math.nan),
 }
 
@@ -39,6 +40,7 @@ def limits(tmp_path: Path, text: str) -> dict[str, str]:
         "c2st_auc = 0.52",
         "count_mean_ratio = 0.051",
         "count_empty_difference = 0.02",
+        "count_fano_ratio = 0.31",
         "count_tv = { max = 0.03, min = 0, floors = 3.01 }",
         "count_mean_ratio = { min = 0.95 }",
         "[count_tv]\nfloors = 4",
@@ -55,6 +57,7 @@ def test_a_limit_that_is_kept_is_not_told(tmp_path: Path, kept: str) -> None:
         ("c2st_auc = { max = 0.47 }", {"c2st_auc": "0.480, limit 0.47"}),
         ("count_mean_ratio = 0.04", {"count_mean_ratio": "0.0500 away from 1, limit 0.04"}),
         ("count_empty_difference = 0.01", {"count_empty_difference": "0.0200 away from 0, limit 0.01"}),
+        ("count_fano_ratio = 0.2", {"count_fano_ratio": "0.300 away from 2, limit 0.2"}),
         ("count_mean_ratio = { min = 0.96 }", {"count_mean_ratio": "0.950, at least 0.96 wanted"}),
         ("count_tv = { floors = 2 }", {"count_tv": "3.00 floors, limit 2"}),
         ("fpd = 1000", {"fpd": "it could not be measured"}),
