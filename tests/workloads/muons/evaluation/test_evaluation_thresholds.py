@@ -12,7 +12,7 @@ from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, with_error
 from workloads.base.report.outcome import MetricReport
 from workloads.base.report.text import lines
-from workloads.base.report.thresholds import missed, read_thresholds
+from workloads.base.report.thresholds import Threshold, missed, read_thresholds
 from workloads.base.report.verdict import ratio, verdict
 from workloads.muons.evaluation.words import WORDS
 from workloads.muons.metrics.definitions import DEFINITIONS
@@ -22,7 +22,6 @@ METRICS = {
     "c2st_auc": Metric(0.48, 0.005, 0.505, better="half"),
     "count_mean_ratio": Metric(0.95, 0.01, 1.01, better="one"),
     "count_empty_difference": Metric(-0.02, 0.001, 0.003, better="zero"),
-    "count_fano_ratio": Metric(2.3, 0.01, 2.0, better="two"),
     "fpd": Metric(math.nan, math.nan, math.nan),
 }
 
@@ -40,7 +39,6 @@ def limits(tmp_path: Path, text: str) -> dict[str, str]:
         "c2st_auc = 0.52",
         "count_mean_ratio = 0.051",
         "count_empty_difference = 0.02",
-        "count_fano_ratio = 0.31",
         "count_tv = { max = 0.03, min = 0, floors = 3.01 }",
         "count_mean_ratio = { min = 0.95 }",
         "[count_tv]\nfloors = 4",
@@ -57,7 +55,6 @@ def test_a_limit_that_is_kept_is_not_told(tmp_path: Path, kept: str) -> None:
         ("c2st_auc = { max = 0.47 }", {"c2st_auc": "0.480, limit 0.47"}),
         ("count_mean_ratio = 0.04", {"count_mean_ratio": "0.0500 away from 1, limit 0.04"}),
         ("count_empty_difference = 0.01", {"count_empty_difference": "0.0200 away from 0, limit 0.01"}),
-        ("count_fano_ratio = 0.2", {"count_fano_ratio": "0.300 away from 2, limit 0.2"}),
         ("count_mean_ratio = { min = 0.96 }", {"count_mean_ratio": "0.950, at least 0.96 wanted"}),
         ("count_tv = { floors = 2 }", {"count_tv": "3.00 floors, limit 2"}),
         ("fpd = 1000", {"fpd": "it could not be measured"}),
@@ -130,3 +127,10 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     columns = {line.index("±") for line in told if "±" in line}
     assert len(columns) <= 3, "aligned to the right, errors of like widths below each other"
     assert set(WORDS.headline) <= set(DEFINITIONS)
+
+
+def test_a_limit_of_a_metric_whose_best_value_is_two_is_its_distance_from_two() -> None:
+    metric = {"pull": Metric(1.7, 0.01, 2.0, better="two")}
+    assert missed({"pull": Threshold(plain=0.31)}, metric) == {}
+    assert missed({"pull": Threshold(plain=0.2)}, metric) == {"pull": "0.300 away from 2, limit 0.2"}
+    assert verdict(metric["pull"]) == "off"
