@@ -89,4 +89,5 @@ DIRECTION = EventSchema(
     ),
     finish_unit=GroupedBySensor(),
     derived=("opens_sensor", "source_direction"),
+    identity="event_id",
 )
