@@ -19,6 +19,7 @@ from common.files.remote_access import RemoteAccess
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
+from common.run_dir import CONFIG_FILE
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
@@ -29,7 +30,6 @@ from services.config.trainer import NO_MODEL, TrainerConfig
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
-CONFIG_FILE = "config.json"
 
 
 class Config(ConfigBranch):

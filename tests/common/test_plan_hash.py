@@ -8,6 +8,7 @@ import pytest
 
 from common.config import SourceConfig, StreamConfig
 from common.plan_hash import complete_digest, files_digest, inventory_digest, plan_hash
+from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 STREAM = StreamConfig(
@@ -104,3 +105,12 @@ def test_it_changes_with_every_rule_and_column_of_the_files() -> None:
         of(source=SourceConfig(nulls="empty")),
     ]
     assert len(set(plans)) == len(plans)
+
+
+def test_derived_columns_are_part_of_the_plan() -> None:
+    fewer = replace(
+        DIRECTION,
+        columns=tuple(one for one in DIRECTION.columns if one.name != "opens_sensor"),
+        derived=("source_direction",),
+    )
+    assert plan_hash(fewer, STREAM, 0) != plan_hash(DIRECTION, STREAM, 0)

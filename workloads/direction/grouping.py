@@ -19,7 +19,8 @@ Bool = npt.NDArray[np.bool_]
 def group_by_sensor(arrays: UnitArrays) -> None:
     """Sort the pulses of each event by sensor and time unless they are; fill `opens_sensor`, `source_direction`."""
     columns = arrays.particle_columns
-    sensor_P, time_P = columns["sensor"][:, 0], columns["pulses"][:, 0]
+    sensor_P: npt.NDArray[Any] = columns["sensor"][:, 0]
+    time_P: npt.NDArray[Any] = columns["pulses"][:, 0]
     opens_event_P = _opens_event(arrays.offsets)
     same_P = (sensor_P[1:] == sensor_P[:-1]) & ~opens_event_P[1:]
     falls_P = (sensor_P[1:] < sensor_P[:-1]) & ~opens_event_P[1:]
@@ -32,7 +33,8 @@ def group_by_sensor(arrays: UnitArrays) -> None:
     opens_P = columns["opens_sensor"][:, 0]
     opens_P[:1] = True
     np.logical_not(same_P, out=opens_P[1:])
-    arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
+    if "arrival" in arrays.event_columns:  # not of events whose source is to be predicted
+        arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
 
 
 def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -53,8 +53,9 @@ def batches_from_files(config: Config, num_batches: int, device: torch.device) -
     return batches
 
 
-def simulated_batches(config: Config, num_batches: int, device: torch.device) -> list[Batch]:
-    """Batches of events from the workload's simulator, through files and decoding like any others.
+@contextmanager
+def simulated_input(config: Config, num_batches: int) -> Iterator[Config]:
+    """Configuration whose input are simulated events for ``num_batches`` batches; deleted at the end of the block.
 
     Raises BadInputError if the workload has no simulator.
     """
@@ -63,7 +64,7 @@ def simulated_batches(config: Config, num_batches: int, device: torch.device) ->
     num_events = int(num_batches * config.stream.batch_events * _SPARE) + config.stream.lanes
     with tempfile.TemporaryDirectory(prefix="icestream-bench-") as folder:
         sample(Path(folder), num_events, config.seed)
-        return batches_from_files(config.model_copy(update={"input": (folder,)}), num_batches, device)
+        yield config.model_copy(update={"input": (folder,)})
 
 
 def _units(config: Config, inventory: list[SourceFile], stage: Stage, capacity: SlotCapacity) -> Iterator[Unit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from common.errors import BadInputError
 from common.summary import SUMMARY_FILE
-from icestream.commands.bench.batches import batches_from_files, simulated_batches
+from icestream.commands.bench.batches import batches_from_files, simulated_input
 from icestream.reading.workload import load_run_config
 from services.config.trainer import NO_MODEL
 from services.trainer.ranks.ranks import Ranks
@@ -37,9 +38,9 @@ def bench_trainer(
         raise BadInputError("trainer.model = 'none' has no steps to measure: choose a model with --model")
     device = trainer_device(config.trainer.device)
     set_up_torch(config)
-    make = batches_from_files if config.input else simulated_batches
-    batches = make(config, num_batches, device)
-    task = training_of(config).task(config.trainer.of_model, step_context(config, device, Ranks.alone()))
+    with nullcontext(config) if config.input else simulated_input(config, num_batches) as with_input:
+        batches = batches_from_files(with_input, num_batches, device)
+        task = training_of(config).task(config.trainer.of_model, step_context(with_input, device, Ranks.alone()))
     ceiling = measure(task, batches, device, seconds=seconds, steps=steps)
     assert ceiling is not None  # it is never stopped
     if run_dir is not None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from icestream.commands.bench.batches import batches_from_files, simulated_batches
+from icestream.commands.bench.batches import batches_from_files, simulated_input
 from icestream.commands.bench.command import bench
 from services.config.root import Config, store_config
 from workloads.base.batch import Batch
@@ -68,7 +68,8 @@ def test_batches_hold_every_event_once_as_many_a_batch_as_a_step_of_all_lanes(fi
 
 
 def test_simulated_batches_are_as_many_and_as_large_as_asked_for() -> None:
-    batches = simulated_batches(Config(stream=STREAM), 5, CPU)
+    with simulated_input(Config(stream=STREAM), 5) as config:
+        batches = batches_from_files(config, 5, CPU)
     assert len(batches) == 5
     assert all(batch.num_events >= STREAM.batch_events for batch in batches)
 
