@@ -14,6 +14,8 @@ E events, P pulses, S starts; of a batch: B events.
 from __future__ import annotations
 
 import math
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +59,8 @@ def classical_fits(
     """Line, track and vertex of each event, as CLASSICAL_FITS. -> (E, 21).
 
     Event e owns the pulses offsets[e] to offsets[e + 1]; times in ns, charges in photo-electrons. Memory beside the
-    result: that of _CHUNK_PULSES pulses, or of the largest event. Raises BadInputError for a sensor that the geometry lacks.
+    result: that of _CHUNK_PULSES pulses, or of the largest event. Raises BadInputError for a sensor that the geometry
+    lacks.
     """
     fits_E21 = np.zeros((len(offsets_E1) - 1, len(CLASSICAL_FITS)), np.float32)
     for first, end in _chunks(offsets_E1):
@@ -93,10 +96,11 @@ def event_pulses(
     """Pulses of the events offsets[0] to offsets[-1], at their sensors' places and relative to the reference times."""
     own = slice(int(offsets_E1[0]), int(offsets_E1[-1]))
     sensor_P, offsets = sensor_P[own], torch.from_numpy(offsets_E1 - offsets_E1[0])
-    if len(sensor_P) and not (0 <= sensor_P.min() and sensor_P.max() < len(geometry)):
+    if len(sensor_P) and (sensor_P.min() < 0 or sensor_P.max() >= len(geometry)):
         wrong = sensor_P.max() if sensor_P.min() >= 0 else sensor_P.min()
         raise BadInputError(
-            f"a pulse of sensor {wrong}, but the geometry has the sensors 0 to {len(geometry) - 1}: is it this detector's?"
+            f"a pulse of sensor {wrong}, but the geometry has the sensors 0 to {len(geometry) - 1}: "
+            "is it of another detector?"
         )
     time, clean = torch.from_numpy(time_P[own]), torch.from_numpy(~auxiliary_P[own])
     segments = Segments.from_offsets(offsets, len(sensor_P))
@@ -147,7 +151,7 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
 def _annealed_tracks(state: Tensor, pulses: PaddedPulses, jitters_ns: tuple[float, ...]) -> tuple[Tensor, Tensor]:
     for jitter_ns in jitters_ns:
         table = ln_density_table(jitter_ns)
-        state, value = maximise(state, lambda state, t=table: track_scores(state, pulses, t), moved_track, STEPS)
+        state, value = maximise(state, partial(track_scores, pulses=pulses, table=table), moved_track, STEPS)
     return state, value
 
 
@@ -165,7 +169,7 @@ def _vertices(pulses: PaddedPulses) -> Tensor:
     state = vertex_state(pulses)
     for jitter_ns in VERTEX_JITTERS_NS:
         table = ln_density_table(jitter_ns)
-        state, value = maximise(state, lambda state, t=table: vertex_scores(state, pulses, t), moved_vertex, STEPS)
+        state, value = maximise(state, partial(vertex_scores, pulses=pulses, table=table), moved_vertex, STEPS)
     return torch.cat([state, (value / pulses.present_BL.sum(1)).unsqueeze(1)], 1)
 
 
@@ -175,4 +179,4 @@ def _chunks(offsets_E1: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     while bounds[-1] < num_events:
         end = int(np.searchsorted(offsets_E1, offsets_E1[bounds[-1]] + _CHUNK_PULSES, side="right")) - 1
         bounds.append(min(max(end, bounds[-1] + 1), num_events))
-    return list(zip(bounds, bounds[1:]))
+    return list(pairwise(bounds))

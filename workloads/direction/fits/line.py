@@ -50,10 +50,9 @@ def line_fits(position_P3: Tensor, time_P: Tensor, segments: Segments, reweighti
     ``position_P3`` m and ``time_P`` ns, relative to something near the event; all pulses count, so that the caller
     passes the clean ones. An event without pulses: zeros and straight down.
     """
-    weight_P1 = torch.ones_like(time_P).unsqueeze(1)
-    for repetition in range(reweightings + 1):
-        if repetition:
-            weight_P1 = FULL_WEIGHT_M / residual_P1.clamp_min(FULL_WEIGHT_M)
+    residual_P1 = torch.zeros_like(time_P).unsqueeze(1)
+    for _ in range(reweightings + 1):
+        weight_P1 = FULL_WEIGHT_M / residual_P1.clamp_min(FULL_WEIGHT_M)
         velocity_E3, mean_E4 = _least_squares(position_P3, time_P, weight_P1, segments)
         centred_P4 = torch.cat([position_P3, time_P.unsqueeze(1)], 1) - spread(mean_E4, segments)
         along_P3 = spread(velocity_E3, segments) * centred_P4[:, 3:]

@@ -30,7 +30,7 @@ _LONGEST_STEP = 1.0
 
 
 def maximise(state_BD: Tensor, evaluate: Evaluate, move: Move, steps: int) -> tuple[Tensor, Tensor]:
-    """State of the largest ln likelihood found in ``steps`` steps from ``state``, and that likelihood. -> (B, D), (B,)."""
+    """State of the largest ln likelihood found in ``steps`` steps, and that likelihood. -> (B, D), (B,)."""
     value_B, score_BK, information_BKK = _evaluated(evaluate, state_BD)
     damping_B = torch.full_like(value_B, _FIRST_DAMPING)
     for _ in range(steps):

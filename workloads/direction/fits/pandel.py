@@ -1,9 +1,8 @@
 """Probability density of the time residual of a pulse: the Pandel function with jitter and noise, as a table.
 
 The Pandel function (Ahrens et al., AMANDA, astro-ph/0407044, eq. 14-16) of light that travelled ``distance``: a Gamma
-distribution of the delay behind light that doesn't scatter, of shape distance / SCATTER_M and rate
-1/TAU_NS + c / (n ABSORB_M). Here it is convolved with a Gaussian, the jitter of the sensors' times, and mixed with a flat
-part, the noise.
+distribution of the delay behind light that doesn't scatter, of shape distance / λ and rate 1 / τ + c / (n λ_a). Here it
+is convolved with a Gaussian, the jitter of the sensors' times, and mixed with a flat part, the noise.
 
 N pulses in any shape.
 """
@@ -20,14 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LIGHT_M_NS = 0.299792458
-GROUP_INDEX = 1.35634
-"""Refractive index of ice for the speed of light pulses."""
-PHASE_INDEX = 1.3195
-"""Refractive index of ice for the Cherenkov angle, cos θ = 1 / n."""
-TAU_NS, SCATTER_M, ABSORB_M = 557.0, 33.3, 98.0
-"""Parameters of the Pandel function, as AMANDA's."""
-RATE_PER_NS = 1 / TAU_NS + LIGHT_M_NS / (GROUP_INDEX * ABSORB_M)
+from workloads.direction.ice import SCATTERING_M, SCATTERING_RATE_PER_NS
 
 NOISE_SHARE = 0.05
 """Share of the flat part of the density."""
@@ -35,14 +27,14 @@ NOISE_WINDOW_NS = 3000.0
 
 _SHAPES = 56
 _SHAPE_MIN, _SHAPE_MAX = 0.03, 30.0
-"""Range of distance / SCATTER_M, 1 to 1,000 m; beyond it the density is that at its end."""
+"""Range of distance / SCATTERING_M, 1 to 1,000 m; beyond it the density is that at its end."""
 _RESIDUALS = 448
 _RESIDUAL_MIN_NS, _RESIDUAL_MAX_NS = -400.0, 4000.0
 """Range beyond which the density is that of the noise."""
 _SOFTENING_NS = 10.0
 """Residual at which the steps of the table begin to grow."""
 _CELLS = 600
-_LN_SHAPE_MIN, _LN_SHAPE_SPAN = math.log(_SHAPE_MIN * SCATTER_M), math.log(_SHAPE_MAX / _SHAPE_MIN)
+_LN_SHAPE_MIN, _LN_SHAPE_SPAN = math.log(_SHAPE_MIN * SCATTERING_M), math.log(_SHAPE_MAX / _SHAPE_MIN)
 
 
 class LnDensity(NamedTuple):
@@ -72,26 +64,26 @@ def ln_density_table(jitter_ns: float) -> Tensor:
 
 
 def convolved_density(shape: float, residual_R: npt.NDArray[np.float64], jitter_ns: float) -> npt.NDArray[np.float64]:
-    """Density of Gamma(shape, RATE_PER_NS) plus a Gaussian of standard deviation ``jitter_ns``, 1/ns. (R,) -> (R,).
+    """Density of the delay by scattering plus a Gaussian of standard deviation ``jitter_ns``, 1/ns. (R,) -> (R,).
 
     Far from no delay the Gamma density is smooth: Gauss-Hermite quadrature. Near it, where it may be infinite
     (shape < 1), the sum over cells of their probability times the Gaussian around their mean delay.
     """
     from scipy import special  # a quarter of a second to import: only where a table is made
 
-    density_R = np.empty_like(residual_R)
+    density_R = np.empty(residual_R.shape)
     near_R = residual_R < 8 * jitter_ns
     edge_C = np.concatenate([[0.0], np.geomspace(1e-3, 17, _CELLS) * jitter_ns])
-    probability_C = np.diff(special.gammainc(shape, RATE_PER_NS * edge_C))
-    moment_C = np.diff(special.gammainc(shape + 1, RATE_PER_NS * edge_C)) * shape / RATE_PER_NS
+    probability_C = np.diff(special.gammainc(shape, SCATTERING_RATE_PER_NS * edge_C))
+    moment_C = np.diff(special.gammainc(shape + 1, SCATTERING_RATE_PER_NS * edge_C)) * shape / SCATTERING_RATE_PER_NS
     middle_C = (edge_C[1:] + edge_C[:-1]) / 2
     mean_C = np.divide(moment_C, probability_C, out=middle_C, where=probability_C > 1e-300)
     scaled_RC = (residual_R[near_R, None] - mean_C) / jitter_ns
     density_R[near_R] = np.exp(-0.5 * scaled_RC**2) @ probability_C / (math.sqrt(2 * math.pi) * jitter_ns)
     node_N, weight_N = np.polynomial.hermite_e.hermegauss(12)
     delay_RN = residual_R[~near_R, None] + jitter_ns * node_N
-    ln_gamma_RN = special.xlogy(shape - 1, delay_RN) - RATE_PER_NS * delay_RN
-    ln_norm = shape * math.log(RATE_PER_NS) - special.gammaln(shape)
+    ln_gamma_RN = special.xlogy(shape - 1, delay_RN) - SCATTERING_RATE_PER_NS * delay_RN
+    ln_norm = shape * math.log(SCATTERING_RATE_PER_NS) - special.gammaln(shape)
     density_R[~near_R] = np.exp(ln_gamma_RN + ln_norm) @ weight_N / math.sqrt(2 * math.pi)
     return density_R
 
@@ -113,4 +105,5 @@ def _warped_scalar(residual_ns: float) -> float:
 
 def _unwarped(warped: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Residuals, ns, at these coordinates: x = w (|w| + √(w² + 4 s)) / 2 solves w = x / √(|x| + s)."""
-    return warped * (np.abs(warped) + np.sqrt(warped**2 + 4 * _SOFTENING_NS)) / 2
+    residual: npt.NDArray[np.float64] = warped * (np.abs(warped) + np.sqrt(warped**2 + 4 * _SOFTENING_NS)) / 2
+    return residual

@@ -19,7 +19,7 @@ MOST_PULSES = 96
 """Pulses of an event that the fits use, at most."""
 
 NEAR_M, NEAR_NS, FARTHEST = 150.0, 1000.0, 1.5
-"""An auxiliary pulse is used if its distance in space and time to a clean one, in these units, is less than FARTHEST."""
+"""An auxiliary pulse is used if it is nearer than FARTHEST to a clean one, in these units of space and time."""
 
 LEAST_CHARGE_PE = 0.01
 

@@ -3,27 +3,23 @@
 State of a track, 7 numbers: unit vector of its travel, its point (m) at a time, that time (ns). A step, 5 numbers: the
 time (100 ns), two tilts (rad), two shifts of the point across the track (100 m).
 
-Light leaves at the Cherenkov angle θ, cos θ = 1 / PHASE_INDEX. At a sensor at the distance ρ from the track, l along it,
-it arrives l / c + ρ / c (GROUP_INDEX / sin θ - 1 / tan θ) after the particle is at the point, having travelled ρ / sin θ.
+Light leaves at the Cherenkov angle θ, cos θ = 1 / PHASE_INDEX. A sensor at the distance ρ from the track, l along it
+from the point, sees it l / c + ρ / c (GROUP_INDEX / sin θ - 1 / tan θ) after the particle is at the point; the light
+travelled ρ / sin θ.
 
 B events of a batch, L pulses.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.direction.fits.pandel import GROUP_INDEX, LIGHT_M_NS, PHASE_INDEX, ln_density
+from workloads.direction.fits.pandel import ln_density
 from workloads.direction.fits.pulses import PaddedPulses
+from workloads.direction.ice import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, SIN_CHERENKOV
 
-_SIN_CHERENKOV = math.sqrt(1 - 1 / PHASE_INDEX**2)
-_TAN_CHERENKOV = math.sqrt(PHASE_INDEX**2 - 1)
-_DELAY_NS_M = (GROUP_INDEX / _SIN_CHERENKOV - 1 / _TAN_CHERENKOV) / LIGHT_M_NS
-"""Delay of direct light, ns a metre of distance to the track."""
 _NEAREST_M = 1.0
 _TIME_STEP_NS, _SHIFT_STEP_M = 100.0, 100.0
 
@@ -46,11 +42,11 @@ def first_quartile(values_BL: Tensor, used_BL: Tensor) -> Tensor:
 def track_scores(state_B7: Tensor, pulses: PaddedPulses, table: Tensor) -> tuple[Tensor, Tensor]:
     """ln likelihood (B,) of tracks, and its derivatives by a step, a pulse each (B, 5, L)."""
     residual_BL, rho_BL, along_BL, first_BL, second_BL = _seen(state_B7, pulses)
-    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, rho_BL / _SIN_CHERENKOV, residual_BL)
+    value_BL, by_ln_distance_BL, by_residual_BL = ln_density(table, rho_BL / SIN_CHERENKOV, residual_BL)
     slope_BL = by_residual_BL * pulses.present_BL
-    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * _DELAY_NS_M
+    by_rho_BL = by_ln_distance_BL * pulses.present_BL / rho_BL - slope_BL * CONE_DELAY_NS_M
     # A tilt moves the sensor along the track and, by -l, across it.
-    turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_M_NS
+    turn_BL = by_rho_BL * along_BL + slope_BL * rho_BL / LIGHT_SPEED_M_NS
     score_BL5 = [
         slope_BL * -_TIME_STEP_NS,
         -first_BL * turn_BL,
@@ -92,5 +88,5 @@ def _seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor, Tenso
         for axis_B3 in (travel_B3, *across(travel_B3))
     )
     rho_BL = (first_BL.square() + second_BL.square()).clamp_min(_NEAREST_M**2).sqrt()
-    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_M_NS - rho_BL * _DELAY_NS_M
+    residual_BL = pulses.time_BL - time_B1 - along_BL / LIGHT_SPEED_M_NS - rho_BL * CONE_DELAY_NS_M
     return residual_BL, rho_BL, along_BL, first_BL / rho_BL, second_BL / rho_BL
