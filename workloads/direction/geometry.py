@@ -56,6 +56,15 @@ class Geometry:
         return len(self.position_S3)
 
 
+def icecube_geometry() -> Geometry:
+    """The 5,160 sensors of IceCube, 86 strings of 60; eight of the strings (DeepCore) are denser.
+
+    Positions from graphnet-team/graphnet, data/geometry_tables/prometheus/icecube.parquet (Apache-2.0), with the origin
+    at the detector's centre. String-major, as hex_geometry().
+    """
+    return read_geometry(Path(__file__).with_name("icecube_geometry.csv"))
+
+
 def hex_geometry() -> Geometry:
     """Toy detector: 91 strings of 60 sensors on a hexagonal lattice.
 
