@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,10 @@ def hex_geometry() -> Geometry:
     z = TOP_M - SPACING_M * np.arange(SENSORS_A_STRING)
     position_S3 = np.column_stack([np.repeat(x_y, len(z), axis=0), np.tile(z, len(x_y))])
     return Geometry(position_S3.astype(np.float32))
+
+
+ARRAYS: Mapping[str, Callable[[], Geometry]] = {"icecube": icecube_geometry, "hex": hex_geometry}
+"""Arrays that the simulator knows, by name: strings of SENSORS_A_STRING, string-major."""
 
 
 def write_geometry(path: Path, geometry: Geometry) -> None:

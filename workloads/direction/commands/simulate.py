@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from workloads.base.file_progress import file_progress
+from workloads.direction.geometry import ARRAYS
 from workloads.direction.simulator.kaggle import write_kaggle_dataset
 from workloads.direction.simulator.plan import EventsPlan
 from workloads.direction.simulator.write import write_dataset
@@ -33,6 +34,13 @@ LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
     help="Events of 5,000 to 170,000 pulses in addition to --events, spread over all files: for tests of limits.",
 )
 @click.option(
+    "--array",
+    type=click.Choice(list(ARRAYS)),
+    default="icecube",
+    show_default=True,
+    help="Sensors: those of IceCube (5,160 on 86 strings), or 91 strings of a regular hexagon.",
+)
+@click.option(
     "--layout",
     type=click.Choice(list(LAYOUTS)),
     default="converted",
@@ -42,7 +50,7 @@ LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
 )
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
 def simulate(
-    out: Path, events: int, files: int, seed: int, cascades: int, bright: int, layout: str, force: bool
+    out: Path, events: int, files: int, seed: int, cascades: int, bright: int, array: str, layout: str, force: bool
 ) -> None:
     """Write neutrino events with known truth to OUT, as a toy detector sees them.
 
@@ -53,7 +61,7 @@ def simulate(
       icestream simulate demo --workload direction --events 24000 --cascades 12000 --files 12 --seed 1
       icestream simulate kaggle --workload direction --events 2000 --files 2 --layout kaggle
     """
-    plan = EventsPlan(events, files, seed, cascades, bright)
+    plan = EventsPlan(events, files, seed, cascades, bright, array)
     started_s = time.perf_counter()
     with file_progress("simulate", plan.num_all_events, files) as on_file:
         total = LAYOUTS[layout](out, plan, overwrite=force, on_file=on_file)

@@ -12,7 +12,7 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from workloads.direction.geometry import SENSORS_A_STRING, hex_geometry
+from workloads.direction.geometry import SENSORS_A_STRING
 from workloads.direction.simulator.light import (
     DELAY_SCALE_NS,
     JITTER_NS,
@@ -118,8 +118,8 @@ def joined(pieces: Sequence[SimulatedEvents]) -> SimulatedEvents:
 class EndlessEvents:
     """Endless sequence of events of one kind; the same generator gives the same events, however many are taken."""
 
-    def __init__(self, kind: EventKind, rng: np.random.Generator) -> None:
-        self._chunks = _chunks(kind, rng)
+    def __init__(self, kind: EventKind, position_S3: Float32, rng: np.random.Generator) -> None:
+        self._chunks = _chunks(kind, position_S3, rng)
         self._rest: list[SimulatedEvents] = []
 
     def take(self, num_events: int) -> SimulatedEvents:
@@ -133,8 +133,7 @@ class EndlessEvents:
         return events.part(0, num_events)
 
 
-def _chunks(kind: EventKind, rng: np.random.Generator) -> Iterator[SimulatedEvents]:
-    position_S3 = hex_geometry().position_S3
+def _chunks(kind: EventKind, position_S3: Float32, rng: np.random.Generator) -> Iterator[SimulatedEvents]:
     while True:
         yield record(draw_truth(kind, kind.chunk_events, rng), position_S3, rng)
 

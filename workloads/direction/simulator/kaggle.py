@@ -58,7 +58,7 @@ def write_kaggle_dataset(
     out: Path, plan: EventsPlan, *, overwrite: bool = False, on_file: Callable[[Written], None] | None = None
 ) -> Written:
     """Write all batches and the table of their events; the rest is as in write.write_dataset()."""
-    prepare(out, overwrite=overwrite)
+    prepare(out, plan, overwrite=overwrite)
     (out / "train").mkdir()
     meta = out / "train_meta.parquet"
     with (

@@ -39,7 +39,7 @@ TRACK_LIGHT_PE = 6.0
 """Photo-electrons in a sensor next to a track of low energy."""
 TRACK_NEAR_M = 8.0
 TRACK_LOSS_GEV = 5e4
-"""Energy at which the light of losses along a track equals the muon's own."""
+"""Energy at which the light of losses along a track equals its own."""
 TRACK_GEV_PER_M, LONGEST_TRACK_M = 0.25, 1500.0
 CASCADE_LIGHT_PE_PER_GEV = 0.005
 CASCADE_NEAR_M = 3.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from common.errors import BadInputError
 from common.files.gather import offsets_of
 from workloads.base.dataset import check_request, share
+from workloads.direction.geometry import ARRAYS, Geometry
 from workloads.direction.simulator.events import BRIGHT, CASCADES, NATURAL, EndlessEvents, SimulatedEvents, joined
 
 ROW_GROUP_EVENTS = 4000
@@ -42,18 +44,27 @@ class EventsPlan:
     """Cascades of high energy added to these, at random places of every file."""
     num_bright: int = 0
     """Events of 5,000 to 170,000 pulses added to these, at random places of every file."""
+    array: str = "icecube"
+    """Sensors of the detector: a key of ARRAYS."""
 
     def __post_init__(self) -> None:
         check_request(self.num_events, self.num_files, self.seed)
         for name, number in (("cascades", self.num_cascades), ("bright", self.num_bright)):
             if number < 0:
                 raise BadInputError(f"{name} = {number}: must not be negative")
+        if self.array not in ARRAYS:
+            raise BadInputError(f"array = {self.array!r}: use one of {', '.join(ARRAYS)}")
         if self.num_files > MOST_FILES:
             raise BadInputError(f"files = {self.num_files}: event ids allow at most {MOST_FILES:,}")
         if self.num_rows(0) > MOST_EVENTS_A_FILE:
             raise BadInputError(
                 f"{self.num_rows(0):,} events a file: event ids allow at most {MOST_EVENTS_A_FILE:,}; use more files"
             )
+
+    @cached_property
+    def geometry(self) -> Geometry:
+        """Positions of the sensors."""
+        return ARRAYS[self.array]()
 
     @property
     def num_all_events(self) -> int:
@@ -86,7 +97,8 @@ class EventRows:
 
 def file_rows(plan: EventsPlan, file_index: int) -> Iterator[EventRows]:
     """Events of one file, a row group at a time: the kinds mixed, all orders being equally likely."""
-    sources = [EndlessEvents(kind, _generator(plan, file_index, key)) for key, kind in enumerate(KINDS)]
+    position_S3 = plan.geometry.position_S3
+    sources = [EndlessEvents(kind, position_S3, _generator(plan, file_index, key)) for key, kind in enumerate(KINDS)]
     kind_E = np.repeat(np.arange(len(KINDS)), plan.numbers(file_index))
     _generator(plan, file_index, _ORDER).shuffle(kind_E)
     first_id = (((plan.seed % _SEEDS) << _FILE_BITS) + file_index) << _PLACE_BITS

@@ -23,7 +23,7 @@ from common.files.rows import RaggedRows
 from common.unit_arrays import Array
 from workloads.base.dataset import Written, prepare_folder, write_files
 from workloads.direction.columns import CASCADE, CLASSICAL_FITS, DIRECTION, TRACK
-from workloads.direction.geometry import GEOMETRY_FILE, hex_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, write_geometry
 from workloads.direction.simulator.plan import EventRows, EventsPlan, file_rows
 
 OWN_FILE = re.compile(
@@ -46,16 +46,16 @@ def write_dataset(
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
-    prepare(out, overwrite=overwrite)
+    prepare(out, plan, overwrite=overwrite)
     return write_files(plan.num_files, lambda index: write_file(out / file_name(index), plan, index), on_file)
 
 
-def prepare(out: Path, *, overwrite: bool) -> None:
+def prepare(out: Path, plan: EventsPlan, *, overwrite: bool) -> None:
     """Make ``out`` a directory with the table of sensors alone. Raises BadInputError."""
     prepare_folder(
         out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="simulated neutrino events"
     )
-    write_geometry(out / GEOMETRY_FILE, hex_geometry())
+    write_geometry(out / GEOMETRY_FILE, plan.geometry)
 
 
 def file_name(file_index: int) -> str:
