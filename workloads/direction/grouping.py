@@ -33,7 +33,8 @@ def group_by_sensor(arrays: UnitArrays) -> None:
     opens_P = columns["opens_sensor"][:, 0]
     opens_P[:1] = True
     np.logical_not(same_P, out=opens_P[1:])
-    arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
+    if "arrival" in arrays.event_columns:  # not of events whose source is to be predicted
+        arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
 
 
 def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
