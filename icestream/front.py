@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from common.schema import EventSchema
-    from workloads.base.front import FileEvents, FileSettings, Front
+    from workloads.base.front import FileEvents, FileSettings, Front, OrderedUnit
 
 
 class FrontDoor:
@@ -36,6 +36,12 @@ class FrontDoor:
         from icestream.reading.sample import sampled_events
 
         return sampled_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs)
+
+    def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
+        """Units of all files in order: see Front."""
+        from icestream.reading.in_order import units_in_order
+
+        return units_in_order(schema, settings)
 
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ def group_by_sensor(arrays: UnitArrays) -> None:
         for name in ("pulses", "sensor", "auxiliary"):
             columns[name][:] = columns[name][order_P]
         _mark_opening(arrays, opens_P)
-    arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
+    if "arrival" in arrays.event_columns:  # not of events whose source is to be predicted
+        arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
 
 
 def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -38,7 +39,8 @@ def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 def _mark_opening(arrays: UnitArrays, opens_P: Bool) -> bool:
     """Fill ``opens_P``: True for the first of consecutive pulses of one sensor and event. True if some event isn't
     sorted by sensor and time."""
-    sensor_P, time_P = (arrays.particle_columns[name][:, 0] for name in ("sensor", "pulses"))
+    sensor_P: npt.NDArray[Any] = arrays.particle_columns["sensor"][:, 0]
+    time_P: npt.NDArray[Any] = arrays.particle_columns["pulses"][:, 0]
     openings = arrays.offsets[:-1][np.diff(arrays.offsets) > 0]
     np.not_equal(sensor_P[1:], sensor_P[:-1], out=opens_P[1:])
     opens_P[openings] = True

@@ -19,4 +19,5 @@ WORKLOAD = Workload(
         ),
     },
     sample="workloads.direction.simulator.write:write_sample",
+    importers={"kaggle": "workloads.direction.importers.kaggle:KAGGLE"},
 )
