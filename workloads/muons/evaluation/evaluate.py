@@ -176,6 +176,7 @@ def _read(
         events=wanted.events,
         seed=wanted.seed,
         trained_inputs=trained.run.inputs,
+        held_out=trained.run.held_out,
         weights="" if wanted.weights == NATURAL_FLUX else wanted.weights,
     )
     warnings: tuple[str, ...] = ()
