@@ -9,6 +9,8 @@ from pathlib import Path
 from common.errors import BadInputError
 
 MODE = 0o700
+CONFIG_FILE = "config.json"
+"""Resolved configuration of the run."""
 
 
 def own_files_only() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, IcestreamError
 from common.redact import shown
 from common.redacted_log import redact_tracebacks
+from common.run_dir import CONFIG_FILE
 from icestream.front import FrontDoor
 from workloads import registry
 from workloads.base.verb import Verb
@@ -63,14 +67,16 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Command and its arguments. `--workload NAME` after a workload's verb selects the workload."""
+        """Command and its arguments. A workload's verb: that of `--workload NAME`, else of a run that is named."""
         cmd_name, command, rest = super().resolve_command(ctx, args)
         if cmd_name is None or cmd_name in VERBS:
             return cmd_name, command, rest
         wanted, rest = without_workload(rest)
+        having = [name for name in registry.names() if cmd_name in registry.verbs(name)]
+        if wanted is None and len(having) > 1:
+            wanted = workload_of_run(rest)
         if wanted is None:
             return cmd_name, command, rest
-        having = [name for name in registry.names() if cmd_name in registry.verbs(name)]
         if wanted not in having:
             raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
         return cmd_name, imported(registry.verbs(wanted)[cmd_name]), rest
@@ -108,6 +114,16 @@ def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
         else:
             rest.append(argument)
     return wanted, rest
+
+
+def workload_of_run(arguments: Sequence[str]) -> str | None:
+    """Workload of the first argument that is a run directory, or a checkpoint in one; None without such an argument."""
+    for path in map(Path, arguments):
+        for folder in (path, *path.parents[:2]):
+            with suppress(OSError, ValueError, AttributeError):
+                found = json.loads((folder / CONFIG_FILE).read_text()).get("workload")
+                return found if isinstance(found, str) else None
+    return None
 
 
 @click.group(

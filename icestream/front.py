@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from common.held_out import Which
     from common.schema import EventSchema
-    from workloads.base.front import FileEvents, FileSettings, Front
+    from workloads.base.front import FileEvents, FileSettings, Front, OrderedUnit
 
 
 class FrontDoor:
@@ -30,12 +31,34 @@ class FrontDoor:
         )
 
     def read_events(
-        self, schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
+        self,
+        schema: EventSchema,
+        settings: FileSettings,
+        *,
+        events: int,
+        seed: int,
+        trained_inputs: Sequence[str],
+        held_out: float = 0.0,
+        which: Which | None = None,
     ) -> AbstractContextManager[FileEvents]:
         """Events of files: see Front."""
         from icestream.reading.sample import sampled_events
 
-        return sampled_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs)
+        return sampled_events(
+            schema,
+            settings,
+            events=events,
+            seed=seed,
+            trained_inputs=trained_inputs,
+            held_out=held_out,
+            which=which,
+        )
+
+    def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
+        """Units of all files in order: see Front."""
+        from icestream.reading.in_order import units_in_order
+
+        return units_in_order(schema, settings)
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from common.errors import BadInputError
 from common.file_lock import no_other_host
 from common.options import run_dir_option
 from common.redact import shown
-from services.config.root import CONFIG_FILE, load_config
+from common.run_dir import CONFIG_FILE
+from services.config.root import load_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger, damage_named
 from services.fetcher.inventory.ranges import make_ranges
 

@@ -25,7 +25,7 @@ from common.options import (
     token_file_option,
 )
 from common.redact import shown
-from common.run_dir import make_run_dir
+from common.run_dir import CONFIG_FILE, make_run_dir
 from common.user_path import user_path
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ OWN_CONTENTS = (
     "evaluation",
     "health.jsonl",
     "validation.pt",
+    "validation.json",
+    "validation.units",
     "validation.part",
     "wandb",
     "cache",
@@ -131,7 +133,7 @@ def run(
     """
     from common.status import TrainerStatus
     from common.status_files import read_status
-    from services.config.root import CONFIG_FILE, store_config
+    from services.config.root import store_config
 
     flags = {
         "input": absolute(inputs) or None,

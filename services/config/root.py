@@ -19,6 +19,7 @@ from common.files.remote_access import RemoteAccess
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.redact import without_secrets
+from common.run_dir import CONFIG_FILE
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
@@ -29,7 +30,6 @@ from services.config.trainer import NO_MODEL, TrainerConfig
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
-CONFIG_FILE = "config.json"
 
 
 class Config(ConfigBranch):
@@ -66,6 +66,16 @@ class Config(ConfigBranch):
             raise ValueError(
                 f"trainer.model = 'none' has no weights, but trainer.start_from = {self.trainer.start_from!r}: leave"
                 " one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_events_have_ids(self) -> Self:
+        if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
+            raise ValueError(
+                f"stream.held_out = {self.stream.held_out}: the events of workload {self.workload} have no id by which"
+                " to choose them (EventSchema.identity); hold out files instead, and name these in"
+                " trainer.validation.input"
             )
         return self
 

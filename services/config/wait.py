@@ -10,7 +10,8 @@ from typing import Any
 
 from common.errors import BadInputError
 from common.process import StopFlag
-from services.config.root import CONFIG_FILE, Config, load_config
+from common.run_dir import CONFIG_FILE
+from services.config.root import Config, load_config
 
 logger = logging.getLogger(__name__)
 

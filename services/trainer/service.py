@@ -62,6 +62,21 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
         sum_over_ranks=ranks.sum_,
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+        inputs=config.input,
+    )
+
+
+def new_state(config: Config, training: Training, context: StepContext, plan_hash: str) -> TrainState:
+    """State before the first step of a run."""
+    return TrainState(
+        training.task(config.trainer.of_model, context),
+        context.device,
+        plan_hash,
+        lanes=config.stream.lanes,
+        health=config.trainer.health,
+        headline=training.headline,
+        shown=training.shown,
+        alarms=training.alarms,
     )
 
 
@@ -190,15 +205,7 @@ def _resume(
     try:
         require_plan(feed.plan_hash, config, run_dir)
         training = training_of(config)
-        state = TrainState(
-            training.task(config.trainer.of_model, step_context(config, device, ranks)),
-            device,
-            feed.plan_hash,
-            lanes=config.stream.lanes,
-            health=config.trainer.health,
-            headline=training.headline,
-            shown=training.shown,
-        )
+        state = new_state(config, training, step_context(config, device, ranks), feed.plan_hash)
         if latest is not None:
             path, checkpoint = latest
             require_model(checkpoint, config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,8 +32,10 @@ class TrainState(TrainingProgress):
         health: HealthConfig | None = None,
         headline: str = "loss",
         shown: Sequence[str] = (),
+        alarms: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file."""
+        """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file;
+        ``alarms``: see Training."""
         super().__init__(plan_hash, lanes=lanes)
         self.task = task
         self.device = device
@@ -40,7 +43,7 @@ class TrainState(TrainingProgress):
         self.shown = (*shown, f"{headline}_ma_{AVERAGED_STEPS}")
         self.recent = WindowedMean(AVERAGED_STEPS, device)
         """Windowed mean of the headline metric."""
-        self.watch = HealthWatch(health or HealthConfig())
+        self.watch = HealthWatch(health or HealthConfig(), alarms)
 
     def recent_mean(self) -> dict[str, Tensor]:
         """Recent mean, by its name as a metric."""

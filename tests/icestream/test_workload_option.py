@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from icestream.cli import without_workload
+from icestream.cli import without_workload, workload_of_run
 
 
 @pytest.mark.parametrize(
@@ -18,3 +20,16 @@ from icestream.cli import without_workload
 )
 def test_it_is_an_option_before_two_dashes_only(arguments: list[str], expected: tuple[str | None, list[str]]) -> None:
     assert without_workload(arguments) == expected
+
+
+def test_a_run_directory_or_its_checkpoint_shows_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "config.json").write_text('{"workload": "direction"}')
+    assert workload_of_run([str(tmp_path), "-i", "x"]) == "direction"
+    assert workload_of_run(["-i", "x", str(tmp_path / "checkpoints" / "best.pt")]) == "direction"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"workload": 3}', "\udc80"])
+def test_a_damaged_configuration_shows_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    assert workload_of_run([str(tmp_path), "a\0b"]) is None

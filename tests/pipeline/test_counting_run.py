@@ -14,8 +14,8 @@ from runs import ICESTREAM, Processes, settings
 from showers import Undisturbed
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from common.run_dir import CONFIG_FILE
 from icestream.commands.keys import keys as make_keys
-from services.config.root import CONFIG_FILE
 from services.trainer.stream.position import StreamPosition
 from services.trainer.telemetry.tensorboard_sink import run_folder
 

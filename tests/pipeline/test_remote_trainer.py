@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from runs import Process, Processes, settings
 from showers import Undisturbed
 
+from common.run_dir import CONFIG_FILE
 from icestream.commands.keys import keys as make_keys
-from services.config.root import CONFIG_FILE
 
 pytestmark = pytest.mark.slow
 

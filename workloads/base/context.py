@@ -32,6 +32,8 @@ class StepContext:
     """Networks compute in bfloat16; weights and optimisers stay in float32."""
     threads: int = 1
     """Parts of a batch that are computed at the same time, on a CPU."""
+    inputs: tuple[str, ...] = ()
+    """Inputs of the run: a model may find tables, such as positions of sensors, beside local ones."""
 
     @contextmanager
     def initial_weights(self) -> Iterator[None]:

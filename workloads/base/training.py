@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from workloads.base.context import StepContext
@@ -27,6 +27,10 @@ class Training(Protocol):
     @property
     def meaning_of_weights(self) -> tuple[str, ...]:
         """Settings of `trainer.MODEL` that change the meaning of weights of the same shapes."""
+
+    @property
+    def alarms(self) -> Mapping[str, float]:
+        """Limits of step metrics, by name: a step with a higher value is a warning of its health."""
 
     def task(self, config: Any, context: StepContext) -> Task:
         """Task with newly initialised weights."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,15 @@ class Geometry:
         return len(self.position_S3)
 
 
+def icecube_geometry() -> Geometry:
+    """The 5,160 sensors of IceCube, 86 strings of 60; eight of the strings (DeepCore) are denser.
+
+    Positions from graphnet-team/graphnet, data/geometry_tables/prometheus/icecube.parquet (Apache-2.0), with the origin
+    at the detector's centre. String-major, as hex_geometry().
+    """
+    return read_geometry(Path(__file__).with_name("icecube_geometry.csv"))
+
+
 def hex_geometry() -> Geometry:
     """Toy detector: 91 strings of 60 sensors on a hexagonal lattice.
 
@@ -67,6 +77,10 @@ def hex_geometry() -> Geometry:
     z = TOP_M - SPACING_M * np.arange(SENSORS_A_STRING)
     position_S3 = np.column_stack([np.repeat(x_y, len(z), axis=0), np.tile(z, len(x_y))])
     return Geometry(position_S3.astype(np.float32))
+
+
+ARRAYS: Mapping[str, Callable[[], Geometry]] = {"icecube": icecube_geometry, "hex": hex_geometry}
+"""Arrays that the simulator knows, by name: strings of SENSORS_A_STRING, string-major."""
 
 
 def write_geometry(path: Path, geometry: Geometry) -> None:

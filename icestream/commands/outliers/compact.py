@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, RunLock, locked
+from common.run_dir import CONFIG_FILE
 from common.slow_progress import SlowProgress
 from icestream.commands.outliers.merge import EventSource, Merge, MergedUnit, Shard, UnitFile, plan_merge
 from icestream.commands.outliers.schema import common_schema
@@ -27,7 +28,6 @@ from icestream.commands.outliers.shards import (
     scan,
     write_shard,
 )
-from services.config.root import CONFIG_FILE
 
 _LOCK = "compaction.lock"
 

@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 from services.config.health import HealthConfig
@@ -46,16 +47,26 @@ class Verdict:
 class HealthWatch:
     """Judge of steps, in order, and counter of rollbacks. Ranks with the same metrics come to the same verdicts."""
 
-    def __init__(self, config: HealthConfig) -> None:
+    def __init__(self, config: HealthConfig, alarms: Mapping[str, float] = MappingProxyType({})) -> None:
+        """``alarms``: metric names of the model, with the value above which a step is a warning."""
         self.config = config
+        self.alarms = dict(alarms)
         self.rollbacks = 0
         """Number of rollbacks since training last recovered."""
         self._rolled_back_step = 0
         self._norms: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=config.median_steps))
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
-        """Verdict on a step. Judged by name: `…_loss`, `…_grad_norm`, `skipped_updates`; all metrics must be finite."""
-        found = [*self._losses(metrics), *self._gradients(metrics), *self._skipped(metrics)]
+        """Verdict on a step. All metrics must be finite.
+
+        Judged by name: `…_loss`, `…_grad_norm`, `skipped_updates`, and the model's alarms.
+        """
+        found = [
+            *self._losses(metrics),
+            *self._gradients(metrics),
+            *self._skipped(metrics),
+            *self._alarmed(metrics),
+        ]
         found += [
             Verdict(Health.CRITICAL, (f"{name} is {value}",))
             for name, value in metrics.items()
@@ -98,6 +109,13 @@ class HealthWatch:
         self._norms.clear()
         for name, values in state["norms"].items():
             self._norms[name].extend(values)
+
+    def _alarmed(self, metrics: Mapping[str, float]) -> list[Verdict]:
+        return [
+            Verdict(Health.WARNING, (f"{name} is {value:.4g}, above {self.alarms[name]:g}, the model's limit",))
+            for name, value in metrics.items()
+            if math.isfinite(value) and value > self.alarms.get(name, math.inf)
+        ]
 
     def _losses(self, metrics: Mapping[str, float]) -> list[Verdict]:
         config = self.config

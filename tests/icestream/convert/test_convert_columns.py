@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from column_files import Form, any_forms, make, write
+from derived_columns import DERIVED, charges_of, write_derived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,4 +81,14 @@ def test_pulses_become_lists_or_lists_of_structs_without_nulls(tmp_path: Path, f
         group = file.metadata.row_group(0)
         columns = [group.column(i) for i in range(group.num_columns)]
     assert [column.physical_type for column in columns] == ["FLOAT", "FLOAT", "INT32", "FLOAT", "BOOLEAN"]
-    assert all(("BYTE_STREAM_SPLIT" in column.encodings) == (column.physical_type == "FLOAT") for column in columns)
+    assert all(("BYTE_STREAM_SPLIT" in column.encodings) == (column.physical_type != "BOOLEAN") for column in columns)
+
+
+def test_a_converted_file_has_the_columns_of_files_and_none_that_are_derived(tmp_path: Path) -> None:
+    path = write_derived(tmp_path / "in.parquet", range(30))
+    convert_file(path, tmp_path / "out.parquet", DERIVED, rows_per_group=7, compression="zstd")
+    table = pq.read_table(tmp_path / "out.parquet")
+    assert table.column_names == ["id", "charge"]
+    assert table["charge"].to_pylist() == [charges_of(number) for number in range(30)]
+    convert_file(tmp_path / "out.parquet", tmp_path / "again.parquet", DERIVED, rows_per_group=7, compression="zstd")
+    assert pq.read_table(tmp_path / "again.parquet") == table

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from column_files import Form, any_forms, make, write
+from derived_columns import DERIVED, write_derived
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,3 +74,12 @@ def test_pulses_are_shown_in_their_types(tmp_path: Path) -> None:
         "direction": True,
         "pulses": True,
     }
+
+
+def test_derived_columns_are_not_among_those_of_a_file(tmp_path: Path) -> None:
+    found = describe(write_derived(tmp_path / "f.parquet", range(30)), "f", DERIVED, num_events=3)
+    assert (found.problems, found.events) == ([], 30)
+    assert [one.name for one in found.ranges] == ["hits.charge", "number.id"]
+    text = "\n".join(lines(found))
+    assert "opens" not in text
+    assert "total" not in text

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from common.errors import BadInputError
-from services.config.root import CONFIG_FILE, Config, known_keys, load_config, store_config
+from common.run_dir import CONFIG_FILE
+from services.config.root import Config, known_keys, load_config, store_config
 from workloads import registry
 
 NOTHING: dict[str, str] = {}

@@ -50,6 +50,15 @@ def test_a_step_is_judged_by_losses_gradients_and_updates_left_out(
     assert bool(verdict.reasons) == (health is not Health.HEALTHY)
 
 
+def test_a_models_own_limits_are_warnings_that_name_the_metric() -> None:
+    watch = HealthWatch(CONFIG, {"sameness": 0.3, "never_given": 0.0})
+    assert watch.judge(1, NORMAL | {"sameness": 0.3}).health is Health.HEALTHY
+    verdict = watch.judge(2, NORMAL | {"sameness": 0.31})
+    assert verdict.health is Health.WARNING
+    assert verdict.reasons == ("sameness is 0.31, above 0.3, the model's limit",)
+    assert watch.judge(3, NORMAL | {"sameness": math.nan}).reasons == ("sameness is nan",)
+
+
 def test_gradients_are_compared_only_with_enough_of_them_and_only_if_they_are_large() -> None:
     new = HealthWatch(HealthConfig(median_steps=100, warning_grad_ratio=100))
     for step in range(1, 11):

@@ -1,8 +1,4 @@
-"""Real events for an evaluation, from files of any format that a run reads.
-
-Unlike in training, outliers stay in the sample: an event of a hundred thousand muons is part of the data.
-E events.
-"""
+"""Real events for an evaluation, from files of any format that a run reads. E events."""
 
 from __future__ import annotations
 
@@ -14,20 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
-from common.messages import Tally
 from common.unit_arrays import Array, UnitArrays
-from workloads.base.front import FileSettings, Front
+from workloads.base.evaluation.files import MOST_PARTICLES, evaluation_stream
+from workloads.base.front import FileEvents, FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.workload import WORKLOAD
-
-_MOST_MUONS = 100_000_000
-"""Largest number of muons in one event. Address space for as many is reserved only if a footer announces them."""
-_SLOT_MIB = 2048.0
-_UNIT_EVENTS = 65_536
 
 
 @dataclass(frozen=True)
@@ -44,30 +34,33 @@ class RealEvents:
     notes: tuple[str, ...]
 
 
-def evaluation_stream(stream: StreamConfig) -> StreamConfig:
-    """Stream settings of the run, without the limit on the muons of an event."""
-    return stream.model_copy(
-        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
-        | {"slot_mib": _SLOT_MIB, "max_particles": _MOST_MUONS, "max_particles_per_event": 0, "drop_empty": False}
-    )
-
-
 def read_real(
-    front: Front, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str], weights: str = ""
+    front: Front,
+    settings: FileSettings,
+    *,
+    events: int,
+    seed: int,
+    trained_inputs: Sequence[str],
+    held_out: float = 0.0,
+    weights: str = "",
 ) -> RealEvents:
     """Sample of up to ``events`` events (0: all) from all of the files, the same for the same seed.
 
-    ``weights``: a Parquet column of the files. Raises BadInputError that names the file.
+    ``weights``: a Parquet column of the files; ``held_out``: see Front.read_events. Raises BadInputError that names the
+    file.
     """
     settings = replace(settings, stream=evaluation_stream(settings.stream))
     schema = WORKLOAD.schema.stored_as(settings.source)
-    with front.read_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs) as found:
+    events_of_files = front.read_events(
+        schema, settings, events=events, seed=seed, trained_inputs=trained_inputs, held_out=held_out
+    )
+    with events_of_files as found:
         weight_E = None
         if weights:
             columns = found.arrays.event_columns
             weight_E = read_weights(found.paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
         sample = sample_of(found.arrays, weight_E)
-        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found.tallies)))
+        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found)))
 
 
 def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
@@ -105,13 +98,16 @@ def _weights_of(path: Path, column: str) -> Float64:
     return weights
 
 
-def _notes(tallies: Sequence[Tally]) -> Iterator[str]:
+def _notes(found: FileEvents) -> Iterator[str]:
+    tallies = found.tallies
+    if found.which == "held out":
+        yield "the model was trained on these files: only events that its run held out of training are used"
     dropped = sum(tally.particles_dropped for tally in tallies)
     outliers = sum(tally.outliers for tally in tallies)
     empty = sum(tally.empty for tally in tallies)
     if dropped:
         yield f"{dropped:,} fillers (muons with E ≤ 0) were dropped from the real events"
     if outliers:
-        yield f"{outliers:,} events with more than {_MOST_MUONS:,} muons were left out"
+        yield f"{outliers:,} events with more than {MOST_PARTICLES:,} muons were left out"
     if empty:
         yield f"{empty:,} rows hold no event and were left out"

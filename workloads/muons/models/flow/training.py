@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from workloads.base.context import StepContext
 from workloads.base.training import Training
@@ -17,6 +18,7 @@ class FlowTraining:
     headline = "flow_loss"
     shown = ("flow_loss", "m_loss")
     meaning_of_weights = ("network.radius_offset_m", "network.pooling")
+    alarms: Mapping[str, float] = MappingProxyType({})
 
     def task(self, config: FlowConfig, context: StepContext) -> FlowTask:
         """Task with networks, optimisers and training step."""

@@ -1,0 +1,44 @@
+"""Context of a step, and state before the first one, made from the run's configuration."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from services.config.root import Config
+from services.trainer.health.health import Health
+from services.trainer.ranks.ranks import Ranks
+from services.trainer.service import new_state, step_context, training_of
+from workloads.base.training import Training
+
+
+def test_a_model_is_told_the_runs_inputs_seed_and_precision() -> None:
+    config = Config.model_validate(
+        {"input": ("data/a", "b.parquet"), "seed": 7, "trainer": {"precision": "bf16", "threads": 3}}
+    )
+    context = step_context(config, torch.device("cpu"), Ranks.alone())
+    assert context.inputs == ("data/a", "b.parquet")
+    assert (context.seed, context.bf16, context.threads) == (7, True, 3)
+
+
+class Sameness:
+    """Training of the muons' default model, with a limit of its own."""
+
+    headline = "w_gap"
+    shown = ("w_gap", "sameness")
+    meaning_of_weights = ()
+    alarms: ClassVar = {"sameness": 0.3}
+
+    def __init__(self, training: Training) -> None:
+        self.task, self.evaluator, self.warnings = training.task, training.evaluator, training.warnings
+
+
+def test_a_models_limits_are_those_of_its_runs_health() -> None:
+    config = Config.model_validate({"trainer": {"health": {"median_steps": 7}}, "stream": {"lanes": 2}})
+    context = step_context(config, torch.device("cpu"), Ranks.alone())
+    state = new_state(config, Sameness(training_of(config)), context, "plan")
+    assert state.watch.judge(1, {"sameness": 0.5}).health is Health.WARNING
+    assert state.watch.config.median_steps == 7
+    assert len(state.position.lanes) == 2
+    assert state.shown == ("w_gap", "sameness", "w_gap_ma_500")
