@@ -102,13 +102,13 @@ def event_pulses(
             f"a pulse of sensor {wrong}, but the geometry has the sensors 0 to {len(geometry) - 1}: "
             "is it of another detector?"
         )
-    time, clean = torch.from_numpy(time_P[own]), torch.from_numpy(~auxiliary_P[own])
+    time, clean = torch.from_numpy(time_P[own].copy()), torch.from_numpy(~auxiliary_P[own])
     segments = Segments.from_offsets(offsets, len(sensor_P))
     reference_E = reference_times(time, clean, offsets)
     return EventPulses(
         torch.from_numpy(geometry.position_S3[sensor_P]),
         time - reference_E[segments.event_P],
-        torch.from_numpy(charge_P[own]),
+        torch.from_numpy(charge_P[own].copy()),
         clean,
         segments,
     )
