@@ -26,6 +26,7 @@ from workloads.direction.evaluation.events import predicted_events
 from workloads.direction.evaluation.plots.gallery import pictures
 from workloads.direction.evaluation.toy_floor import ToyFloor, read_toy_floor
 from workloads.direction.evaluation.words import WORDS
+from workloads.direction.geometry import Geometry
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
@@ -109,15 +110,21 @@ def _predicted(front: Front, wanted: DirectionOptions, predictor: DirectionPredi
         events=wanted.events,
         seed=wanted.seed,
         trained_inputs=predictor.run.inputs,
+        held_out=predictor.run.held_out,
     ) as found:
         vectors = predicted_vectors(predictor, found.arrays, limits, device)
-        events = predicted_events(found.arrays, vectors.p_E3)
         num_read, num_empty = len(vectors.p_E3), sum(tally.empty for tally in found.tallies)
+        if found.arrays.event_columns["enriched"].all():
+            raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files of natural ones")
+        geometry = Geometry(predictor.position_S3.cpu().numpy())
+        events = predicted_events(found.arrays, vectors.p_E3, geometry)
     notes = [f"{found.num_files} of {found.num_sources} files were read"]
+    if found.which == "held out":
+        notes.append(
+            f"of the files of the training: only the {predictor.run.held_out:.1%} of the events held out of it"
+        )
     if added := num_read - len(events):
         notes.append(f"{added:,} events were added to enrich a training (`enriched`) and are left out")
-    if not len(events):
-        raise BadInputError(f"all {num_read:,} events were added to enrich a training: name files with natural ones")
     if vectors.num_cut:
         notes.append(
             f"{vectors.num_cut:,} events have more than {limits.most_of_event:,} pulses, the limit of the training:"
@@ -144,8 +151,6 @@ def _report(sample: _Sample, wanted: DirectionOptions, floor: ToyFloor | None) -
 
 def _notes(events: PredictedEvents) -> list[str]:
     notes = []
-    if not events.baselines:
-        notes.append("no other method beside the model: the files have no classical fits; `icestream seeds` adds them")
     if not (events.energy_gev_E > 0).any():
         notes.append("the energies are not known: no picture by energy")
     if not np.isin((0, 1), events.topology_E).all():

@@ -19,6 +19,8 @@ class ToyFloor:
 
     figures: Mapping[str, float]
     """By the names of metrics."""
+    error_deg: float
+    """Of the mean angle of all events."""
     events: int
     date: str
 
@@ -26,8 +28,8 @@ class ToyFloor:
     def note(self) -> str:
         """Where the figures come from."""
         return (
-            f"floors of angles: mean of the posterior, by the simulator's own likelihood, of {self.events:,} of its"
-            f" events, measured {self.date} by benchmarks/bench_direction_floor.py; other events of the same simulator"
+            f"floors of angles: posteriors by the simulator's own likelihood of {self.events:,} other events, measured"
+            f" {self.date} by benchmarks/bench_direction_floor.py; the mean of all is known to ± {self.error_deg:.2f}°"
         )
 
 
@@ -35,4 +37,5 @@ def read_toy_floor() -> ToyFloor:
     """Floor from the file beside this module."""
     stored = json.loads(files("workloads.direction.evaluation").joinpath(FLOOR_FILE).read_text(encoding="utf-8"))
     figures = {name: float(one["value"]) for name, one in stored["figures"].items() if name in DEFINITIONS}
-    return ToyFloor(figures, int(stored["events"]), str(stored["date"]))
+    error_deg = float(stored["figures"]["angle_mean_deg"]["error"])
+    return ToyFloor(figures, error_deg, int(stored["events"]), str(stored["date"]))

@@ -26,8 +26,8 @@ WORDS = ReportWords(
     " best possible model would reach: {floor}. Errors are standard deviations over bootstraps of events.",
     floors={
         CALIBRATED: "known here for calibration only, from angles drawn with the predicted κ",
-        POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the mean of the posterior by the"
-        " simulator's own likelihood, with the topology and the ice known (see the notes)",
+        POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the posterior by the simulator's"
+        " own likelihood, with the topology and the ice known (see the notes)",
     },
     about_plots="Orange: the model; black: truth, or what is expected. Other methods in their own colours. Bands and"
     " bars are named in the captions.",

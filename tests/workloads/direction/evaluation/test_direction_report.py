@@ -26,9 +26,10 @@ from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.commands.evaluate import evaluate as evaluate_command
 from workloads.direction.evaluation import evaluate as module
 from workloads.direction.evaluation.evaluate import DirectionOptions, run_evaluation
-from workloads.direction.evaluation.events import clean_sensors, predicted_events
+from workloads.direction.evaluation.events import clean_sensors, only, predicted_events
 from workloads.direction.evaluation.plots import frame
 from workloads.direction.evaluation.words import HEADLINE
+from workloads.direction.geometry import icecube_geometry
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -52,10 +53,13 @@ class NearTruth(TruthTeller):
         return torch.from_numpy(rotated(true_E3, angle_E, random) * random.uniform(2000, 4000, (len(true_E3), 1)))
 
 
+TRACK_FIT = slice(CLASSICAL_FITS.index("track_x"), CLASSICAL_FITS.index("track_x") + 3)
+
+
 def fits_of(number: int) -> np.ndarray:
-    """Classical fits with directions anywhere, and no track fit of the first ten events."""
+    """Classical fits with directions anywhere, and no direction of a track in the first ten events."""
     fits_EF = np.random.default_rng(3).normal(size=(number, len(CLASSICAL_FITS)))
-    fits_EF[:10, CLASSICAL_FITS.index("track_x") :] = 0
+    fits_EF[:10, TRACK_FIT] = 0
     return fits_EF
 
 
@@ -116,7 +120,7 @@ def test_real_data_leave_out_what_is_not_known_and_say_so(tmp_path: Path) -> Non
     names = {picture.name for picture in outcome.pictures}
     assert names == {"angles", "by-sensors", "by-zenith", "sky", "zenith", "calibration", "pulls"}
     assert not [name for name in outcome.report.metrics if "track" in name or "cascade" in name]
-    for part in ("energies are not known", "tracks and cascades are not both known", "icestream seeds"):
+    for part in ("energies are not known", "tracks and cascades are not both known"):
         assert any(part in note for note in outcome.report.notes), part
 
 
@@ -208,5 +212,21 @@ def test_clean_sensors_are_counted_once_each(tmp_path: Path) -> None:
         assert counted == len(np.unique(arrays.particle_columns["sensor"][own, 0][clean]))
 
 
-def test_files_without_fits_have_no_baselines(tmp_path: Path) -> None:
-    assert predicted_events(direction_arrays(tmp_path, (5, 6)), np.ones((2, 3))).baselines == {}
+def test_fits_are_those_of_the_files_and_computed_where_they_lack(tmp_path: Path) -> None:
+    arrays, geometry = direction_arrays(tmp_path, (25, 0, 30, 40)), icecube_geometry()
+    fresh = predicted_events(arrays, np.ones((4, 3)), geometry).baselines
+    assert set(fresh) == {"line", "pandel"}
+    np.testing.assert_allclose(np.linalg.norm(fresh["pandel"], axis=1), 1)
+    arrays.event_columns["classical_fits"][2, TRACK_FIT] = (0, 0.6, -0.8)
+    mixed = predicted_events(arrays, np.ones((4, 3)), geometry).baselines["pandel"]
+    np.testing.assert_allclose(mixed[2], (0, 0.6, -0.8), rtol=1e-6)
+    np.testing.assert_allclose(mixed[[0, 1, 3]], fresh["pandel"][[0, 1, 3]], atol=1e-3)
+
+
+def test_only_the_chosen_events_are_left_with_their_pulses(tmp_path: Path) -> None:
+    arrays = direction_arrays(tmp_path, (3, 4, 0, 2))
+    some = only(arrays, np.array([False, True, True, True]))
+    assert some.offsets.tolist() == [0, 4, 4, 6]
+    assert some.event_columns["event_id"][:, 0].tolist() == [1, 2, 3]
+    assert np.array_equal(some.particle_columns["pulses"], arrays.particle_columns["pulses"][3:])
+    assert only(arrays, np.ones(4, np.bool_)) is arrays
