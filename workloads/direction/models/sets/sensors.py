@@ -26,6 +26,8 @@ _PAIRS_AT_ONCE = 1 << 19
 class SensorSet:
     """Chosen sensors of events, with all pulses of a sensor merged. Times are relative to the event's reference."""
 
+    chosen_T: Tensor
+    """(T,) int64: their places among all sensors of the events."""
     position_T3: Tensor
     """m."""
     time_T1: Tensor
@@ -81,6 +83,7 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     )
     time, charge, auxiliary, median, last, mean, ln_pulses = torch.stack(columns, 1).index_select(0, chosen).split(1, 1)
     return SensorSet(
+        chosen_T=chosen,
         position_T3=events.position_T3.index_select(0, chosen),
         time_T1=time,
         log10_charge_T1=charge,
