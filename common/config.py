@@ -33,6 +33,9 @@ class StreamConfig(ConfigBranch):
     0: `max_particles`."""
     drop_empty: bool = False
     """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
+    held_out: float = Field(0.0, ge=0, lt=1)
+    """Share of the events that are never trained on, chosen by a hash of their ids: the same ones in every run. The
+    validation block is drawn from them, and `icestream evaluate` can use them alone."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
     lanes: int = Field(1, ge=1, le=256)

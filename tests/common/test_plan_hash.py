@@ -48,6 +48,7 @@ def test_the_digest_of_an_inventory_is_that_of_all_its_ranges_in_order() -> None
         {"drop_empty": True},
         {"shuffle": False},
         {"slot_mib": 0.02},
+        {"held_out": 0.1},
     ],
 )
 def test_it_changes_with_every_setting_that_a_units_bytes_depend_on(stream: dict[str, object]) -> None:
@@ -114,3 +115,10 @@ def test_derived_columns_are_part_of_the_plan() -> None:
         derived=("source_direction",),
     )
     assert plan_hash(fewer, STREAM, 0) != plan_hash(DIRECTION, STREAM, 0)
+
+
+def test_the_ids_are_part_of_the_plan_only_if_events_are_held_out_by_them() -> None:
+    without_ids = replace(MUONS, identity=None)
+    assert plan_hash(without_ids, STREAM, 0) == plan_hash(MUONS, STREAM, 0)
+    some = STREAM.model_copy(update={"held_out": 0.1})
+    assert plan_hash(without_ids, some, 0) != plan_hash(MUONS, some, 0)

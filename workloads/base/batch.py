@@ -5,7 +5,7 @@ Shape suffixes: E events, P particles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -83,8 +83,9 @@ class Microbatch:
 class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
-    microbatches: tuple[Microbatch, ...]
-    """Microbatches of this rank; none if its lanes are used up and those of others are not."""
+    microbatches: Sequence[Microbatch]
+    """Microbatches of this rank; none if its lanes are used up and those of others are not. Those of a large validation
+    block come to the device one at a time: iterate over them, and keep none."""
     events_elsewhere: int = 0
     """Events of the same step on other ranks."""
     particles_elsewhere: int = 0
