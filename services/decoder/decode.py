@@ -54,7 +54,9 @@ class Decode:
         is_outlier, is_empty, is_other = self._aside(pieces, counts)
         order = self._order(unit, is_outlier | is_empty | is_other)
         offsets = offsets_of(counts if order is None else counts[order])
-        bounds = microbatch_bounds(offsets, self.stream.lane_batch_events, self.stream.max_particles)
+        bounds = microbatch_bounds(
+            offsets, self.stream.lane_batch_events, self.stream.max_particles, self.stream.max_squared_particles
+        )
         layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
         arrays = unit_arrays(slot, self.workload, layout)
         arrays.offsets[:] = offsets

@@ -49,6 +49,7 @@ def test_the_digest_of_an_inventory_is_that_of_all_its_ranges_in_order() -> None
         {"shuffle": False},
         {"slot_mib": 0.02},
         {"held_out": 0.1},
+        {"max_squared_particles": 900},
     ],
 )
 def test_it_changes_with_every_setting_that_a_units_bytes_depend_on(stream: dict[str, object]) -> None:
