@@ -42,6 +42,9 @@ class StreamConfig(ConfigBranch):
     validation block is drawn from them, and `icestream evaluate` can use them alone."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
+    length_buckets: int = Field(0, ge=0)
+    """Batches whose events are sorted by their number of particles together, so that those of a batch are of similar
+    length; the batches are then permuted. 0 or 1: off. Needs `shuffle`."""
     lanes: int = Field(1, ge=1, le=256)
     """Number of ordered streams that the units are dealt to in turn. R trainers take lanes / R each, so that the events
     of each step don't depend on the number of trainers. A step takes batch_events / lanes events of each lane."""
@@ -74,6 +77,15 @@ class StreamConfig(ConfigBranch):
                 f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}: a lane waits with a unit in "
                 f"its slot while another one's is decoded; set stream.slots={self.lanes} or more (with a smaller "
                 "stream.slot_mib, if memory is short), or lower stream.lanes"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _buckets_are_shuffled(self) -> StreamConfig:
+        if self.length_buckets > 1 and not self.shuffle:
+            raise ValueError(
+                f"stream.length_buckets = {self.length_buckets} sorts events, but stream.shuffle = false keeps the "
+                "order of the source; use one of the two"
             )
         return self
 

@@ -54,3 +54,9 @@ def test_an_event_that_alone_exceeds_the_squares_of_a_microbatch_is_an_outlier()
     pattern = r"max_particles_per_event = 11: the square is larger than stream\.max_squared_particles = 100.* to 10 or"
     with pytest.raises(ValueError, match=pattern):
         StreamConfig(max_particles=100, max_squared_particles=100, max_particles_per_event=11)
+
+
+def test_length_buckets_without_shuffle_are_refused() -> None:
+    assert StreamConfig(length_buckets=1, shuffle=False).length_buckets == 1
+    with pytest.raises(ValueError, match=r"length_buckets = 2 sorts events, but stream\.shuffle = false"):
+        StreamConfig(length_buckets=2, shuffle=False)
