@@ -15,7 +15,7 @@ COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
 BUILD ?= --build
 TEST_JOBS ?= 2
 
-.PHONY: run-local demo-federation test test-fast lint format bench bench-physics docs up down clean
+.PHONY: run-local run-direction demo-federation test test-fast lint format bench bench-physics docs up down clean
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -43,6 +43,24 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
 	$(if $(VALIDATION),$(BIN)/icestream evaluate '$(RUN)' -i '$(VALIDATION)' -o '$(RUN)/evaluation' \
 		$(if $(SIMULATED),--simulated $(SIMULATED)))
+
+# The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
+run-direction: $(VENV)/.complete direction-demo direction-demo-validation
+	$(BIN)/icestream run -i direction-demo --run-dir runs/direction-demo -c configs/direction-demo.toml
+	$(BIN)/icestream evaluate runs/direction-demo -i direction-demo-validation
+
+# Toy events, with the classical fits that the model starts from.
+direction-demo: | $(VENV)/.complete
+	rm -rf $@.part $@.raw
+	$(BIN)/icestream simulate $@.raw --workload direction --events 12000 --cascades 4000 --files 8 --seed 1
+	$(BIN)/icestream seeds $@.raw -o $@.part
+	mv $@.part $@ && rm -r $@.raw
+
+direction-demo-validation: | $(VENV)/.complete
+	rm -rf $@.part $@.raw
+	$(BIN)/icestream simulate $@.raw --workload direction --events 2000 --files 2 --seed 2
+	$(BIN)/icestream seeds $@.raw -o $@.part
+	mv $@.part $@ && rm -r $@.raw
 
 # A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/federation.md).
 demo-federation: $(VENV)/.complete
@@ -87,4 +105,4 @@ down:
 
 # What can be made again; runs/ is not.
 clean:
-	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part direction-demo* .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -59,8 +59,8 @@ def main() -> None:
         median_s = statistics.median(wall_s)
         rates[label] = round(total.num_events / median_s)
         print(
-            f"{label:<24}{rates[label]:>12,}{total.num_muons / median_s:>12,.0f}"
-            f"{total.num_bytes / median_s / 1e6:>8.1f}{total.num_muons / total.num_events:>13.2f}"
+            f"{label:<24}{rates[label]:>12,}{total.num_particles / median_s:>12,.0f}"
+            f"{total.num_bytes / median_s / 1e6:>8.1f}{total.num_particles / total.num_events:>13.2f}"
             f"{total.num_bytes / total.num_events:>13.1f}{1.0 - statistics.median(draw_s) / median_s:>9.0%}"
         )
     print(json.dumps({"benchmark": "simulator", "events_per_s": rates, "aim_met": rates["bench"] >= AIM_EVENTS_PER_S}))

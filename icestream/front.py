@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from common.held_out import Which
     from common.schema import EventSchema
-    from workloads.base.front import FileEvents, FileSettings, Front
+    from workloads.base.front import FileEvents, FileSettings, Front, OrderedUnit
 
 
 class FrontDoor:
@@ -53,6 +53,12 @@ class FrontDoor:
             held_out=held_out,
             which=which,
         )
+
+    def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
+        """Units of all files in order: see Front."""
+        from icestream.reading.in_order import units_in_order
+
+        return units_in_order(schema, settings)
 
 
 if TYPE_CHECKING:

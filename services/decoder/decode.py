@@ -155,7 +155,7 @@ class Decode:
             order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
         if is_aside.any():
             order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
-        if order is not None and self.stream.length_buckets > 1:
+        if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
             random = generator(Stream.BUCKETS, self.seed, unit.epoch, unit.k)
             of_order = bucketed(counts[order], self.stream.lane_batch_events, self.stream.length_buckets, random)
             order = order[of_order]

@@ -62,6 +62,36 @@ def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.Mo
     assert CliRunner().invoke(cli, ["greet"]).output == "FrontDoor\n"
 
 
+def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path) -> None:
+    for index in range(3):
+        events = make_events([1, 2, 0, 30] * 5, first=20 * index)
+        write_events(tmp_path / f"{index}.parquet", events, row_group_rows=6)
+    front = FrontDoor()
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=("stream.unit_events=6", "stream.lanes=2"))
+    found, files, done = [], [], []
+    with front.each_unit(WORKLOAD.schema.stored_as(settings.source), settings) as units:
+        for unit in units:
+            found += (unit.arrays.event_columns["primary"][:, 0].round() - 1000).astype(int).tolist()
+            files.append(Path(unit.file).name)
+            done.append(unit.done)
+    assert found == list(range(60))
+    assert list(dict.fromkeys(files)) == ["0.parquet", "1.parquet", "2.parquet"]
+    assert len(files) == 12
+    assert done == sorted(done)
+    assert done[-1] == 1.0
+
+
+def test_a_damaged_file_is_named_when_its_turn_comes(tmp_path: Path) -> None:
+    write_events(tmp_path / "0.parquet", make_events([1, 2]))
+    (tmp_path / "1.parquet").write_bytes(b"nothing")
+    front = FrontDoor()
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
+    with front.each_unit(WORKLOAD.schema.stored_as(settings.source), settings) as units:
+        assert len(next(units).arrays.offsets) == 3
+        with pytest.raises(BadInputError, match=r"1\.parquet"):
+            next(units)
+
+
 @pytest.mark.parametrize("unit_events", [65_536, 30])
 def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_others_are_asked_for(
     tmp_path: Path, unit_events: int

@@ -5,7 +5,7 @@ Verbs are click commands with `@click.pass_obj`: their first argument is a Front
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,19 @@ class FileEvents:
     """Choice of the events by the run's `stream.held_out`."""
 
 
+@dataclass(frozen=True)
+class OrderedUnit:
+    """Consecutive events of one file. The arrays are valid until the next unit is taken."""
+
+    arrays: UnitArrays
+    tally: Tally
+    """Counts of its rows: read, left out and dropped."""
+    file: str
+    """Name of the file, without secrets."""
+    done: float
+    """Part of the files that is done with this unit, 0 to 1; each file counts alike."""
+
+
 class Front(Protocol):
     """Services of the front door that a verb may use."""
 
@@ -80,4 +93,11 @@ class Front(Protocol):
         ``held_out`` is that run's `stream.held_out`, ``which`` the choice by it; None: of files that it was trained on
         the held out events only, which it has never seen, of other files all.
         Copies of remote files are deleted at the end of the block. Raises BadInputError that names the file.
+        """
+
+    def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
+        """All events of all files, in the files' order and in their order inside a file, a unit at a time.
+
+        Memory is bounded by `settings.stream`, whose shuffling and lanes are not used. One copy of a remote file is
+        kept at a time. The iterator raises BadInputError that names the file.
         """

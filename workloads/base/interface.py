@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.config import ConfigBranch
 from common.schema import EventSchema
@@ -35,6 +35,8 @@ class Workload:
     sample: str | None = None
     """`module:attribute` of `sample(folder, events, seed)`, which writes a file of simulated events for `icestream
     bench`; None without a simulator."""
+    importers: Mapping[str, str] = field(default_factory=dict)
+    """`module:attribute` of the `workloads.base.importer.Importer` of each foreign layout, by the layout's name."""
 
     @property
     def default_model(self) -> str:

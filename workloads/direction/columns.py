@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.config import SourceConfig
@@ -91,3 +91,17 @@ DIRECTION = EventSchema(
     derived=("opens_sensor", "source_direction"),
     identity="event_id",
 )
+
+_TARGET = ("arrival", "source_direction")
+
+WITHOUT_TARGET = replace(
+    DIRECTION,
+    columns=tuple(column for column in DIRECTION.columns if column.name not in _TARGET),
+    source_columns=tuple(source for source in DIRECTION.source_columns if source.into not in _TARGET),
+    rules=tuple(rule for rule in DIRECTION.rules if rule.column not in _TARGET),
+    derived=("opens_sensor",),
+)
+"""Columns of events whose source nobody knows, to be predicted: files without `azimuth` and `zenith`.
+
+Nothing can be trained or evaluated on such files: DIRECTION refuses them by name.
+"""

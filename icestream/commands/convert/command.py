@@ -19,6 +19,7 @@ from common.plan import SourceFile
 from common.redact import shown
 from common.slow_progress import SlowProgress
 from icestream.commands.convert.convert import Converted, convert_file
+from icestream.commands.convert.foreign import MOST_PARTICLES, foreign_inputs, import_files
 from icestream.reading.workload import config_without_run
 
 
@@ -37,6 +38,14 @@ from icestream.reading.workload import config_without_run
 )
 @click.option("--compression", type=click.Choice(["zstd", "snappy", "none"]), default="zstd", show_default=True)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
+@click.option(
+    "--from", "layout", metavar="LAYOUT", help="Layout of another experiment; without it, recognised by content."
+)
+@click.option(
+    "--max-particles",
+    type=click.IntRange(min=1),
+    help=f"Particles kept of an event of another experiment: the best ones.  [default: {MOST_PARTICLES}]",
+)
 @config_options
 def convert(
     inputs: tuple[str, ...],
@@ -44,14 +53,30 @@ def convert(
     rows_per_group: int,
     compression: Compression,
     force: bool,
+    layout: str | None,
+    max_particles: int | None,
     toml: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
     """Write files of any layout, HDF5 or Parquet, in the Parquet layout for the fastest reading.
 
     IN: files, directories, globs or URLs. OUT: a *.parquet file for one input, else a directory. A file that can't be
-    used is reported and skipped, and the exit code is 2.
+    used is reported and skipped, and the exit code is 2. Data sets of other experiments are imported: give the folder
+    of one as IN, a directory as OUT; files that are there already are skipped.
     """
+    foreign = foreign_inputs(inputs, layout)
+    if foreign is not None:
+        import_files(
+            foreign,
+            out,
+            rows_per_group=rows_per_group,
+            compression=compression,
+            most=max_particles or MOST_PARTICLES,
+            force=force,
+        )
+        return
+    if max_particles is not None:
+        raise BadInputError("--max-particles is for files of another experiment; these have a workload's own columns")
     config = config_without_run(toml, assignments, inputs)
     workload = config.stored_workload()
     bad: list[str] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,13 +65,37 @@ def convert_file(
         footer, parts = plan_file(path, workload, stream, name=name or str(path))
     except BadInputError as error:
         raise BadInputError(f"{name or path}: {error}") from None
+    return write_rows(
+        out,
+        workload,
+        _pieces(parts, workload),
+        rows=footer.rows,
+        rows_per_group=rows_per_group,
+        compression=compression,
+        bytes_in=path.stat().st_size,
+        on_rows=on_rows,
+    )
+
+
+def write_rows(
+    out: Path,
+    workload: EventSchema,
+    pieces: Iterator[RaggedRows],
+    *,
+    rows: int,
+    rows_per_group: int,
+    compression: Compression,
+    bytes_in: int,
+    on_rows: Callable[[int, int], None],
+    notes: Mapping[str, str] | None = None,
+) -> Converted:
+    """Write ``out`` from ``rows`` rows in all, completely or not at all. ``notes`` are kept in its footer."""
     out.parent.mkdir(parents=True, exist_ok=True)
     schema = schema_of(workload)
-    total = Converted(footer.rows, 0, 0, 0, 0, 0, path.stat().st_size, 0)
+    total = Converted(rows, 0, 0, 0, 0, 0, bytes_in, 0)
     with replacing(out, durable=False, mode=AS_UMASK_SAYS, part=part_of_one_writer(out)) as part:
         with pq.ParquetWriter(part, schema, **writer_options(schema, compression)) as writer:
-            pieces = _pieces(parts, workload)
-            for group, num_null, dropped in _groups(pieces, rows_per_group, footer.rows, on_rows):
+            for group, num_null, dropped in _groups(pieces, rows_per_group, rows, on_rows):
                 counts = np.concatenate([piece.counts for piece in group])
                 if len(counts):
                     writer.write_table(to_table(group, workload), row_group_size=len(counts))
@@ -83,6 +107,7 @@ def convert_file(
                     particles=total.particles + int(counts.sum()),
                     dropped=total.dropped + dropped,
                 )
+            writer.add_key_value_metadata(notes or {})
         bytes_out = part.stat().st_size
     assert total.events + total.null_events == total.rows_in
     return replace(total, bytes_out=bytes_out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import torch
@@ -13,6 +14,19 @@ _MIB = 1 << 20
 def rss_bytes() -> int:
     """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin a new maximum for peak_bytes(), where that is possible: on CUDA."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Maximum memory: on CUDA in tensors since reset_peak(), else resident of this process since its start."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def memory_scalars(device: torch.device) -> dict[str, float]:

@@ -49,9 +49,10 @@ def open_telemetry(
     block = _block(run_dir, config, state.device, read_validation_events) if config.trainer.validation.events else None
     sinks: list[Sink] = []
     if config.trainer.wandb.mode != "off":
-        from services.trainer.telemetry.wandb_sink import WandbSink  # an optional extra
+        from services.trainer.telemetry.wandb_sink import WandbSink, run_name  # an optional extra
 
-        sinks.append(WandbSink(run_dir, config.trainer.wandb, run_folder(run_dir).name, settings))
+        name = run_name(run_dir, run_folder(run_dir).name)
+        sinks.append(WandbSink(run_dir, config.trainer.wandb, name, settings))
     sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
     sampler = start_gpu_sampler(state.device)
     sources: list[Callable[[], dict[str, float]]] = [sampler.read] if sampler is not None else []

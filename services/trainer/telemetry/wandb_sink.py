@@ -105,6 +105,14 @@ class WandbSink:
             return self._wandb.init(mode="offline", **arguments)
 
 
+def run_name(run_dir: Path, started: str) -> str:
+    """Name of a run at wandb: its directory's, and the time of its start (UTC) as `YYYYMMDD_HHMMSS`.
+
+    ``started`` is the name of its TensorBoard folder, `YYYY-MM-DDTHH-MM-SS`.
+    """
+    return f"{run_dir.resolve().name}-{started.replace('-', '').replace('T', '_')}"
+
+
 def _run_id(run_dir: Path) -> str:
     path = run_dir / WANDB_FOLDER / _ID_FILE
     if not path.exists():

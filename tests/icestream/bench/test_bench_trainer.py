@@ -11,8 +11,9 @@ from click.testing import CliRunner, Result
 
 from common.config import StreamConfig
 from common.errors import BadInputError
-from icestream.commands.bench.batches import batches_from_files, simulated_input
+from icestream.commands.bench.batches import batches_from_files, events_for
 from icestream.commands.bench.command import bench
+from icestream.commands.bench.units import with_inputs
 from services.config.root import Config, store_config
 from workloads.base.batch import Batch
 from workloads.muons.simulator.config import preset
@@ -68,8 +69,9 @@ def test_batches_hold_every_event_once_as_many_a_batch_as_a_step_of_all_lanes(fi
 
 
 def test_simulated_batches_are_as_many_and_as_large_as_asked_for() -> None:
-    with simulated_input(Config(stream=STREAM), 5) as config:
-        batches = batches_from_files(config, 5, CPU)
+    config = Config(stream=STREAM)
+    with with_inputs(config, events_for(config, 5)) as with_files:
+        batches = batches_from_files(with_files, 5, CPU)
     assert len(batches) == 5
     assert all(batch.num_events >= STREAM.batch_events for batch in batches)
 

@@ -16,7 +16,7 @@ import pytest
 
 from common.errors import BadInputError
 from services.config.trainer import WandbConfig
-from services.trainer.telemetry.wandb_sink import WandbSink
+from services.trainer.telemetry.wandb_sink import WandbSink, run_name
 from workloads.base.evaluator import Histogram
 
 OFFLINE = WandbConfig(mode="offline", project="muons", tags=("a", "b"))
@@ -62,6 +62,11 @@ def history(run_dir: Path) -> list[dict[str, Any]]:
             items = record.history.item
             rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
     return rows
+
+
+def test_a_run_is_named_by_its_directory_and_start(tmp_path: Path) -> None:
+    name = run_name(tmp_path / "runs" / "baseline-1m-e2e", "2025-10-04T23-10-58")
+    assert name == "baseline-1m-e2e-20251004_231058"
 
 
 @pytest.mark.process

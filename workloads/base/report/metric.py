@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TARGETS = {"zero": 0.0, "one": 1.0, "half": 0.5}
+TARGETS = {"zero": 0.0, "half": 0.5, "one": 1.0, "two": 2.0}
 """Best value of a two-sided metric, by `better`."""
 
 
@@ -30,6 +30,6 @@ class Metric:
     """Value of the same metric for a perfect model; NaN if unknown."""
     unit: str = ""
     better: str = "lower"
-    """Best values: ``lower``; ``zero``: nearest to 0, of either sign; ``one`` and ``half`` likewise."""
+    """Best values: ``lower``; ``zero``: nearest to 0, of either sign; ``half``, ``one`` and ``two`` likewise."""
     meaning: str = ""
     """One line for a reader."""

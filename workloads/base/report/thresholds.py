@@ -1,6 +1,6 @@
 """Thresholds of an evaluation: a TOML file with a line for each metric.
 
-one_metric = 0.02                     # at most; for a ratio or a difference: at most so far from 1, or 0
+one_metric = 0.02                     # at most; where 0, 1 or 2 is best: at most so far from it
 another = { max = 0.52 }              # the value itself
 a_third = { min = 0.98, max = 1.02 }
 a_fourth = { floors = 3 }             # at most 3 times its floor
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadInputError
-from workloads.base.report.metric import Metric
+from workloads.base.report.metric import TARGETS, Metric
 from workloads.base.report.numbers import plain
 from workloads.base.report.verdict import distance, ratio
 
@@ -64,11 +64,10 @@ def missed(thresholds: Mapping[str, Threshold], metrics: Mapping[str, Metric]) -
 def _missed(threshold: Threshold, metric: Metric) -> Iterator[str]:
     value = metric.value
     if threshold.plain is not None:
-        two_sided = metric.better in ("zero", "one")
-        looked_at = distance(metric, value) if two_sided else value
+        best = None if metric.better == "half" else TARGETS.get(metric.better)
+        looked_at = value if best is None else distance(metric, value)
         if looked_at > threshold.plain:
-            best = "1" if metric.better == "one" else "0"
-            yield f"{plain(looked_at)}{f' away from {best}' if two_sided else ''}, limit {threshold.plain:g}"
+            yield f"{plain(looked_at)}{'' if best is None else f' away from {best:g}'}, limit {threshold.plain:g}"
     if threshold.max is not None and value > threshold.max:
         yield f"{plain(value)}, limit {threshold.max:g}"
     if threshold.min is not None and value < threshold.min:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from workloads.base.file_progress import file_progress
 from workloads.muons.simulator.config import PRESETS, DepthKind, preset
-from workloads.muons.simulator.write import DatasetPlan, Written, write_dataset
+from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
 
 @click.command(name="simulate")
@@ -77,40 +73,10 @@ def simulate(
     config = replace(preset(preset_name), depth_kind=depth_kind)
     plan = DatasetPlan(events, files, seed, depths_per_shower, files_per_range)
     started_s = time.perf_counter()
-    with _progress(plan) as on_file:
+    with file_progress("simulate", plan.num_events, plan.num_files) as on_file:
         total = write_dataset(out, config, plan, overwrite=force, on_file=on_file)
     rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
     click.echo(
-        f"{out}: {total.num_events:,} events, {total.num_muons:,} muons, {total.num_bytes:,} bytes "
+        f"{out}: {total.num_events:,} events, {total.num_particles:,} muons, {total.num_bytes:,} bytes "
         f"in {total.num_files:,} files, {rate:,.0f} events/s"
     )
-
-
-@contextmanager
-def _progress(plan: DatasetPlan) -> Iterator[Callable[[Written], None]]:
-    """Progress over finished files: a bar on a terminal, else a plain line at every tenth of the files."""
-    console = Console(file=sys.stderr)
-    if not console.is_terminal:
-        yield _plain_lines(plan)
-        return
-    columns = (
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} events"),
-        BarColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("simulate", total=plan.num_events)
-        yield lambda written: bar.advance(task, written.num_events)
-
-
-def _plain_lines(plan: DatasetPlan) -> Callable[[Written], None]:
-    every = max(plan.num_files // 10, 1)
-    done = 0
-
-    def on_file(_: Written) -> None:
-        nonlocal done
-        done += 1
-        if done % every == 0:
-            click.echo(f"{done:,} of {plan.num_files:,} files written", err=True)
-
-    return on_file

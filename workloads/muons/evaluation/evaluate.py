@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from common.redact import without_secrets
 from common.slow_progress import SlowProgress
 from workloads.base.checkpoint import run_dir_of
 from workloads.base.device import device_named
+from workloads.base.evaluation.files import check_writable, trained_on_warnings
 from workloads.base.front import Front
 from workloads.base.report.html import page
 from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
@@ -52,14 +52,7 @@ class Real:
     warnings: tuple[str, ...] = field(default=())
 
 
-def run_evaluation(
-    front: Front,
-    wanted: EvaluationRequest,
-    *,
-    toml: Path | None,
-    assignments: Sequence[str],
-    say: Callable[[str], None],
-) -> tuple[Outcome, Path]:
+def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str], None]) -> tuple[Outcome, Path]:
     """Outcome of the evaluation, and the folder of its files. ``say`` takes a line about each step.
 
     Raises BadInputError for errors that the user can correct.
@@ -68,9 +61,9 @@ def run_evaluation(
     thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
     trained = load_trained(wanted.checkpoint, device_named(wanted.device))
     folder = wanted.output or default_output(trained.run.path)
-    _check_writable(folder)
+    check_writable(folder)
     say(f"{trained.run.path}: {trained.run.model}, step {trained.run.step:,}")
-    real = _real(front, wanted, trained, toml, assignments)
+    real = _real(front, wanted, trained)
     for warning in real.warnings:
         say(f"WARNING: {warning}")
     sample = real.sample
@@ -139,36 +132,23 @@ def _provenance(wanted: EvaluationRequest, trained: Trained, inputs: Sequence[st
     )
 
 
-def _check_writable(folder: Path) -> None:
-    """Check that files can be written to ``folder``, before minutes of work. Raises BadInputError."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise BadInputError(f"{folder}: {there} is no folder; name another one with -o")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
-
-
-def _real(
-    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
-) -> Real:
+def _real(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
     if wanted.simulate:
         config = preset(wanted.simulate)
         sample = drawn_sample(config, wanted.events, wanted.seed)
         real = Real(sample, (f"icestream simulate --preset {wanted.simulate}",))
     else:
-        real = _read(front, wanted, trained, toml, assignments)
+        real = _read(front, wanted, trained)
     if wanted.weights == NATURAL_FLUX:
         weight_E = natural_weights(real.sample.primary_E4, preset(wanted.preset))
         real = replace(real, sample=replace(real.sample, weight_E=weight_E))
     return real
 
 
-def _read(
-    front: Front, wanted: EvaluationRequest, trained: Trained, toml: Path | None, assignments: Sequence[str]
-) -> Real:
+def _read(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
     """Events of files, read with the settings of the training unless the command overrides them."""
     settings = front.file_settings(
-        wanted.inputs, toml=toml, assignments=assignments, config_json=trained.run.config_json
+        wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=trained.run.config_json
     )
     found = read_real(
         front,
@@ -177,14 +157,9 @@ def _read(
         seed=wanted.seed,
         trained_inputs=trained.run.inputs,
         held_out=trained.run.held_out,
-        weights="" if wanted.weights == NATURAL_FLUX else wanted.weights,
+        weights="" if wanted.weights == NATURAL_FLUX else wanted.weights or "",
     )
-    warnings: tuple[str, ...] = ()
-    if found.trained_on:
-        warnings = (
-            f"{len(found.trained_on)} of the {found.num_sources} files are among those that the model was trained on"
-            f" (the first: {found.trained_on[0]}): the numbers do not show how it does on events that it never saw",
-        )
+    warnings = trained_on_warnings(found.trained_on, found.num_sources)
     inputs = tuple(without_secrets(text) for text in settings.inputs)
     notes = (f"{found.num_files} of {found.num_sources} files were read", *found.notes)
     return Real(found.sample, inputs, notes, warnings)

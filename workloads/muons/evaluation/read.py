@@ -1,8 +1,4 @@
-"""Real events for an evaluation, from files of any format that a run reads.
-
-Unlike in training, outliers stay in the sample: an event of a hundred thousand muons is part of the data.
-E events.
-"""
+"""Real events for an evaluation, from files of any format that a run reads. E events."""
 
 from __future__ import annotations
 
@@ -14,19 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.unit_arrays import Array, UnitArrays
+from workloads.base.evaluation.files import MOST_PARTICLES, evaluation_stream
 from workloads.base.front import FileEvents, FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.workload import WORKLOAD
-
-_MOST_MUONS = 100_000_000
-"""Largest number of muons in one event. Address space for as many is reserved only if a footer announces them."""
-_SLOT_MIB = 2048.0
-_UNIT_EVENTS = 65_536
 
 
 @dataclass(frozen=True)
@@ -41,15 +32,6 @@ class RealEvents:
     trained_on: Sequence[str]
     """Files on which the model was trained."""
     notes: tuple[str, ...]
-
-
-def evaluation_stream(stream: StreamConfig) -> StreamConfig:
-    """Stream settings of the run, without the limit on the muons of an event."""
-    return stream.model_copy(
-        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
-        | {"slot_mib": _SLOT_MIB, "max_particles": _MOST_MUONS, "max_particles_per_event": 0, "drop_empty": False}
-        | {"max_squared_particles": 0}
-    )
 
 
 def read_real(
@@ -126,6 +108,6 @@ def _notes(found: FileEvents) -> Iterator[str]:
     if dropped:
         yield f"{dropped:,} fillers (muons with E ≤ 0) were dropped from the real events"
     if outliers:
-        yield f"{outliers:,} events with more than {_MOST_MUONS:,} muons were left out"
+        yield f"{outliers:,} events with more than {MOST_PARTICLES:,} muons were left out"
     if empty:
         yield f"{empty:,} rows hold no event and were left out"

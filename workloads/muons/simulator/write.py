@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
+from workloads.base.dataset import Written, check_request, prepare_folder, share, write_files
 from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
 from workloads.muons.simulator.muons import SimulatedBundles, simulate
@@ -68,14 +69,7 @@ class DatasetPlan:
     """Files in a directory; 0: about the square root of ``num_files``, so that small demos have several directories."""
 
     def __post_init__(self) -> None:
-        if self.num_files < 1:
-            raise BadInputError(f"files = {self.num_files}: need at least one")
-        if self.num_events < self.num_files:
-            raise BadInputError(
-                f"events = {self.num_events}, files = {self.num_files}: every file needs at least one event"
-            )
-        if self.seed < 0:
-            raise BadInputError(f"seed = {self.seed}: must not be negative")
+        check_request(self.num_events, self.num_files, self.seed)
         if not 0 <= self.files_per_range <= NUMBERS_PER_RANGE:
             raise BadInputError(f"files_per_range = {self.files_per_range}: must be 0 to {NUMBERS_PER_RANGE}")
         if not 0 <= self.depths_per_shower <= MAX_DEPTHS:
@@ -98,8 +92,7 @@ class DatasetPlan:
 
     def num_rows(self, file_index: int) -> int:
         """Number of rows of one file: equal shares; the first files take one more event or shower of a remainder."""
-        share, rest = divmod(self.num_events // self.rows_per_unit, self.num_files)
-        return (share + (file_index < rest)) * self.rows_per_unit
+        return share(self.num_events // self.rows_per_unit, self.num_files, file_index) * self.rows_per_unit
 
     def relative_path(self, file_index: int) -> Path:
         """Range directory and name of one file."""
@@ -107,16 +100,6 @@ class DatasetPlan:
         range_index, place = divmod(file_index, files_per_range)
         first = range_index * NUMBERS_PER_RANGE
         return Path(f"{first:07d}-{first + NUMBERS_PER_RANGE - 1:07d}") / f"bundles_{first + place:07d}.parquet"
-
-
-@dataclass(frozen=True)
-class Written:
-    """Contents of one file, or of a whole data set."""
-
-    num_files: int
-    num_events: int
-    num_muons: int
-    num_bytes: int
 
 
 def write_sample(folder: Path, events: int, seed: int) -> None:
@@ -137,19 +120,10 @@ def write_dataset(
     Raises BadInputError if ``out`` holds files already; with ``overwrite``, if it holds any but those of this
     writer, which are removed first.
     """
-    _prepare(out, overwrite)
-    total = Written(0, 0, 0, 0)
-    for file_index in range(plan.num_files):
-        written = write_file(out / plan.relative_path(file_index), config, plan, file_index)
-        total = Written(
-            total.num_files + 1,
-            total.num_events + written.num_events,
-            total.num_muons + written.num_muons,
-            total.num_bytes + written.num_bytes,
-        )
-        if on_file is not None:
-            on_file(written)
-    return total
+    prepare_folder(out, overwrite=overwrite, own_file=_OWN_FILE, own_folder=_OWN_RANGE, content="simulated bundles")
+    return write_files(
+        plan.num_files, lambda index: write_file(out / plan.relative_path(index), config, plan, index), on_file
+    )
 
 
 def write_file(path: Path, config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Written:
@@ -219,25 +193,3 @@ def _row_groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 def _num_muons(table: pa.Table) -> int:
     return sum(len(chunk.flatten()) for chunk in table["muons"].chunks)
-
-
-def _prepare(out: Path, overwrite: bool) -> None:
-    """Make ``out`` an empty directory. Raises BadInputError."""
-    if out.exists() and not out.is_dir():
-        raise BadInputError(f"{out} is a file: name a directory for the data set")
-    if out.is_dir():
-        files = [path for path in out.rglob("*") if not path.is_dir()]
-        if files and not overwrite:
-            raise BadInputError(f"{out} is not empty: choose another directory, or overwrite it with --force")
-        foreign = [path for path in files if not _OWN_FILE.fullmatch(path.name)]
-        if foreign:
-            raise BadInputError(
-                f"{out} holds files that are no simulated bundles, such as {foreign[0].name}: choose another directory"
-            )
-        for path in files:
-            path.unlink()
-        for directory in out.iterdir():
-            # It held bundles only; a range that the new data set lacks must not be left as an empty directory.
-            if _OWN_RANGE.fullmatch(directory.name):
-                directory.rmdir()
-    out.mkdir(parents=True, exist_ok=True)

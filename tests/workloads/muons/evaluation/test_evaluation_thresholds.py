@@ -12,7 +12,7 @@ from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, with_error
 from workloads.base.report.outcome import MetricReport
 from workloads.base.report.text import lines
-from workloads.base.report.thresholds import missed, read_thresholds
+from workloads.base.report.thresholds import Threshold, missed, read_thresholds
 from workloads.base.report.verdict import ratio, verdict
 from workloads.muons.evaluation.words import WORDS
 from workloads.muons.metrics.definitions import DEFINITIONS
@@ -127,3 +127,10 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     columns = {line.index("±") for line in told if "±" in line}
     assert len(columns) <= 3, "aligned to the right, errors of like widths below each other"
     assert set(WORDS.headline) <= set(DEFINITIONS)
+
+
+def test_a_limit_of_a_metric_whose_best_value_is_two_is_its_distance_from_two() -> None:
+    metric = {"pull": Metric(1.7, 0.01, 2.0, better="two")}
+    assert missed({"pull": Threshold(plain=0.31)}, metric) == {}
+    assert missed({"pull": Threshold(plain=0.2)}, metric) == {"pull": "0.300 away from 2, limit 0.2"}
+    assert verdict(metric["pull"]) == "off"

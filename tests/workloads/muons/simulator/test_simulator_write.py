@@ -57,7 +57,7 @@ def test_empty_rows_are_written(tmp_path):
 
     assert len(counts) == 2000
     assert np.mean(counts == 0) == pytest.approx(0.393, abs=0.04)
-    assert counts.sum() == written.num_muons
+    assert counts.sum() == written.num_particles
 
 
 def test_row_groups_hold_ten_thousand_rows(tmp_path):
@@ -165,7 +165,7 @@ def test_progress_hears_of_every_file_and_the_sum_is_returned(tmp_path):
     assert [written.num_events for written in heard] == [25] * 4
     assert total.num_files == 4
     assert total.num_events == 100
-    assert total.num_muons == sum(written.num_muons for written in heard)
+    assert total.num_particles == sum(written.num_particles for written in heard)
     assert total.num_bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.parquet"))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from workloads.base.plots import DPI, Box
 from workloads.muons.evaluation.plots.events import EventPairs
-from workloads.muons.evaluation.plots.panel import DPI, GENERATED, Box, steps
+from workloads.muons.evaluation.plots.panel import GENERATED, steps
 from workloads.muons.metrics.bundles import Float64
 
 _BINS = 20

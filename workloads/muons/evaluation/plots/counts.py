@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from workloads.base.plots import SERIES
 from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import (
-    SERIES,
     PanelAxes,
     compare,
     figure,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping
 
 from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from workloads.base.plots import STYLE, as_png
 from workloads.base.report.outcome import Picture
 from workloads.muons.evaluation.plots.calibration import reliability
 from workloads.muons.evaluation.plots.counts import counts, counts_by_energy, empty_by_depth, mean_and_spread
 from workloads.muons.evaluation.plots.energies import bundle_energies, spectrum
 from workloads.muons.evaluation.plots.events import EventPairs
-from workloads.muons.evaluation.plots.panel import STYLE
 from workloads.muons.evaluation.plots.plane import energy_and_radius
 from workloads.muons.evaluation.plots.radii import decoherence, radii, radius_and_energy
 from workloads.muons.evaluation.plots.training import TrainingCurve, distances_by_step
@@ -94,10 +92,3 @@ def pictures(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, Tr
         if courses:
             caption = "On the run's validation block. Dotted: the same distance between real and real events."
             yield Picture("training", "Distances over the training", caption, as_png(distances_by_step(courses)))
-
-
-def as_png(figure: Figure) -> bytes:
-    """Figure as PNG bytes."""
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)  # type: ignore[no-untyped-call]
-    return buffer.getvalue()

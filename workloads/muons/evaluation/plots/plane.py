@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from workloads.base.plots import DPI, Box
 from workloads.muons.evaluation.plots.events import EventPairs
-from workloads.muons.evaluation.plots.panel import DPI, Box
 from workloads.muons.metrics.bundles import RADIUS_OFFSET_M, BundleArrays, Float64
 
 _BINS = 40

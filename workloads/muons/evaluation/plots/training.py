@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common.tensorboard_names import TENSORBOARD_FOLDER
-from workloads.muons.evaluation.plots.panel import DPI, GENERATED, Box
+from workloads.base.plots import DPI, Box
+from workloads.muons.evaluation.plots.panel import GENERATED
 from workloads.muons.metrics.bundles import Float64
 
 _COLUMNS = 4

@@ -1,0 +1,170 @@
+"""Speed of the importers against Arrow reading and writing the same bytes.
+
+Question: events a second, on one core, from the layouts of Kaggle and GraphNeT to that of icestream, by
+`icestream convert`. Asked: 50,000 for events of 80 to 160 pulses.
+
+Command, from the repository's root:
+
+    OMP_NUM_THREADS=1 python -m benchmarks.bench_import [--events 100000] [--repeats 3]
+
+Table: median CPU time an event of the import; of Arrow alone, which reads the columns that the import needs and writes
+those of the imported file with the same options; the ratio of both; peak memory above that of the start. Events have
+106 pulses in the mean, lognormal, a 30th of them above 400, on 5,160 sensors; a row group is a whole file, as in
+Kaggle's.
+
+Reading: the import also joins, checks ranges, ids, sensors and numbers, sorts by sensor and time, and keeps its memory
+bounded. What is left above Arrow is mostly the sort, and gathering by it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from common.files.layout import schema_of, writer_options
+from icestream.commands.convert.foreign import foreign_inputs, import_files
+from workloads.direction.columns import DIRECTION
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
+
+ASKED = 50_000
+ROWS_PER_GROUP = 8192
+SENSORS = 5160
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The importers against Arrow.")
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    pa.set_cpu_count(1)
+    print(f"{'layout':<10}{'import us/event':>16}{'Arrow us/event':>16}{'ratio':>7}{'events/s':>10}{'MiB':>6}")
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        for layout, write in LAYOUTS.items():
+            folder = Path(name) / layout
+            folder.mkdir()
+            # In a process of its own: the peak of memory is that of the import.
+            writer = multiprocessing.get_context("spawn").Process(target=write, args=(folder, arguments.events))
+            writer.start()
+            writer.join()
+            imported, alone = [], []
+            before = peak_mib()
+            for repeat in range(arguments.repeats):
+                out = folder / f"out-{repeat}"
+                imported.append(cpu_s(lambda: by_import(folder, out)) / arguments.events)  # noqa: B023
+            memory = peak_mib() - before
+            table = pq.read_table(next(out.glob("*.parquet"))).cast(schema_of(DIRECTION.with_all_stored()))
+            for _ in range(arguments.repeats):
+                alone.append(cpu_s(lambda: by_arrow(folder, table)) / arguments.events)  # noqa: B023
+            ours, arrow = statistics.median(imported), statistics.median(alone)
+            found[layout] = round(1 / ours)
+            times = f"{layout:<10}{ours * 1e6:>16.1f}{arrow * 1e6:>16.1f}{arrow / ours:>7.2f}"
+            print(f"{times}{1 / ours:>10,.0f}{memory:>6.0f}")
+    print(json.dumps({"benchmark": "import", "events_a_second": found, "asked": ASKED}))
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    started_s = time.process_time()
+    work()
+    return time.process_time() - started_s
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def by_import(folder: Path, out: Path) -> None:
+    found = foreign_inputs([str(folder)], None)
+    assert found is not None
+    with contextlib.redirect_stdout(io.StringIO()):
+        import_files(found, out, rows_per_group=ROWS_PER_GROUP, compression="zstd", most=1 << 18, force=False)
+
+
+def by_arrow(folder: Path, table: pa.Table) -> None:
+    for path in folder.rglob("*.parquet"):
+        if not path.parent.name.startswith("out"):
+            for _ in pq.ParquetFile(path).iter_batches(1 << 18, use_threads=False):
+                pass
+    with pq.ParquetWriter(folder / "alone", table.schema, **writer_options(table.schema, "zstd")) as writer:
+        writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+
+
+def make_pulses(num_events: int) -> dict[str, np.ndarray]:
+    """Columns of Kaggle's files for events of a realistic size, in order of time inside an event."""
+    random = np.random.default_rng(1)
+    counts = np.clip(random.lognormal(4.3, 0.8, num_events), 5, 20_000).astype(np.int64)
+    event = np.repeat(np.arange(num_events), counts)
+    time_ns = random.normal(11_000, 2_500, len(event)).astype(np.int64)
+    order = np.lexsort((time_ns, event))
+    charge = random.gamma(4, 0.25, len(event)).astype(np.float16).astype(np.float64)
+    return {
+        "counts": counts,
+        "sensor_id": random.integers(0, SENSORS, len(event)).astype(np.int16),
+        "time": time_ns[order],
+        "charge": charge,
+        "auxiliary": random.random(len(event)) < 0.7,
+        "event_id": np.repeat(np.arange(num_events) * 37 + 11, counts),
+        "azimuth": random.uniform(0, 2 * np.pi, num_events),
+        "zenith": np.arccos(random.uniform(-1, 1, num_events)),
+    }
+
+
+def positions() -> np.ndarray:
+    sensor = np.arange(SENSORS)
+    string = sensor // 60
+    return np.stack([string % 10 * 125.0, string // 10 * 125.0, 500.0 - sensor % 60 * 17.0], 1)
+
+
+def write_kaggle(folder: Path, num_events: int) -> None:
+    columns = make_pulses(num_events)
+    last = np.cumsum(columns["counts"])
+    pulses = {name: columns[name] for name in ("sensor_id", "time", "charge", "auxiliary", "event_id")}
+    (folder / "train").mkdir()
+    pq.write_table(pa.table(pulses), folder / "train" / "batch_1.parquet", row_group_size=1 << 26)
+    meta = {
+        "batch_id": np.ones(num_events, np.int64),
+        "event_id": np.arange(num_events) * 37 + 11,
+        "first_pulse_index": last - columns["counts"],
+        "last_pulse_index": last - 1,
+        "azimuth": columns["azimuth"],
+        "zenith": columns["zenith"],
+    }
+    pq.write_table(pa.table(meta), folder / "train_meta.parquet")
+    write_geometry(folder / GEOMETRY_FILE, Geometry(positions().astype(np.float32)))
+
+
+def write_graphnet(folder: Path, num_events: int) -> None:
+    """Flat tables as GraphNeT's ParquetWriter makes them from IceCube's files: every number a double."""
+    columns = make_pulses(num_events)
+    place = positions()[columns["sensor_id"]]
+    pulses = {
+        **{name: place[:, i] for i, name in enumerate(("dom_x", "dom_y", "dom_z"))},
+        "dom_time": columns["time"].astype(np.float64),
+        "charge": columns["charge"],
+        "hlc": (~columns["auxiliary"]).astype(np.int64),
+        "event_no": columns["event_id"],
+    }
+    truth = {"azimuth": columns["azimuth"], "zenith": columns["zenith"], "event_no": np.arange(num_events) * 37 + 11}
+    for name, table in (("pulses", pulses), ("truth", truth)):
+        (folder / name).mkdir()
+        pq.write_table(pa.table(table), folder / name / f"{name}_0.parquet", row_group_size=1 << 26)
+
+
+LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet}
+
+
+if __name__ == "__main__":
+    main()

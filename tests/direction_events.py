@@ -1,0 +1,126 @@
+"""Small toy events for the direction models: tracks through a small detector, and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workloads.base.batch import Batch, Microbatch
+from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.geometry import Geometry
+
+GEOMETRY = Geometry(
+    np.stack(np.meshgrid(np.arange(-2, 3), np.arange(-2, 3), np.arange(-4, 5), indexing="ij"), -1)
+    .reshape(-1, 3)
+    .astype(np.float32)
+    * np.array([100, 100, 60], np.float32)
+)
+"""225 sensors: 5 × 5 strings of 9."""
+POSITION_S3 = torch.from_numpy(GEOMETRY.position_S3)
+_LIGHT_SPEED_M_NS = 0.3
+
+
+def direction_microbatch(
+    num_events: int = 8,
+    seed: int = 0,
+    counts: list[int] | None = None,
+    *,
+    enriched: list[bool] | None = None,
+    auxiliary: float = 0.3,
+) -> Microbatch:
+    """Events whose pulses follow a track: its direction can be learned. Classical fits are near the truth."""
+    random = np.random.default_rng(seed)
+    counts_E = np.array(counts if counts is not None else random.integers(5, 40, num_events))
+    num_events = len(counts_E)
+    offsets_E1 = np.concatenate([[0], np.cumsum(counts_E)])
+    event_P = np.repeat(np.arange(num_events), counts_E)
+    source_E3 = _unit(random.normal(size=(num_events, 3)))
+    start_E3 = random.uniform(-100, 100, (num_events, 3))
+    sensor_P = np.concatenate(
+        [np.zeros(0, np.int64), *(_along(*of, random) for of in zip(start_E3, source_E3, counts_E, strict=True))]
+    )
+    travelled_P = -((GEOMETRY.position_S3[sensor_P] - start_E3[event_P]) * source_E3[event_P]).sum(1)
+    time_P = 1e4 + travelled_P / _LIGHT_SPEED_M_NS + random.exponential(30, len(sensor_P))
+    order_P = np.lexsort((time_P, sensor_P, event_P))
+    sensor_P, time_P = sensor_P[order_P], time_P[order_P]
+    opens_P = np.concatenate([[True], (np.diff(sensor_P) != 0) | (np.diff(event_P) != 0)])[: len(sensor_P)]
+    return made_microbatch(
+        offsets_E1,
+        sensor=sensor_P,
+        pulses=np.stack([time_P, random.uniform(0.5, 3, len(time_P))], 1),
+        auxiliary=random.random(len(time_P)) < auxiliary,
+        opens=opens_P,
+        source_E3=source_E3,
+        fits_EF=_fits(source_E3, start_E3, random),
+        enriched=np.array(enriched if enriched is not None else [False] * num_events),
+    )
+
+
+def made_microbatch(
+    offsets_E1: np.ndarray,
+    *,
+    sensor: np.ndarray,
+    pulses: np.ndarray,
+    auxiliary: np.ndarray,
+    opens: np.ndarray,
+    source_E3: np.ndarray,
+    fits_EF: np.ndarray,
+    enriched: np.ndarray,
+) -> Microbatch:
+    """Microbatch of the columns that the models read."""
+    num_events = len(offsets_E1) - 1
+    return Microbatch(
+        epoch=0,
+        unit=0,
+        index=0,
+        offsets_E1=torch.from_numpy(offsets_E1.astype(np.int64)),
+        host_offsets_E1=offsets_E1.astype(np.int64),
+        event_columns={
+            "source_direction": torch.from_numpy(source_E3.astype(np.float32)),
+            "classical_fits": torch.from_numpy(fits_EF.astype(np.float32)),
+            "enriched": torch.from_numpy(enriched).reshape(-1, 1),
+            "topology": torch.from_numpy(np.arange(num_events) % 2).to(torch.int8).reshape(-1, 1),
+        },
+        particle_columns={
+            "pulses": torch.from_numpy(pulses.astype(np.float32)),
+            "sensor": torch.from_numpy(sensor.astype(np.int16)).reshape(-1, 1),
+            "auxiliary": torch.from_numpy(auxiliary).reshape(-1, 1),
+            "opens_sensor": torch.from_numpy(opens).reshape(-1, 1),
+        },
+        num_events=num_events,
+        num_particles=len(sensor),
+    )
+
+
+def direction_batch(num_events: int = 8, seed: int = 0, counts: list[int] | None = None) -> Batch:
+    return Batch((direction_microbatch(num_events, seed, counts),))
+
+
+def turn(angle_rad: float, sign: float, num_events: int) -> Tensor:
+    """The same turn of all events, (E, 2)."""
+    return torch.tensor([[angle_rad, sign]]).repeat(num_events, 1)
+
+
+def _along(start_3: np.ndarray, source_3: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """Sensors near points of the track."""
+    points_P3 = start_3 - source_3 * random.uniform(-200, 200, (count, 1)) + random.normal(0, 30, (count, 3))
+    apart_PS = np.linalg.norm(points_P3[:, None] - GEOMETRY.position_S3[None], axis=2)
+    nearest: np.ndarray = apart_PS.argmin(1)
+    return nearest
+
+
+def _fits(source_E3: np.ndarray, start_E3: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    num = len(source_E3)
+    fits = {name: random.normal(size=num) for name in CLASSICAL_FITS}
+    for fit, spread in (("line", 0.3), ("track", 0.1)):
+        fitted_E3 = _unit(source_E3 + random.normal(0, spread, source_E3.shape))
+        fits |= {f"{fit}_{axis}": fitted_E3[:, number] for number, axis in enumerate("xyz")}
+        fits |= {f"{fit}_at_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
+    fits |= {f"vertex_{axis}_m": start_E3[:, number] for number, axis in enumerate("xyz")}
+    return np.stack([fits[name] for name in CLASSICAL_FITS], 1)
+
+
+def _unit(vectors_E3: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = vectors_E3 / np.linalg.norm(vectors_E3, axis=1, keepdims=True)
+    return unit

@@ -1,0 +1,94 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.errors import BadInputError
+from workloads.direction import geometry
+from workloads.direction.geometry import (
+    GEOMETRY_FILE,
+    Geometry,
+    hex_geometry,
+    icecube_geometry,
+    read_geometry,
+    write_geometry,
+)
+
+
+def table(folder: Path, text: str | bytes) -> Path:
+    path = folder / GEOMETRY_FILE
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_the_toy_detector_has_91_strings_of_60_sensors() -> None:
+    position_S3 = hex_geometry().position_S3
+    strings = position_S3.reshape(91, 60, 3)
+
+    assert position_S3.dtype == np.float32
+    assert np.all(strings[:, :, :2] == strings[:, :1, :2])
+    np.testing.assert_allclose(np.diff(strings[:, :, 2], axis=1), -17.0)
+    distance = np.linalg.norm(strings[:, None, 0, :2] - strings[None, :, 0, :2], axis=2)
+    np.testing.assert_allclose(np.sort(distance, axis=1)[:, 1], 125.0, rtol=1e-5)
+    np.testing.assert_allclose(position_S3[:, :2].mean(axis=0), 0.0, atol=1e-3)
+    assert np.abs(position_S3).max() == 625.0
+
+
+def test_the_sensors_of_icecube_are_those_of_the_contests_table() -> None:
+    position_S3 = icecube_geometry().position_S3
+    spacing_m = np.diff(position_S3.reshape(86, 60, 3), axis=1)
+
+    np.testing.assert_allclose(position_S3[0], [-256.14, -521.08, 496.03], atol=0.01)
+    np.testing.assert_allclose(position_S3[5159], [-10.97, 6.72, -500.73], atol=0.01)
+    assert np.median(spacing_m[:78], axis=1)[:, 2].max() < -16.0
+    assert np.median(spacing_m[78:], axis=1)[:, 2].min() > -7.1
+
+
+def test_a_written_table_is_read_back_bit_for_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    written = Geometry(rng.normal(0, 300, (50, 3)).astype(np.float32))
+    write_geometry(tmp_path / GEOMETRY_FILE, written)
+
+    assert (tmp_path / GEOMETRY_FILE).read_text().startswith("sensor_id,x,y,z\n0,")
+    assert np.array_equal(read_geometry(tmp_path / GEOMETRY_FILE).position_S3, written.position_S3)
+
+
+def test_rows_may_come_in_any_order_with_any_line_ends(tmp_path: Path) -> None:
+    path = table(tmp_path, b"\xef\xbb\xbfsensor_id,x,y,z\r\n1,4,5,6\r\n\r\n0,1,2,3e0")
+
+    assert read_geometry(path).position_S3.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "first line is ''; expected sensor_id,x,y,z"),
+        ("id,x,y,z\n0,1,2,3\n", "first line is 'id,x,y,z'"),
+        ("sensor_id,x,y,z\n", "it has no sensor"),
+        ("sensor_id,x,y,z\n0,1,2\n", "line 2: 3 values"),
+        ("sensor_id,x,y,z\n0,1,2,3\n1.5,1,2,3\n", "line 3: '1.5,1,2,3'; expected a whole number"),
+        ("sensor_id,x,y,z\n0,1,2,deep\n", "line 2: '0,1,2,deep'"),
+        ("sensor_id,x,y,z\n0,1,2,nan\n", "line 2: sensor 0 is at .* expected metres"),
+        ("sensor_id,x,y,z\n0,1,2,1e300\n", "expected metres, at most 1e[+]06"),
+        ("sensor_id,x,y,z\n0,1,2,3\n0,1,2,3\n", "line 3: sensor 0 a second time"),
+        ("sensor_id,x,y,z\n0,1,2,3\n2,1,2,3\n", "2 sensors, but none with id 1"),
+        ("sensor_id,x,y,z\n-1,1,2,3\n", "line 2: sensor -1; expected an id from 0 to 32767"),
+        ("sensor_id,x,y,z\n40000,1,2,3\n", "line 2: sensor 40000; expected"),
+        ('sensor_id,x,y,z\n0,"1,2,3\n', "line 2: unexpected end of data"),
+        (b"sensor_id,x,y,z\n\xff\xfe\n", "not a text, byte 16"),
+    ],
+)
+def test_a_damaged_table_is_named_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(BadInputError, match=f"{GEOMETRY_FILE}.*{message}"):
+        read_geometry(table(tmp_path, text))
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"No such file.*expected the table of sensors"):
+        read_geometry(tmp_path / GEOMETRY_FILE)
+
+
+def test_a_file_too_large_for_a_table_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "MOST_BYTES", 20)
+    with pytest.raises(BadInputError, match="larger than 20 bytes"):
+        read_geometry(table(tmp_path, "sensor_id,x,y,z\n0,1,2,3\n"))

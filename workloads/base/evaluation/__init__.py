@@ -1,0 +1,1 @@
+"""Parts of the command `icestream evaluate` that workloads share."""

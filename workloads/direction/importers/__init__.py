@@ -1,0 +1,1 @@
+"""Importers of other experiments' files: Kaggle's and GraphNeT's."""

@@ -1,0 +1,1 @@
+"""Prediction of the directions of events in files."""

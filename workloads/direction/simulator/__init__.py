@@ -1,0 +1,1 @@
+"""Toy simulator of neutrino events with known truth."""
