@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from workloads.base.segments import Segments
-from workloads.direction.models.transformer.attention import LIGHT_SPEED_M_NS, Attention, interval_terms
+from workloads.direction.ice import LIGHT_SPEED_M_NS
+from workloads.direction.models.transformer.attention import Attention, interval_terms
 from workloads.direction.models.transformer.padding import Padding
 
 COUNTS = [3, 0, 7, 1, 5]
