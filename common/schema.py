@@ -119,6 +119,9 @@ class EventSchema:
     """Final change by the decoder; None: no change."""
     derived: tuple[str, ...] = ()
     """Columns of the unit that ``finish_unit`` fills; files have none for them."""
+    identity: str | None = None
+    """Column of the event's id, by which `stream.held_out` chooses: integers, read from files. Events with equal ids
+    are held out together; None: none can be."""
     tables: FlatTables | None = None
     """Layout of the same events in HDF5 files; None: no such layout."""
     source: SourceConfig = SourceConfig()  # noqa: RUF009  frozen
@@ -180,6 +183,7 @@ class EventSchema:
             rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
             finish_unit=None,
             derived=(),
+            identity=None,
         )
 
     def stored_as(self, source: SourceConfig) -> EventSchema:
@@ -200,6 +204,10 @@ class EventSchema:
             ),
             source=source,
         )
+
+
+def _is_id(column: Column) -> bool:
+    return column.per == "event" and column.dtype[1] in "iu"
 
 
 def _contradictions(schema: EventSchema) -> Iterator[str]:
@@ -237,6 +245,10 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
     wrong = sorted(f"{name}[{i}]" for name, i in (filled.keys() | wanted) - (once & wanted))
     if wrong:
         yield f"its file columns must fill each field that is not derived once, but not {', '.join(wrong)}"
+    if schema.identity is not None and not any(
+        _is_id(one) for one in schema.read_columns if one.name == schema.identity
+    ):
+        yield f"its identity {schema.identity} is no column of integers per event that files fill"
     for rule in schema.rules:
         if not 0 <= rule.field < len(columns[rule.column].fields):
             yield f"{rule} is about a field that its column has not"

@@ -108,13 +108,15 @@ class OutputsStatus(Status):
 
 
 class Counters(Status):
-    """Events by their fate, over all restarts of a run: `read` is the sum of the other four (promise 3)."""
+    """Events by their fate, over all restarts of a run: `read` is the sum of the other five (promise 3)."""
 
     events_read: int = 0
     events_trained: int = 0
     events_outlier: int = 0
     events_empty: int = 0
     events_quarantined: int = 0
+    events_held_out: int = 0
+    """Events held out of training by `stream.held_out`."""
     particles_trained: int = 0
     particles_dropped: int = 0
     """Particles of zero energy, which converters write for events without particles."""
@@ -124,7 +126,11 @@ class Counters(Status):
     def adds_up(self) -> bool:
         """True if every event read has exactly one fate."""
         return self.events_read == (
-            self.events_trained + self.events_outlier + self.events_empty + self.events_quarantined
+            self.events_trained
+            + self.events_outlier
+            + self.events_empty
+            + self.events_quarantined
+            + self.events_held_out
         )
 
 

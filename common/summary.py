@@ -32,8 +32,10 @@ class Summary(BaseModel):
     events_outlier: int
     events_empty: int
     events_quarantined: int
+    events_held_out: int
+    """Events held out of training by `stream.held_out`."""
     adds_up: bool
-    """True if `events_read` is the sum of the other four. False is a bug: the run counts as failed."""
+    """True if `events_read` is the sum of the other five. False is a bug: the run counts as failed."""
     particles_trained: int
     particles_dropped: int
     steps: int
@@ -86,7 +88,8 @@ def build_summary(
         broken_sum = (
             f"events do not add up: {counters.events_read} read, but {counters.events_trained} trained"
             f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
-            f" + {counters.events_quarantined} quarantined; this is a bug in icestream, please report it"
+            f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out; this is a bug in"
+            " icestream, please report it"
         )
         error = f"{error}; {broken_sum}" if error else broken_sum
     epochs_begun = status.epoch + 1 if status.step else 0
@@ -98,6 +101,7 @@ def build_summary(
         events_outlier=counters.events_outlier,
         events_empty=counters.events_empty,
         events_quarantined=counters.events_quarantined,
+        events_held_out=counters.events_held_out,
         adds_up=adds_up,
         particles_trained=counters.particles_trained,
         particles_dropped=counters.particles_dropped,
@@ -131,13 +135,16 @@ def summary_lines(summary: Summary) -> list[str]:
         "empty": summary.events_empty,
         "quarantined": summary.events_quarantined,
     }
+    if summary.events_held_out:
+        fates["held out"] = summary.events_held_out
+    how_many = "five" if summary.events_held_out else "four"
     equals = "=" if summary.adds_up else "≠"
     restarts = ", ".join(f"{service} {count}" for service, count in summary.restarts.items() if count)
     lines = [
         f"{summary.exit_status} after {summary.seconds:,.1f} s"
         + (f" (training, all sessions: {summary.seconds_total:,.1f} s)" if summary.seconds_total else ""),
         *(f"  events {fate:<13}{count:>16,}" for fate, count in fates.items()),
-        f"  events {'read':<13}{summary.events_read:>16,}  {equals} the sum of these four",
+        f"  events {'read':<13}{summary.events_read:>16,}  {equals} the sum of these {how_many}",
         f"  particles {'trained':<10}{summary.particles_trained:>16,}"
         + (f"  ({summary.particles_dropped:,} of zero energy dropped)" if summary.particles_dropped else ""),
         f"  {'steps':<20}{summary.steps:>16,}  (epochs begun: {summary.epochs})",

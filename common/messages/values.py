@@ -151,7 +151,7 @@ class Layout:
 
 @dataclass(frozen=True, config=CHECKED)
 class Tally:
-    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined."""
+    """Fate of the events of one unit: rows_read = events in the slot + outliers + empty + quarantined + held_out."""
 
     rows_read: Count = 0
     outliers: Count = 0
@@ -161,6 +161,13 @@ class Tally:
     particles_dropped: Count = 0
     bad: Annotated[tuple[Quarantined, ...], Field(max_length=MAX_PARTS, fail_fast=True)] = ()
     """Data quarantined while decoding."""
+    held_out: Count = 0
+    """Events held out of training; where only those are read, the others."""
+
+    def adds_up(self, layout: Layout) -> bool:
+        """True if every row has one fate."""
+        left_out = self.outliers + self.empty + self.quarantined + self.held_out
+        return layout.events + left_out == self.rows_read
 
 
 @dataclass(frozen=True, config=CHECKED)

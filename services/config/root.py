@@ -69,6 +69,16 @@ class Config(ConfigBranch):
             )
         return self
 
+    @model_validator(mode="after")
+    def _held_out_events_have_ids(self) -> Self:
+        if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
+            raise ValueError(
+                f"stream.held_out = {self.stream.held_out}: the events of workload {self.workload} have no id by which"
+                " to choose them (EventSchema.identity); hold out files instead, and name these in"
+                " trainer.validation.input"
+            )
+        return self
+
     def own_json(self, indent: int | None = None) -> str:
         """The tree as JSON without sections of other workloads' models: those may not be installed where it is read."""
         others = {name for one in registry.every_workload() if one.name != self.workload for name in one.models}

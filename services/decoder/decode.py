@@ -18,6 +18,7 @@ from common.config import StreamConfig
 from common.files.gather import offsets_of, take_particles, take_rows
 from common.files.reader import Beat, Reader
 from common.files.rows import BadRowsError, RaggedRows
+from common.held_out import Which, is_held_out
 from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
 from common.own_memory import asked_for_too_much, free_heap, too_much
@@ -27,6 +28,7 @@ from common.redact import shown
 from common.schema import EventSchema
 from common.streams import Stream, generator
 from common.unit_arrays import UnitArrays
+from services.decoder.length_buckets import bucketed
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
 
@@ -43,15 +45,19 @@ class Decode:
     seed: int
     run_dir: Path
     reader: Reader
+    which: Which = "trained"
+    """Events for the slot, where `stream.held_out` holds some out."""
 
     def __call__(self, unit: Unit, slot: npt.NDArray[np.uint8], beat: Beat = lambda: None) -> tuple[Layout, Tally]:
         """Fill the slot's arrays (not its header). Raises SlotMismatch if the unit does not fit."""
         parts, pieces, bad = self._read(unit, beat)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
-        is_outlier, is_empty = self._aside(pieces, counts)
-        order = self._order(unit, is_outlier | is_empty)
+        is_outlier, is_empty, is_other = self._aside(pieces, counts)
+        order = self._order(unit, is_outlier | is_empty | is_other, counts)
         offsets = offsets_of(counts if order is None else counts[order])
-        bounds = microbatch_bounds(offsets, self.stream.lane_batch_events, self.stream.max_particles)
+        bounds = microbatch_bounds(
+            offsets, self.stream.lane_batch_events, self.stream.max_particles, self.stream.max_squared_particles
+        )
         layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
         arrays = unit_arrays(slot, self.workload, layout)
         arrays.offsets[:] = offsets
@@ -71,6 +77,7 @@ class Decode:
             quarantined=sum(one.rows for one in bad),
             particles_dropped=sum(piece.particles_dropped for piece in pieces),
             bad=tuple(bad),
+            held_out=int(is_other.sum()),
         )
         return layout, tally
 
@@ -113,27 +120,46 @@ class Decode:
                 raise BadRowsError(f"{where} has {kept} particles; its footer promised at most {promised}")
         return pieces
 
-    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool]:
-        """Masks of the rows that are outliers, and of those dropped as empty. (R,), (R,)."""
+    def _aside(self, pieces: Sequence[RaggedRows], counts: Int64) -> tuple[Bool, Bool, Bool]:
+        """Masks of the rows that are outliers, that are dropped as empty, and that are not to be read. (R,) each.
+
+        A row has one fate. An event is held out whatever else it is; one that is null has no id, and is empty.
+        """
         is_outlier, is_empty = np.zeros(len(counts), np.bool_), np.zeros(len(counts), np.bool_)
+        is_null, is_other = np.zeros(len(counts), np.bool_), self._is_other(pieces)
         if len(counts) and counts.max() > self.stream.outlier_above:
             is_outlier = counts > self.stream.outlier_above
         if self.stream.drop_empty:
             is_empty = counts == 0
         if any(piece.is_null is not None for piece in pieces):
-            is_empty |= np.concatenate(
+            is_null = np.concatenate(
                 [np.zeros(len(p.counts), np.bool_) if p.is_null is None else p.is_null for p in pieces]
             )
-        return is_outlier & ~is_empty, is_empty
+        is_other &= ~is_null
+        is_empty = (is_empty | is_null) & ~is_other
+        return is_outlier & ~(is_empty | is_other), is_empty, is_other
 
-    def _order(self, unit: Unit, is_aside: Bool) -> Int64 | None:
-        """Rows for the slot, in their order there; None: all of them, as they are."""
+    def _is_other(self, pieces: Sequence[RaggedRows]) -> Bool:
+        """True for the rows that ``which`` excludes. (R,)."""
+        share, identity = self.stream.held_out, self.workload.identity
+        if not pieces or not share or self.which == "all":
+            return np.zeros(sum(len(piece.counts) for piece in pieces), np.bool_)
+        assert identity is not None  # the configuration was checked
+        held_out = np.concatenate([is_held_out(piece.event_columns[identity], share) for piece in pieces])
+        return held_out if self.which == "trained" else ~held_out
+
+    def _order(self, unit: Unit, is_aside: Bool, counts: Int64) -> Int64 | None:
+        """Rows for the slot, in their order there, given the particles of each; None: all of them, as they are."""
         order = None
         if self.stream.shuffle:
             order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
-        if not is_aside.any():
-            return order
-        return np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
+        if is_aside.any():
+            order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
+        if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
+            random = generator(Stream.BUCKETS, self.seed, unit.epoch, unit.k)
+            of_order = bucketed(counts[order], self.stream.lane_batch_events, self.stream.length_buckets, random)
+            order = order[of_order]
+        return order
 
     def _set_aside(self, unit: Unit, parts: Sequence[Part], pieces: Sequence[RaggedRows], is_outlier: Bool) -> None:
         files, rows = _sources(parts)

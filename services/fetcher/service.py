@@ -241,8 +241,9 @@ class FetcherService:
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
         if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
             raise BadInputError(
-                "no event of a whole epoch can be trained: all are outliers, empty or quarantined, and epochs = 0 "
-                "would go on for ever; check stream.max_particles_per_event, stream.drop_empty and the outliers"
+                "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
+                "and epochs = 0 would go on for ever; check stream.max_particles_per_event, stream.drop_empty, "
+                "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
 

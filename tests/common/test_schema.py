@@ -100,6 +100,15 @@ def test_derived_columns_are_filled_by_no_file() -> None:
         derived("energy", sources=FILLED[:2], fills=False)
 
 
+@pytest.mark.parametrize("column", ["energy", "pulses", "number", "nothing"])
+def test_an_identity_is_a_column_of_integers_of_files(column: str) -> None:
+    number = Column("number", "event", "<i8", ("a",))
+    ids = (Column("id", "event", "<u2", ("a",)), SourceColumn("id", "id", 0))
+    EventSchema("good", (PULSES, EVENT, ids[0]), (*FILLED, ids[1]), (), identity="id")
+    with pytest.raises(ValueError, match=f"its identity {column} is no column of integers per event that files fill"):
+        EventSchema("made", (PULSES, EVENT, number), FILLED, (), Untouched(), ("number",), identity=column)
+
+
 def test_files_written_with_all_that_is_stored_have_no_derived_columns() -> None:
     stored = derived("energy", sources=FILLED[:2]).with_all_stored()
     assert stored.columns == (PULSES,)

@@ -88,9 +88,11 @@ def test_the_file_holds_every_key_and_its_sum(tmp_path: Path) -> None:
     assert stored["events_read"] == (
         stored["events_trained"] + stored["events_outlier"] + stored["events_empty"] + stored["events_quarantined"]
     )
+    assert stored["events_held_out"] == 0
     assert list(stored) == [
         *("exit_status", "exit_code"),
-        *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined", "adds_up"),
+        *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
+        *("events_held_out", "adds_up"),
         *("particles_trained", "particles_dropped", "steps", "epochs", "seconds", "seconds_total"),
         *("events_per_s", "particles_per_s"),
         *("session_events_per_s", "replay_events_per_s", "replay_fraction"),
@@ -107,3 +109,16 @@ def test_the_table_shows_every_fate_and_every_quarantined_line() -> None:
     assert "= the sum of these four" in text
     assert "quarantined: a.parquet: row group 3: truncated" in text
     assert "restarts: decoder 2" in text
+
+
+def test_events_held_out_are_a_fifth_fate_where_there_are_any() -> None:
+    assert "held out" not in "\n".join(summary_lines(finished(STATUS)))
+    counters = COUNTERS.model_copy(update={"events_read": 1070, "events_held_out": 70})
+    summary = finished(STATUS.model_copy(update={"counters": counters}))
+    assert summary.adds_up
+    lines = [line.split() for line in summary_lines(summary)]
+    assert ["events", "held", "out", "70"] in lines
+    assert ["events", "read", "1,070", "=", "the", "sum", "of", "these", "five"] in lines
+    lost = finished(STATUS.model_copy(update={"counters": counters.model_copy(update={"events_held_out": 69})}))
+    assert (lost.adds_up, lost.exit_status) == (False, "failed")
+    assert "+ 69 held out; this is a bug" in str(lost.error)

@@ -32,9 +32,11 @@ PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 
-def chunks(microbatch: Microbatch, max_particles: int, device: torch.device) -> Iterable[Microbatch]:
-    """Consecutive parts of at most ``max_particles`` particles; 0: 2,048 on a CPU, no limit elsewhere."""
-    max_particles = max_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else 0)
+def chunks(
+    microbatch: Microbatch, max_particles: int, device: torch.device, on_cpu: int = CPU_CHUNK_PARTICLES
+) -> Iterable[Microbatch]:
+    """Consecutive parts of at most ``max_particles`` particles; 0: ``on_cpu`` on a CPU, no limit elsewhere."""
+    max_particles = max_particles or (on_cpu if device.type == "cpu" else 0)
     return microbatch.chunks(max_particles) if max_particles else (microbatch,)
 
 

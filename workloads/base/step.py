@@ -15,7 +15,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import PartPool, PartT, chunks, halved_if_out_of_memory
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, chunks, halved_if_out_of_memory
 from workloads.base.schedule import Course, learning_rate_factor
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Settings that may change when training resumes from a checkpoint; each change is logged."""
     RESTARTS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Setting of RECIPE -> optimisers that start with new state if it has changed."""
+    CPU_CHUNK: ClassVar[int] = CPU_CHUNK_PARTICLES
+    """Largest number of particles in a part of a batch on a CPU, if not configured."""
     COUNTERS: ClassVar[tuple[str, ...]] = ("steps", "rate_scale")
     """Attributes that are saved in a checkpoint."""
 
@@ -138,7 +140,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             if microbatch.num_events > 0:
                 random = noise.of(microbatch.lane)
                 whole = self.prepare(microbatch, random)
-                of_it = chunks(whole, self.config.chunk_particles, self.device)
+                of_it = chunks(whole, self.config.chunk_particles, self.device, self.CPU_CHUNK)
                 found += [self.part(chunk, whole, random) for chunk in of_it]
         return found
 

@@ -89,6 +89,7 @@ DIRECTION = EventSchema(
     ),
     finish_unit=GroupedBySensor(),
     derived=("opens_sensor", "source_direction"),
+    identity="event_id",
 )
 
 _TARGET = ("arrival", "source_direction")

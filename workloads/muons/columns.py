@@ -60,6 +60,7 @@ MUONS = EventSchema(
         ValueRule("muons", 2, minimum=float("-inf")),
     ),
     finish_unit=VerticalDepth("primary", depth=3, zenith=1),
+    identity="primary_id",  # all bundles of a shower together
     tables=FlatTables(
         events="primaries",
         particles="muons",

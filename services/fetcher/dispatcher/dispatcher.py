@@ -253,9 +253,9 @@ class Dispatcher:
         if not self._finish_lease(decoder, done.k, done.lease):
             return []
         tally, layout, unit = done.tally, done.layout, self.units.planned[done.k]
-        accounted = layout.events + tally.outliers + tally.empty + tally.quarantined
         files = {part.file for part in unit.parts}
-        if not accounted == tally.rows_read == unit.rows or any(bad.file not in files for bad in tally.bad):
+        is_whole = tally.adds_up(layout) and tally.rows_read == unit.rows
+        if not is_whole or any(bad.file not in files for bad in tally.bad):
             reason = f"the tally of unit {done.k} doesn't add up: {layout}, {tally!s:.500}"
             self._return_unit(done.k, blamed=True, reason=reason)
             return []

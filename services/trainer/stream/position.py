@@ -166,10 +166,10 @@ class StreamPosition(BaseModel):
         """Position once all of ``unit`` is done: its other events are counted by their fate. Raises SlotMismatch."""
         before = self._with_block_told(unit)
         tally, counters = unit.tally, before.counters
-        if unit.layout.events + tally.outliers + tally.empty + tally.quarantined != tally.rows_read:
+        if not tally.adds_up(unit.layout):
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         changed = self.is_changed(unit)
-        outliers, empty, quarantined = self._fates(unit)
+        outliers, empty, held_out, quarantined = self._fates(unit)
         cursor = Cursor(unit.block, unit.block_first_unit, unit.k + len(self.lanes), 0)
         return before.model_copy(
             update={
@@ -178,9 +178,10 @@ class StreamPosition(BaseModel):
                 "source": self._source_with(unit),
                 "counters": counters.model_copy(
                     update={
-                        "events_read": counters.events_read + outliers + empty + quarantined,
+                        "events_read": counters.events_read + outliers + empty + held_out + quarantined,
                         "events_outlier": counters.events_outlier + outliers,
                         "events_empty": counters.events_empty + empty,
+                        "events_held_out": counters.events_held_out + held_out,
                         "events_quarantined": counters.events_quarantined + quarantined,
                         "particles_dropped": counters.particles_dropped + tally.particles_dropped,
                         "units": counters.units + 1,
@@ -196,25 +197,26 @@ class StreamPosition(BaseModel):
         cursor = self.lane_of(unit).cursor
         return cursor.unit == unit.k and cursor.microbatch > 0
 
-    def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int]:
-        """Outliers, empty and quarantined events to be counted at the end of a unit.
+    def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int, int]:
+        """Outliers, empty, held out and quarantined events to be counted at the end of a unit.
 
         If a unit was skipped, or has changed since a part of it was trained, every event that was neither trained nor
         set aside now is quarantined: the number of events read equals the number of rows.
         """
         tally = unit.tally
         if unit.slot >= 0 and not self.is_changed(unit):
-            return tally.outliers, tally.empty, tally.quarantined
+            return tally.outliers, tally.empty, tally.held_out, tally.quarantined
         left = max(tally.rows_read - self.lane_of(unit).open_unit_events, 0)
         outliers = min(tally.outliers, left)
         empty = min(tally.empty, left - outliers)
-        return outliers, empty, left - outliers - empty
+        held_out = min(tally.held_out, left - outliers - empty)
+        return outliers, empty, held_out, left - outliers - empty - held_out
 
     def _change(self, unit: DeliveredUnit) -> str:
         trained = self.lane_of(unit).open_unit_events
         return (
             f"unit {unit.k} has changed since it was begun: {trained} of its events were trained, "
-            f"{self._fates(unit)[2]} are quarantined, and training continues after it"
+            f"{self._fates(unit)[3]} are quarantined, and training continues after it"
         )
 
     def _with_lane(self, unit: DeliveredUnit, lane: LanePosition) -> tuple[LanePosition, ...]:

@@ -17,6 +17,7 @@ from pyarrow import parquet as pq
 
 from common.config import StreamConfig
 from common.files.parquet.reader import ParquetReader
+from common.held_out import is_held_out
 from common.messages import Layout, Part, Tally, Unit
 from common.ragged import SlotMismatch, content_digest, unit_arrays
 from common.streams import Stream, generator
@@ -65,16 +66,18 @@ def reference(
     order = list(range(len(rows)))
     if stream.shuffle:
         order = generator(Stream.EVENTS, SEED, unit.epoch, unit.k).permutation(len(rows)).tolist()
-    kept, outliers, empty = [], 0, 0
+    kept, outliers, empty, held_out = [], 0, 0, 0
     for i in order:
         num_muons = len(rows[i][2].muons)
-        if num_muons > stream.outlier_above:
+        if is_held_out(np.array([[rows[i][2].major, rows[i][2].minor]], np.uint64), stream.held_out)[0]:
+            held_out += 1
+        elif num_muons > stream.outlier_above:
             outliers += 1
         elif num_muons == 0 and stream.drop_empty:
             empty += 1
         else:
             kept.append(rows[i])
-    return kept, Tally(rows_read=len(rows), outliers=outliers, empty=empty)
+    return kept, Tally(rows_read=len(rows), outliers=outliers, empty=empty, held_out=held_out)
 
 
 def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]]) -> None:
@@ -92,7 +95,15 @@ def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]])
 
 
 @settings(deadline=None, max_examples=60)
-@given(unit_files, st.booleans(), st.booleans(), st.integers(0, 3), st.integers(0, 50))
+@given(
+    unit_files,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(0, 50),
+    st.sampled_from([0.0, 0.2, 0.9]),
+    st.sampled_from([0, 64, 100]),
+)
 def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     tmp_path_factory: pytest.TempPathFactory,
     counts: list[list[int]],
@@ -100,9 +111,11 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     drop_empty: bool,
     epoch: int,
     k: int,
+    held_out: float,
+    max_squared: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("unit")
-    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty)
+    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty, held_out=held_out, max_squared_particles=max_squared)
     content = [make_events(file, first=1000 * index) for index, file in enumerate(counts)]
     unit = unit_of(folder, content, k=k, epoch=epoch)
     slot = new_slot()
@@ -112,13 +125,15 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     expected, expected_tally = reference(content, stream, unit)
     assert_holds(arrays, expected)
     assert tally == expected_tally
-    assert tally.rows_read == layout.events + tally.outliers + tally.empty + tally.quarantined
+    assert tally.adds_up(layout)
     bounds = arrays.microbatch_bounds.tolist()
     assert bounds[0] == 0
     assert bounds[-1] == layout.events
     assert len(bounds) == layout.microbatches + 1
     for first, last in itertools.pairwise(bounds):
         assert arrays.offsets[last] - arrays.offsets[first] <= stream.max_particles
+        squares = np.diff(arrays.offsets[first : last + 1]) ** 2
+        assert not 0 < max_squared < squares.sum()
 
 
 def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:

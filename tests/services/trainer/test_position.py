@@ -40,14 +40,15 @@ def test_a_trained_microbatch_moves_the_cursor_behind_itself_and_counts_its_even
 
 
 def test_the_sums_add_up_after_every_microbatch_and_every_unit() -> None:
-    tally = m.Tally(rows_read=20, outliers=2, empty=3, quarantined=8, particles_dropped=5)
+    tally = m.Tally(rows_read=26, outliers=2, empty=3, quarantined=8, held_out=6, particles_dropped=5)
     first = StreamPosition().after_microbatch(unit(), 0, 4, 11)
     second = first.after_microbatch(unit(), 1, 3, 9)
     done = second.after_unit(unit(tally=tally))
     assert first.counters.adds_up()
     assert second.counters.adds_up()
     assert done.counters.adds_up()
-    assert done.counters.events_read == 20
+    assert done.counters.events_read == 26
+    assert done.counters.events_held_out == 6
     assert (done.counters.events_outlier, done.counters.events_empty, done.counters.events_quarantined) == (2, 3, 8)
     assert done.counters.particles_dropped == 5
     assert done.cursors[0] == m.Cursor(2, 3, 5, 0)
@@ -125,9 +126,10 @@ def empty_unit(k: int) -> m.DeliveredUnit:
 @st.composite
 def tallies(draw: st.DrawFn, rows: int) -> tuple[m.Layout, m.Tally]:
     """What a decoder makes of a unit of ``rows`` rows."""
-    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=3, max_size=3)))
-    events, outliers, empty, quarantined = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
-    return m.Layout(events, 3 * events, min(events, 5)), m.Tally(rows, outliers, empty, quarantined)
+    bounds = sorted(draw(st.lists(st.integers(0, rows), min_size=4, max_size=4)))
+    events, outliers, empty, quarantined, held_out = (b - a for a, b in zip([0, *bounds], [*bounds, rows], strict=True))
+    tally = m.Tally(rows, outliers, empty, quarantined, held_out=held_out)
+    return m.Layout(events, 3 * events, min(events, 5)), tally
 
 
 @pytest.mark.slow
@@ -150,9 +152,11 @@ def test_the_sums_are_those_of_the_rows_whatever_a_half_trained_unit_comes_back_
     assert counters.events_read == rows
     assert counters.events_trained == trained, "nothing of the new content counts as trained"
     assert min(counters.events_outlier, counters.events_empty, counters.events_quarantined) >= 0
-    aside = new_tally.outliers + new_tally.empty
+    assert counters.events_held_out >= 0
+    aside = new_tally.outliers + new_tally.empty + new_tally.held_out
     if not skipped and trained + aside <= rows:
         assert counters.events_outlier == new_tally.outliers, "as many as stand in the outliers' file"
+        assert counters.events_held_out == new_tally.held_out
         assert counters.events_quarantined == rows - trained - aside
 
 

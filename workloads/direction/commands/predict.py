@@ -22,7 +22,7 @@ from workloads.base.front import Front
     required=True,
     help="A file *.parquet (event_id, azimuth, zenith, kappa), or *.csv: Kaggle's submission, without kappa.",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 @token_file_option

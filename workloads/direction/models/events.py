@@ -86,7 +86,7 @@ class EventInput:
             log10_charge_P=charge_P.clamp_min(_MIN_CHARGE_PE).log10(),
             auxiliary_P=~clean_P,
             pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T),
-            position_T3=position_S3[sensor_P[first_T].long()],
+            position_T3=position_S3.index_select(0, sensor_P[first_T].long()),
             sensors=Segments.from_offsets(opened_P1[offsets_E1], num_sensors),
             source_direction_E3=events["source_direction"],
             fits_EF=fits_EF,

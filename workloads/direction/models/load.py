@@ -17,9 +17,10 @@ from workloads.direction.models.detector import Detector
 from workloads.direction.models.network import DirectionNetwork
 from workloads.direction.models.predictor import Predictor
 from workloads.direction.models.sets.model import SetsNetwork
+from workloads.direction.models.transformer.model import TransformerNetwork
 from workloads.direction.workload import WORKLOAD
 
-NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {"sets": SetsNetwork}
+NETWORKS: dict[str, Callable[[Any], DirectionNetwork]] = {"sets": SetsNetwork, "transformer": TransformerNetwork}
 """Model -> network of its section of the configuration."""
 
 

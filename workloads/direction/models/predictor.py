@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from workloads.base.batch import Microbatch
 from workloads.base.parts import chunks
+from workloads.direction.fits.classical import classical_fits
+from workloads.direction.geometry import Geometry
 from workloads.direction.models.detector import Detector
 from workloads.direction.models.events import EventInput
 from workloads.direction.models.network import DirectionNetwork
+
+CPU_CHUNK_PULSES = 1 << 14
+"""Pulses in one pass on a CPU, if not configured: about 250 events of a usual detector."""
 
 
 class Predictor:
@@ -26,7 +33,7 @@ class Predictor:
         chunk_particles: int = 0,
     ) -> None:
         """``chunk_particles``: pulses in one pass; 0: depends on the device."""
-        self._network = network
+        self.network = network
         self._detector = detector
         self._precision = precision
         self._chunk_particles = chunk_particles
@@ -41,10 +48,30 @@ class Predictor:
         position_S3 = self._detector.position_S3
         if microbatch.num_events == 0:
             return position_S3.new_zeros(0, 3)
-        parts = chunks(microbatch, self._chunk_particles, position_S3.device)
-        return torch.cat([self._of(EventInput.from_microbatch(part, position_S3)) for part in parts])
+        parts = chunks(microbatch, self._chunk_particles, position_S3.device, CPU_CHUNK_PULSES)
+        return torch.cat([self._of(part) for part in parts])
 
-    def _of(self, events: EventInput) -> Tensor:
+    def _of(self, part: Microbatch) -> Tensor:
+        if self.network.needs_fits:
+            part = self._with_fits(part)
+        events = EventInput.from_microbatch(part, self._detector.position_S3)
         with self._precision():
-            p_E3: Tensor = self._network(events).p_E3
+            p_E3: Tensor = self.network(events).p_E3
         return p_E3.float()
+
+    def _with_fits(self, part: Microbatch) -> Microbatch:
+        """Events with their classical fits, which are computed on the host where there are none."""
+        stored_EF = part.event_columns["classical_fits"]
+        absent_E1 = (stored_EF == 0).all(1, keepdim=True)
+        if not absent_E1.any():
+            return part
+        columns = part.particle_columns
+        sensor_P, auxiliary_P = (columns[name][:, 0].cpu().numpy() for name in ("sensor", "auxiliary"))
+        time_P, charge_P = columns["pulses"].cpu().numpy().T
+        geometry = Geometry(self._detector.position_S3.cpu().numpy())
+        fits_EF = classical_fits(
+            sensor_P, time_P, charge_P, auxiliary_P, part.host_offsets_E1.astype(np.int64), geometry
+        )
+        computed_EF = torch.from_numpy(fits_EF).to(stored_EF.device)
+        fits = {"classical_fits": torch.where(absent_E1, computed_EF, stored_EF)}
+        return replace(part, event_columns=part.event_columns | fits)

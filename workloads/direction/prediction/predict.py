@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +45,10 @@ class PredictOptions:
 class _Counts:
     events: int = 0
     cut: int = 0
-    empty: list[str] = field(default_factory=list)
-    """First events without a predicted direction, by file and id."""
-    num_empty: int = 0
     dropped: int = 0
+    empty: int = 0
+    first_empty: str = ""
+    """First event without a predicted direction."""
 
 
 def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
@@ -72,7 +72,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
         prediction_file(options.out, model) as write,
     ):
         for unit in units:
-            _check(unit)
+            _check(unit, options.out)
             try:
                 found = predicted_vectors(predictor, unit.arrays, limits, device)
             except BadInputError as error:
@@ -92,11 +92,14 @@ def prediction_stream(stream: StreamConfig) -> StreamConfig:
     return stream.model_copy(
         update={"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1, "shuffle": False}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
     )
 
 
-def _check(unit: OrderedUnit) -> None:
-    """Check that no event is missing. Raises BadInputError."""
+def _check(unit: OrderedUnit, out: Path) -> None:
+    """Check that no event is missing, and that the file is not what will be replaced. Raises BadInputError."""
+    if Path(unit.file).resolve() == out.resolve():
+        raise BadInputError(f"{out} is one of the inputs: choose another -o")
     if unit.tally.outliers:
         raise BadInputError(
             f"{unit.file}: {unit.tally.outliers} events with more than {MOST_PULSES:,} pulses; no detector has such"
@@ -107,10 +110,10 @@ def _check(unit: OrderedUnit) -> None:
 def _count(counts: _Counts, unit: OrderedUnit, no_direction: np.ndarray, num_cut: int) -> None:
     counts.events += len(unit.arrays.offsets) - 1
     counts.cut += num_cut
-    counts.num_empty += len(no_direction)
+    counts.empty += len(no_direction)
     counts.dropped += unit.tally.empty
-    if len(no_direction) and not counts.empty:
-        counts.empty.append(f"event {no_direction[0]} of {unit.file}")
+    if len(no_direction) and not counts.first_empty:
+        counts.first_empty = f"event {no_direction[0]} of {unit.file}"
 
 
 def _remarks(counts: _Counts, limits: PulseLimits) -> list[str]:
@@ -120,9 +123,9 @@ def _remarks(counts: _Counts, limits: PulseLimits) -> list[str]:
             f"{counts.cut:,} events with more than {limits.most_of_event:,} pulses, the limit of the training:"
             " predicted from so many, the clean and earliest ones"
         )
-    if counts.num_empty:
+    if counts.empty:
         remarks.append(
-            f"{counts.num_empty:,} events without a predicted direction, such as {counts.empty[0]}:"
+            f"{counts.empty:,} events without a predicted direction, such as {counts.first_empty}:"
             " azimuth, zenith and kappa 0"
         )
     if counts.dropped:

@@ -228,7 +228,7 @@ def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:
     since_P = time_P - time_P.min()
     span = since_P.max() + 2 * COINCIDENCE_NS
     place_P = key_P * span + since_P
-    order_P = np.argsort(place_P)
+    order_P = np.argsort(place_P, kind="stable")
     place_P = place_P[order_P]
     clean_P = np.zeros(len(place_P), np.bool_)
     for away in range(-COINCIDENCE_SENSORS, COINCIDENCE_SENSORS + 1):

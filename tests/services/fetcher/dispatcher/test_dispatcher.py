@@ -23,7 +23,7 @@ def test_a_late_done_is_refused_by_its_lease(make_dispatcher: Callable[..., Disp
 def test_a_tally_that_does_not_add_up_is_not_delivered(make_dispatcher: Callable[..., Dispatcher]) -> None:
     dispatcher = make_dispatcher(slots=1)
     dispatcher.handle("a", m.Hello(1), 0.0)
-    for lease, tally in [(1, m.Tally(rows_read=6)), (2, m.Tally(rows_read=6, outliers=1))]:
+    for lease, tally in [(1, m.Tally(rows_read=5, held_out=1)), (2, m.Tally(rows_read=6, outliers=1))]:
         actions = dispatcher.handle("a", m.Done(0, lease, LAYOUT, tally), 0.0)
         assert delivered(actions) == []
         assert leases(actions) == [("a", 0, 0)], "it is decoded again"

@@ -14,16 +14,9 @@ from torch import Tensor
 
 from workloads.base.segments import Segments, spread
 from workloads.direction.columns import CLASSICAL_FITS
+from workloads.direction.ice import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
 from workloads.direction.models.events import EventInput
-from workloads.direction.models.sets.sensors import SensorSet, sensor_set
-
-LIGHT_SPEED_M_NS = 0.299792458
-PHASE_INDEX, GROUP_INDEX = 1.3195, 1.35634
-"""Refractive indices of ice, AMANDA (astro-ph/0407044)."""
-ABSORPTION_M = 98.0
-_SINE, _TANGENT = math.sqrt(1 - 1 / PHASE_INDEX**2), math.sqrt(PHASE_INDEX**2 - 1)  # of the Cherenkov angle
-DELAY_NS_M = (GROUP_INDEX / _SINE - 1 / _TANGENT) / LIGHT_SPEED_M_NS
-"""Delay of direct Cherenkov light behind the particle, for each metre between sensor and track."""
+from workloads.direction.models.sensors import SensorSet, sensor_set
 
 _LIMIT = 30.0
 """Bound on a feature, which is about 1: a fit far off must not blow up a batch."""
@@ -101,7 +94,7 @@ def _around(sensors: SensorSet, vertex_E3: Tensor, vertex_ns_E1: Tensor) -> _Aro
     return _Around(
         offset_T3=offset_T3,
         distance_T1=distance_T1,
-        delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * (GROUP_INDEX / LIGHT_SPEED_M_NS),
+        delay_T1=sensors.time_T1 - vertex_ns_T1 - distance_T1 * POINT_DELAY_NS_M,
         light_T1=(ln_light_T1 - 8) / 3,
     )
 
@@ -128,7 +121,7 @@ def _of_residuals(sensors: SensorSet, around: _Around, fits_E: dict[str, Tensor]
     along_T1 = -(offset_T3 * track_T3).sum(1, keepdim=True)  # the particle travels away from the source
     aside_T3 = offset_T3 + along_T1 * track_T3
     distance_T1 = torch.linalg.vector_norm(aside_T3, dim=1, keepdim=True)
-    residual_T1 = sensors.time_T1 - track_ns_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * DELAY_NS_M
+    residual_T1 = sensors.time_T1 - track_ns_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * CONE_DELAY_NS_M
     side_T3, bent_T1 = aside_T3 / distance_T1.clamp_min(1), (residual_T1 / 20).asinh() / 3
     return [
         *(along_T1 / 300, distance_T1 / 100, residual_T1 / 300, bent_T1, (residual_T1 / 5).asinh() / 3),

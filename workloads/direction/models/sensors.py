@@ -26,6 +26,8 @@ _PAIRS_AT_ONCE = 1 << 19
 class SensorSet:
     """Chosen sensors of events, with all pulses of a sensor merged. Times are relative to the event's reference."""
 
+    chosen_T: Tensor
+    """(T,) int64: their places among all sensors of the events."""
     position_T3: Tensor
     """m."""
     time_T1: Tensor
@@ -68,21 +70,21 @@ def sensor_set(events: EventInput, max_sensors: int) -> SensorSet:
     Other sensors count if they are near a clean one in space and time, as light of the same particles is.
     """
     merged, sensors = _merged(events), events.sensors
-    distance_T = _causal_distances(events, merged)
-    score_T = torch.where(merged.clean_T, -1 - merged.charge_T.log1p(), distance_T)
-    order_T = sort_within_events(score_T, sensors)
-    rank_T = torch.empty_like(order_T)
-    rank_T[order_T] = torch.arange(len(order_T), device=order_T.device) - sensors.starts_E[sensors.event_P]
-    kept_T = (score_T < CAUSAL_CUT) & (rank_T < max_sensors)
-    (chosen,) = kept_T.nonzero(as_tuple=True)
+    score_T = torch.where(merged.clean_T, -1 - merged.charge_T.log1p(), _causal_distances(events, merged))
+    kept_T = score_T < CAUSAL_CUT
     counts_E = segment_sum(kept_T.float(), sensors).long()
+    if len(counts_E) and int(counts_E.max()) > max_sensors:
+        kept_T &= _ranks(score_T, sensors) < max_sensors
+        counts_E = counts_E.clamp_max(max_sensors)
+    (chosen,) = kept_T.nonzero(as_tuple=True)
     columns = (
         *(merged.time_T, merged.charge_T.log10(), merged.auxiliary_T, merged.median_T, merged.last_T, merged.mean_T),
         events.pulses.counts_E.log(),
     )
-    time, charge, auxiliary, median, last, mean, ln_pulses = torch.stack(columns, 1)[chosen].split(1, 1)
+    time, charge, auxiliary, median, last, mean, ln_pulses = torch.stack(columns, 1).index_select(0, chosen).split(1, 1)
     return SensorSet(
-        position_T3=events.position_T3[chosen],
+        chosen_T=chosen,
+        position_T3=events.position_T3.index_select(0, chosen),
         time_T1=time,
         log10_charge_T1=charge,
         auxiliary_T1=auxiliary,
@@ -120,21 +122,26 @@ def _merged(events: EventInput) -> _Merged:
     )
 
 
+def _ranks(score_T: Tensor, sensors: Segments) -> Tensor:
+    """Number of each sensor in its event, in ascending order of the score. -> (T,) int64."""
+    order_T = sort_within_events(score_T, sensors)
+    number_T = torch.arange(len(order_T), device=order_T.device) - sensors.starts_E[sensors.event_P]
+    return torch.empty_like(order_T).scatter_(0, order_T, number_T)
+
+
 def _causal_distances(events: EventInput, merged: _Merged) -> Tensor:
     """Distance of each sensor without a clean pulse from the nearest with one; 0 for those with one. -> (T,)."""
-    place_T4 = torch.cat([events.position_T3 / _CAUSAL_M, merged.time_T.unsqueeze(1) / _CAUSAL_NS], 1)
+    places = [*(events.position_T3 / _CAUSAL_M).unbind(1), merged.time_T / _CAUSAL_NS]
     (auxiliary_A,), (clean_C,) = (of.nonzero(as_tuple=True) for of in (~merged.clean_T, merged.clean_T))
     counts_E = segment_sum(merged.clean_T.float(), events.sensors).long()
-    starts_E = counts_E.cumsum(0) - counts_E
     event_A = events.sensors.event_P[auxiliary_A]
-    auxiliary_A4, clean_C4 = place_T4[auxiliary_A], place_T4[clean_C]
-    counts_A, starts_A = counts_E[event_A], starts_E[event_A]
+    counts_A, starts_A = counts_E[event_A], (counts_E.cumsum(0) - counts_E)[event_A]
+    of_auxiliary, of_clean = ([column_T[some] for column_T in places] for some in (auxiliary_A, clean_C))
     found = [
-        _nearest(auxiliary_A4[some], clean_C4, counts_A[some], starts_A[some], num) for some, num in _blocks(counts_A)
+        _nearest([column_A[some] for column_A in of_auxiliary], of_clean, counts_A[some], starts_A[some], num)
+        for some, num in _blocks(counts_A)
     ]
-    distance_T = torch.zeros_like(merged.time_T)
-    distance_T[auxiliary_A] = torch.cat([merged.time_T[:0], *found])
-    return distance_T
+    return torch.zeros_like(merged.time_T).index_copy_(0, auxiliary_A, torch.cat(found))
 
 
 def _blocks(counts_A: Tensor) -> Iterator[tuple[slice, int]]:
@@ -152,14 +159,24 @@ def _blocks(counts_A: Tensor) -> Iterator[tuple[slice, int]]:
         first, done = last, end
 
 
-def _nearest(auxiliary_A4: Tensor, clean_C4: Tensor, counts_A: Tensor, starts_A: Tensor, num_pairs: int) -> Tensor:
-    """Distance of each auxiliary sensor from the nearest of its event's clean ones. -> (A,)."""
+def _nearest(
+    of_auxiliary: list[Tensor], of_clean: list[Tensor], counts_A: Tensor, starts_A: Tensor, num_pairs: int
+) -> Tensor:
+    """Distance of each auxiliary sensor from the nearest of its event's clean ones. -> (A,).
+
+    Coordinates are lists of columns, each (A,) or (C,): twice as fast as (A, 4) and (C, 4). Sensor a has
+    ``counts_A`` clean ones, the first of which is ``starts_A``.
+    """
     pairs = Segments.from_counts(counts_A, num_pairs)
-    # Pair n of sensor a: n - pairs.starts[a] is the number of the clean sensor inside its event.
-    clean_N = torch.arange(num_pairs, device=counts_A.device) + (starts_A - pairs.starts_E)[pairs.event_P]
-    square_N = (auxiliary_A4[pairs.event_P] - clean_C4[clean_N]).square().sum(1)
-    nearest_A = segment_argmax(-square_N.unsqueeze(1), pairs).squeeze(1)
-    return square_N[nearest_A].sqrt()
+    clean_N = torch.arange(num_pairs, device=counts_A.device) + (starts_A - pairs.starts_E).index_select(
+        0, pairs.event_P
+    )
+    square_N = torch.zeros(num_pairs, device=counts_A.device)
+    for column_A, column_C in zip(of_auxiliary, of_clean, strict=True):
+        apart_N = column_A.index_select(0, pairs.event_P) - column_C.index_select(0, clean_N)
+        square_N.addcmul_(apart_N, apart_N)
+    nearest_A: Tensor = torch.segment_reduce(square_N, "min", lengths=counts_A, unsafe=True)
+    return nearest_A.sqrt()
 
 
 def _summary(events: EventInput, merged: _Merged) -> Tensor:

@@ -1,0 +1,89 @@
+"""Events held out of training: left out by the decoder before anything else, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from muon_files import make_event, make_table, write_events
+
+from common.config import SourceConfig, StreamConfig
+from common.files.parquet.reader import ParquetReader
+from common.held_out import Which, is_held_out
+from common.messages import Layout, Part, Tally, Unit
+from common.ragged import unit_arrays
+from common.schema import EventSchema
+from common.status import OUTLIER_FOLDER
+from services.decoder.decode import Decode
+from workloads.muons.columns import MUONS
+
+STREAM = StreamConfig(max_particles=100, max_particles_per_event=5, drop_empty=True, slot_mib=0.25, held_out=0.4)
+SHOWERS = 20
+EVENTS = [
+    replace(make_event(10 * shower + bundle, muons), major=shower, minor=0)
+    for shower in range(SHOWERS)
+    for bundle, muons in enumerate([0, 3, 9])
+]
+HELD_OUT = set(np.flatnonzero(is_held_out(np.stack([np.arange(SHOWERS), np.zeros(SHOWERS, int)], 1), 0.4)).tolist())
+
+
+def decode(
+    path: Path, which: Which = "trained", stream: StreamConfig = STREAM, schema: EventSchema = MUONS
+) -> tuple[list[int], Layout, Tally]:
+    """Showers of the events in the slot, and the counts."""
+    rows = pq.read_metadata(path).num_rows
+    reader = ParquetReader(schema)
+    unit = Unit(0, 0, 0, 0, (Part(0, str(path), 0, 0, rows, 1 << 20, 0),))
+    slot = np.zeros(STREAM.slot_bytes, np.uint8)
+    layout, tally = Decode(schema, stream, 1, path.parent, reader, which)(unit, slot)
+    reader.close()
+    assert tally.adds_up(layout)
+    return unit_arrays(slot, schema, layout).event_columns["primary_id"][:, 0].tolist(), layout, tally
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_events(tmp_path / "f.parquet", EVENTS)
+
+
+def test_whole_showers_are_held_out_whatever_their_events_are(path: Path) -> None:
+    assert 3 < len(HELD_OUT) < 17
+    found, _, tally = decode(path)
+    trained = set(range(SHOWERS)) - HELD_OUT
+    assert sorted(found) == sorted(trained)
+    assert (tally.held_out, tally.outliers, tally.empty) == (3 * len(HELD_OUT), len(trained), len(trained))
+
+
+def test_held_out_outliers_are_not_written(path: Path) -> None:
+    decode(path)
+    (written,) = (path.parent / OUTLIER_FOLDER).glob("*.parquet")
+    showers = pq.read_table(written)["primary_major_id"].to_pylist()
+    assert set(showers) == set(range(SHOWERS)) - HELD_OUT
+
+
+def test_the_held_out_events_are_read_alone_or_with_all(path: Path) -> None:
+    found, _, tally = decode(path, "held out")
+    assert sorted(found) == sorted(HELD_OUT)
+    assert tally.held_out == 3 * (SHOWERS - len(HELD_OUT)), "those that are trained on"
+    found, _, tally = decode(path, "all")
+    assert sorted(found) == list(range(SHOWERS))
+    assert tally.held_out == 0
+
+
+def test_a_row_without_an_event_has_no_id_and_is_empty(tmp_path: Path) -> None:
+    table = make_table(EVENTS)
+    nulls = pa.array([None] * len(EVENTS), table["primary"].type)
+    pq.write_table(table.set_column(2, "primary", nulls), tmp_path / "f.parquet")
+    nullable = MUONS.stored_as(SourceConfig(nulls="empty"))
+    for which in ("trained", "held out"):
+        found, _, tally = decode(tmp_path / "f.parquet", which, schema=nullable)  # type: ignore[arg-type]
+        assert (found, tally.empty, tally.held_out) == ([], len(EVENTS), 0)
+
+
+def test_the_order_of_the_others_is_that_without_any_held_out(path: Path) -> None:
+    every = decode(path, stream=STREAM.model_copy(update={"held_out": 0.0}))[0]
+    assert decode(path)[0] == [shower for shower in every if shower not in HELD_OUT]
