@@ -146,7 +146,24 @@ def write_kaggle(folder: Path, num_events: int) -> None:
     write_geometry(folder / GEOMETRY_FILE, Geometry(positions().astype(np.float32)))
 
 
-LAYOUTS = {"kaggle": write_kaggle}
+def write_graphnet(folder: Path, num_events: int) -> None:
+    """Flat tables as GraphNeT's ParquetWriter makes them from IceCube's files: every number a double."""
+    columns = make_pulses(num_events)
+    place = positions()[columns["sensor_id"]]
+    pulses = {
+        **{name: place[:, i] for i, name in enumerate(("dom_x", "dom_y", "dom_z"))},
+        "dom_time": columns["time"].astype(np.float64),
+        "charge": columns["charge"],
+        "hlc": (~columns["auxiliary"]).astype(np.int64),
+        "event_no": columns["event_id"],
+    }
+    truth = {"azimuth": columns["azimuth"], "zenith": columns["zenith"], "event_no": np.arange(num_events) * 37 + 11}
+    for name, table in (("pulses", pulses), ("truth", truth)):
+        (folder / name).mkdir()
+        pq.write_table(pa.table(table), folder / name / f"{name}_0.parquet", row_group_size=1 << 26)
+
+
+LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from common.held_out import Which
     from common.schema import EventSchema
     from workloads.base.front import FileEvents, FileSettings, Front, OrderedUnit
 
@@ -30,12 +31,28 @@ class FrontDoor:
         )
 
     def read_events(
-        self, schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
+        self,
+        schema: EventSchema,
+        settings: FileSettings,
+        *,
+        events: int,
+        seed: int,
+        trained_inputs: Sequence[str],
+        held_out: float = 0.0,
+        which: Which | None = None,
     ) -> AbstractContextManager[FileEvents]:
         """Events of files: see Front."""
         from icestream.reading.sample import sampled_events
 
-        return sampled_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs)
+        return sampled_events(
+            schema,
+            settings,
+            events=events,
+            seed=seed,
+            trained_inputs=trained_inputs,
+            held_out=held_out,
+            which=which,
+        )
 
     def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
         """Units of all files in order: see Front."""

@@ -41,6 +41,7 @@ DERIVED = EventSchema(
     rules=(ValueRule("hits", 0, minimum=0.0),),
     finish_unit=ChargesSummed(),
     derived=("opens", "total"),
+    identity="number",
 )
 
 

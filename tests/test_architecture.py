@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PURE = (
     "common/bounds.py",
     "common/errors.py",
+    "common/held_out.py",
     "workloads/muons/geometry.py",
     "common/input_errors.py",
     "common/measurements.py",
@@ -39,6 +40,7 @@ PURE = (
     "common/transport/wire.py",
     "services/decoder/decode.py",
     "common/files/gather.py",
+    "services/decoder/length_buckets.py",
     "services/decoder/microbatch.py",
     "common/files/parquet/batches.py",
     "common/files/checks.py",

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.files.room import joined
 from common.unit_arrays import Array
 
 _ROWS_AT_A_TIME = 16_384
@@ -29,7 +30,7 @@ def offsets_of(counts: Int64) -> Int64:
 
 def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
     """Rows in the given order: out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
-    rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    rows = joined(pieces)
     # A row as one item: numpy moves it at once instead of number by number. `clip` only saves a buffer.
     np.take(_as_items(rows), order, out=_as_items(out), mode="clip")
 
@@ -44,10 +45,10 @@ def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, o
     """
     if not out.size:
         return
-    strings = [_as_strings(piece, offsets_of(number)) for piece, number in zip(pieces, counts, strict=True)]
+    particles = joined(pieces)
     pieces.clear()
-    rows = strings.pop() if len(strings) == 1 else pa.concat_arrays(strings)
-    strings.clear()
+    rows = _as_strings(particles, offsets_of(np.concatenate(counts)))
+    del particles
     indices, target = pa.array(order), out.reshape(-1).view(np.uint8)
     filled = 0
     for first in range(0, len(order), _ROWS_AT_A_TIME):

@@ -1,7 +1,8 @@
 """Parquet layout for the fastest reading, and ragged rows as tables of it.
 
 Chosen by measurement (docs/files.md): non-nullable lists, since Arrow then has fewer levels to decode; no dictionary,
-since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as fast.
+since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as fast. Integers of up to 32
+bits are stored in four bytes, of which the upper ones are mostly zeros: split, they are smaller and faster, too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def writer_options(schema: pa.Schema, compression: Compression) -> dict[str, Any
         "compression": compression,
         "compression_level": _LEVELS.get(compression),
         "use_dictionary": False,
-        "use_byte_stream_split": [] if compression == "none" else _float_leaves(schema),
+        "use_byte_stream_split": [] if compression == "none" else _split_leaves(schema),
         "write_page_checksum": True,
         "write_statistics": True,
     }
@@ -104,11 +105,11 @@ def _lists(values: Array, kind: pa.DataType) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.reshape(-1)), type=kind)
 
 
-def _float_leaves(schema: pa.Schema) -> list[str]:
-    """Parquet names of the columns of floats."""
+def _split_leaves(schema: pa.Schema) -> list[str]:
+    """Parquet names of the columns of floats, and of integers of up to 32 bits."""
     parquet = pq.ParquetFile(_empty_file(schema)).schema
     leaves = [parquet.column(i) for i in range(len(parquet.names))]
-    return [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE")]
+    return [leaf.path for leaf in leaves if leaf.physical_type in ("FLOAT", "DOUBLE", "INT32")]
 
 
 def _empty_file(schema: pa.Schema) -> pa.BufferReader:

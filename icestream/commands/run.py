@@ -53,6 +53,8 @@ OWN_CONTENTS = (
     "evaluation",
     "health.jsonl",
     "validation.pt",
+    "validation.json",
+    "validation.units",
     "validation.part",
     "wandb",
     "cache",

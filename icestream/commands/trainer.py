@@ -21,6 +21,8 @@ from services.config.wait import wait_for_config
 from services.trainer.speed.device_environment import prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from common.unit_arrays import UnitArrays
 
 RANK_LOST_EXIT_CODE = 1
@@ -118,8 +120,8 @@ def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> 
         os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
 
 
-def _read_validation_events(config: Config, run_dir: Path) -> UnitArrays:
-    """Events of `trainer.validation.input`. Imports the decoder's code only here, since few runs need it."""
+def _read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays]:
+    """Events of the validation block, from files. Imports the decoder's code only here, since few runs need it."""
     from icestream.reading.validation import read_validation_events
 
     return read_validation_events(config, run_dir)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from common.errors import BadInputError
 from common.files.inputs import expand
 from common.files.remotes import Remotes
+from common.held_out import Which
 from common.messages import Tally
 from common.plan import SourceFile
 from common.redact import without_secrets
@@ -30,14 +32,26 @@ from workloads.base.front import FileEvents, FileSettings
 
 @contextmanager
 def sampled_events(
-    schema: EventSchema, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str]
+    schema: EventSchema,
+    settings: FileSettings,
+    *,
+    events: int,
+    seed: int,
+    trained_inputs: Sequence[str],
+    held_out: float = 0.0,
+    which: Which | None = None,
 ) -> Iterator[FileEvents]:
     """Sample of the files' events: see Front.read_events."""
+    settings = replace(settings, stream=settings.stream.model_copy(update={"held_out": held_out}))
     with Remotes(settings.access) as remotes:
         sources = expand(settings.inputs, remotes)
         seen = trained_on(sources, trained_inputs, remotes)
+        if which is None:
+            which = "held out" if held_out and seen else "all"
+        if held_out and which == "held out":
+            seen = []
         with staging(schema, settings, remotes, sources) as stage:
-            yield _sample(schema, settings, sources, stage, events, seed, seen)
+            yield _sample(schema, settings, sources, stage, events, seed, seen, which)
 
 
 def _sample(
@@ -48,11 +62,14 @@ def _sample(
     events: int,
     seed: int,
     seen: Sequence[str],
+    which: Which,
 ) -> FileEvents:
-    staged = staged_in_random_order(sources, stage, READ_FACTOR * events if events else None, seed)
+    held_out = settings.stream.held_out
+    share = {"all": 1.0, "held out": held_out or 1.0, "trained": 1.0 - held_out}[which]
+    staged = staged_in_random_order(sources, stage, int(READ_FACTOR * events / share) if events else None, seed)
     total_rows = sum(file.footer.rows for file in staged if file.footer)
     tallies: list[Tally] = []
-    units = read_units(staged, schema, settings.stream, seed, Path(os.devnull))
+    units = read_units(staged, schema, settings.stream, seed, Path(os.devnull), which)
     with closing(units), SlowProgress("reading: rows", total_rows) as progress:
         wanted = min(events or total_rows, total_rows)
         parts = list(share_of_each(_counted(units, tallies, progress), wanted, total_rows))
@@ -65,16 +82,17 @@ def _sample(
         len(staged),
         len(sources),
         seen,
+        which,
     )
 
 
 def _counted(
     units: Iterable[tuple[UnitArrays, Tally]], tallies: list[Tally], progress: SlowProgress
-) -> Iterator[UnitArrays]:
+) -> Iterator[tuple[UnitArrays, Tally]]:
     for arrays, tally in units:
         tallies.append(tally)
         progress.advance(tally.rows_read)
-        yield arrays
+        yield arrays, tally
 
 
 def _names(sources: Sequence[SourceFile]) -> str:

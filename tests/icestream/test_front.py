@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from muon_files import make_events, write_events
 
 from common.errors import BadInputError
+from common.held_out import Which, is_held_out
 from icestream.cli import cli
 from icestream.front import FrontDoor
 from services.config.root import Config
@@ -60,12 +62,16 @@ def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.Mo
     assert CliRunner().invoke(cli, ["greet"]).output == "FrontDoor\n"
 
 
+ASSIGNMENTS = ("stream.unit_events=6", "stream.lanes=2", "stream.held_out=0.4")
+"""Settings of a run that change what is read in training."""
+
+
 def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path) -> None:
     for index in range(3):
         events = make_events([1, 2, 0, 30] * 5, first=20 * index)
         write_events(tmp_path / f"{index}.parquet", events, row_group_rows=6)
     front = FrontDoor()
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=("stream.unit_events=6", "stream.lanes=2"))
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=ASSIGNMENTS)
     found, files, done = [], [], []
     with front.each_unit(WORKLOAD.schema.stored_as(settings.source), settings) as units:
         for unit in units:
@@ -88,3 +94,39 @@ def test_a_damaged_file_is_named_when_its_turn_comes(tmp_path: Path) -> None:
         assert len(next(units).arrays.offsets) == 3
         with pytest.raises(BadInputError, match=r"1\.parquet"):
             next(units)
+
+
+@pytest.mark.parametrize("unit_events", [65_536, 30])
+def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_others_are_asked_for(
+    tmp_path: Path, unit_events: int
+) -> None:
+    for index in range(3):
+        events = make_events([1] * 100, first=100 * index)
+        write_events(tmp_path / f"{index}.parquet", events, row_group_rows=25)
+    front = FrontDoor()
+    own = json.dumps({"stream": {"held_out": 0.9, "unit_events": unit_events}})  # the share is that of the trained run
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=(), config_json=own)
+    schema = WORKLOAD.schema.stored_as(settings.source)
+    ids = np.stack([np.arange(300), np.arange(300) % 7], 1)
+    held_out = set(np.flatnonzero(is_held_out(ids, 0.2)).tolist())
+
+    def read(events: int, seen: str, which: Which | None = None, share: float = 0.2) -> tuple[list[int], list[str]]:
+        reading = front.read_events(
+            schema, settings, events=events, seed=0, trained_inputs=(seen,), held_out=share, which=which
+        )
+        with reading as found:
+            primary = found.arrays.event_columns["primary"]
+            chosen = [round(float(energy)) - 1000 for energy in primary[:, 0]]
+            return chosen, [Path(one).name for one in found.trained_on]
+
+    chosen, warned = read(0, str(tmp_path))
+    assert (sorted(chosen), warned) == (sorted(held_out), [])
+    chosen, _ = read(20, str(tmp_path))
+    assert len(set(chosen) & held_out) == len(chosen) == 20
+    assert len({number // 100 for number in chosen}) == 3, "from all files"
+    assert sorted(read(0, "others")[0]) == list(range(300))
+    files = ["0.parquet", "1.parquet", "2.parquet"]
+    chosen, warned = read(0, str(tmp_path), "trained")
+    assert (set(chosen), warned) == (set(range(300)) - held_out, files)
+    assert read(0, str(tmp_path), "all")[1] == files
+    assert read(0, str(tmp_path), share=0.0)[1] == files, "a run that held nothing out was trained on them"

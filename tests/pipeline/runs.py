@@ -281,7 +281,7 @@ class Summary(dict[str, Any]):
         assert sum(self.events.values()) == self["events_read"] == events, self
 
 
-FATES = ("trained", "outlier", "empty", "quarantined")
+FATES = ("trained", "outlier", "empty", "quarantined", "held_out")
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -5,7 +5,7 @@ Shape suffixes: E events, P particles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Consecutive events of one unit, with at most ``max_particles`` particles, on the training device."""
+    """Consecutive events of one unit within the limits of a microbatch, on the training device."""
 
     epoch: int
     unit: int
@@ -83,8 +83,9 @@ class Microbatch:
 class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
 
-    microbatches: tuple[Microbatch, ...]
-    """Microbatches of this rank; none if its lanes are used up and those of others are not."""
+    microbatches: Sequence[Microbatch]
+    """Microbatches of this rank; none if its lanes are used up and those of others are not. Those of a large validation
+    block come to the device one at a time: iterate over them, and keep none."""
     events_elsewhere: int = 0
     """Events of the same step on other ranks."""
     particles_elsewhere: int = 0

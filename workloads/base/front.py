@@ -13,6 +13,7 @@ from typing import Protocol
 
 from common.config import SourceConfig, StreamConfig
 from common.files.remote_access import RemoteAccess
+from common.held_out import Which
 from common.messages import Tally
 from common.schema import EventSchema
 from common.unit_arrays import UnitArrays
@@ -45,7 +46,9 @@ class FileEvents:
     num_sources: int
     """Files that the inputs name."""
     trained_on: Sequence[str]
-    """Names of the files that are also inputs of the trained run, without secrets."""
+    """Names of the files whose events the model was trained on, without secrets."""
+    which: Which = "all"
+    """Choice of the events by the run's `stream.held_out`."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,14 @@ class Front(Protocol):
         events: int,
         seed: int,
         trained_inputs: Sequence[str],
+        held_out: float = 0.0,
+        which: Which | None = None,
     ) -> AbstractContextManager[FileEvents]:
         """Sample of up to ``events`` events (0: all) from all of the files, the same for the same seed.
 
         ``schema`` is as `settings.source` stores it; ``trained_inputs`` are the inputs of the run that trained a model.
+        ``held_out`` is that run's `stream.held_out`, ``which`` the choice by it; None: of files that it was trained on
+        the held out events only, which it has never seen, of other files all.
         Copies of remote files are deleted at the end of the block. Raises BadInputError that names the file.
         """
 

@@ -32,6 +32,8 @@ class TrainedRun:
     """Settings of the model, not validated: `trainer.MODEL`."""
     inputs: tuple[str, ...]
     source: SourceConfig
+    held_out: float
+    """Share of the events on which it was never trained: `stream.held_out`."""
     config_json: str
     """The whole configuration, without secrets."""
 
@@ -60,6 +62,7 @@ def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) 
             (config.trainer.model_extra or {})[config.trainer.model],
             config.input,
             config.source,
+            config.stream.held_out,
             without_secrets(state["config"]),
         )
         return build(run, state["task"])
@@ -75,11 +78,18 @@ class _Trainer(BaseModel):
     model: str
 
 
+class _Stream(BaseModel):
+    """Section `stream`; checkpoints of earlier versions hold nothing out."""
+
+    held_out: float = 0.0
+
+
 class _Config(BaseModel):
     """Needed part of a stored configuration; the trainer validated all of it when it wrote the file."""
 
     input: tuple[str, ...]
     source: SourceConfig
+    stream: _Stream
     trainer: _Trainer
 
 

@@ -12,27 +12,19 @@ import numpy.typing as npt
 
 from common.unit_arrays import UnitArrays
 
-Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
 def group_by_sensor(arrays: UnitArrays) -> None:
     """Sort the pulses of each event by sensor and time unless they are; fill `opens_sensor`, `source_direction`."""
     columns = arrays.particle_columns
-    sensor_P: npt.NDArray[Any] = columns["sensor"][:, 0]
-    time_P: npt.NDArray[Any] = columns["pulses"][:, 0]
-    opens_event_P = _opens_event(arrays.offsets)
-    same_P = (sensor_P[1:] == sensor_P[:-1]) & ~opens_event_P[1:]
-    falls_P = (sensor_P[1:] < sensor_P[:-1]) & ~opens_event_P[1:]
-    if falls_P.any() or (same_P & (time_P[1:] < time_P[:-1])).any():
+    opens_P = columns["opens_sensor"].view(np.bool_)[:, 0]
+    if _mark_opening(arrays, opens_P):
         event_P = np.repeat(np.arange(len(arrays.offsets) - 1), np.diff(arrays.offsets))
-        order_P = np.lexsort((time_P, sensor_P, event_P))
+        order_P = np.lexsort((columns["pulses"][:, 0], columns["sensor"][:, 0], event_P))
         for name in ("pulses", "sensor", "auxiliary"):
             columns[name][:] = columns[name][order_P]
-        same_P = (sensor_P[1:] == sensor_P[:-1]) & ~opens_event_P[1:]
-    opens_P = columns["opens_sensor"][:, 0]
-    opens_P[:1] = True
-    np.logical_not(same_P, out=opens_P[1:])
+        _mark_opening(arrays, opens_P)
     if "arrival" in arrays.event_columns:  # not of events whose source is to be predicted
         arrays.event_columns["source_direction"][:] = unit_vectors(arrays.event_columns["arrival"])
 
@@ -44,8 +36,19 @@ def unit_vectors(arrival_E2: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.stack([np.cos(azimuth_E) * sine_E, np.sin(azimuth_E) * sine_E, np.cos(zenith_E)], 1)
 
 
-def _opens_event(offsets: Int64) -> Bool:
-    """True for the first pulse of each event. (E + 1,) -> (P,)."""
-    opens_P = np.zeros(int(offsets[-1]), np.bool_)
-    opens_P[offsets[:-1][np.diff(offsets) > 0]] = True
-    return opens_P
+def _mark_opening(arrays: UnitArrays, opens_P: Bool) -> bool:
+    """Fill ``opens_P``: True for the first of consecutive pulses of one sensor and event. True if some event isn't
+    sorted by sensor and time."""
+    sensor_P: npt.NDArray[Any] = arrays.particle_columns["sensor"][:, 0]
+    time_P: npt.NDArray[Any] = arrays.particle_columns["pulses"][:, 0]
+    openings = arrays.offsets[:-1][np.diff(arrays.offsets) > 0]
+    np.not_equal(sensor_P[1:], sensor_P[:-1], out=opens_P[1:])
+    opens_P[openings] = True
+    falls_P = np.empty(len(opens_P), np.bool_)
+    falls_P[:1] = False
+    np.less(sensor_P[1:], sensor_P[:-1], out=falls_P[1:])
+    falls_P[openings] = False
+    if falls_P.any():
+        return True
+    np.less(time_P[1:], time_P[:-1], out=falls_P[1:])
+    return bool(np.greater(falls_P, opens_P, out=falls_P).any())

@@ -19,5 +19,8 @@ WORKLOAD = Workload(
         ),
     },
     sample="workloads.direction.simulator.write:write_sample",
-    importers={"kaggle": "workloads.direction.importers.kaggle:KAGGLE"},
+    importers={
+        "kaggle": "workloads.direction.importers.kaggle:KAGGLE",
+        "graphnet": "workloads.direction.importers.graphnet:GRAPHNET",
+    },
 )

@@ -20,6 +20,7 @@ from common.files.parquet.lists import (
     matrix,
     null_mask,
 )
+from common.files.room import Room
 from common.files.rows import BadRowsError, RaggedRows
 from common.schema import EventSchema, SourceColumn
 from common.unit_arrays import Array
@@ -30,9 +31,14 @@ Bool = npt.NDArray[np.bool_]
 _NULLS_HINT = 'source.nulls = "empty" would count it as empty'
 
 
-def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, large_above: int) -> RaggedRows:
-    """Checked rows of a record batch. Raises BadRowsError that names column, row and the expected value."""
-    columns = _Columns(batch, workload, where, first_row)
+def to_rows(
+    batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, large_above: int, room: Room
+) -> RaggedRows:
+    """Checked rows of a record batch. Raises BadRowsError that names column, row and the expected value.
+
+    Columns of particles that several columns of the file fill are in ``room``, the others in Arrow's buffers.
+    """
+    columns = _Columns(batch, workload, where, first_row, room)
     for source in workload.source_columns:
         if workload.per(source) == "event":
             columns.add_event_column(source)
@@ -55,7 +61,7 @@ def to_rows(batch: pa.RecordBatch, workload: EventSchema, where: str, first_row:
 class _Columns:
     """Columns of the workload added so far from one batch."""
 
-    def __init__(self, batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int) -> None:
+    def __init__(self, batch: pa.RecordBatch, workload: EventSchema, where: str, first_row: int, room: Room) -> None:
         self.arrays: dict[str, Array] = {}
         """Array by column name: (R, fields) or (P, fields)."""
         self.counts: Int64 | None = None
@@ -68,6 +74,7 @@ class _Columns:
         self._workload = workload
         self._where = where
         self._first_row = first_row
+        self._room = room
 
     def add_event_column(self, source: SourceColumn) -> None:
         """Add a column of numbers, or of lists of numbers. Raises BadRowsError."""
@@ -121,9 +128,14 @@ class _Columns:
             numbers = filled
         if numbers.shape[1] == len(column.fields):
             self.arrays[column.name] = numbers
-        else:
-            whole = self.arrays.setdefault(column.name, np.empty((len(numbers), len(column.fields)), column.dtype))
-            whole[:, source.field] = numbers[:, 0]
+            return
+        if column.name not in self.arrays:
+            self.arrays[column.name] = (
+                self._room.empty(column, len(numbers))
+                if column.per == "particle"
+                else np.empty((len(numbers), len(column.fields)), column.dtype)
+            )
+        self.arrays[column.name][:, source.field] = numbers[:, 0]
 
     def _numbers(self, values: pa.Array, source: SourceColumn) -> Array:
         """Numbers of N values, none of them null: (N, fields that ``source`` fills). Raises BadList."""

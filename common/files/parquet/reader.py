@@ -16,6 +16,7 @@ from common.files.file_kind import open_file
 from common.files.parquet.batches import to_rows
 from common.files.parquet.columns import read_names, schema_problem
 from common.files.reader import Beat
+from common.files.room import Room
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.messages import Part
@@ -25,7 +26,8 @@ _OPEN_FILES = 16
 _OPEN_SCANS = 4
 _BUFFER_BYTES = 1 << 20
 """Buffer for each column of a file that isn't mapped: without it, a row group's column is read at once."""
-_SMALL_ROWS = 8_192
+_SMALL_BYTES = 1 << 20
+"""Batches up to this size are joined up to it: the fixed cost of a batch is that of copying as much."""
 _BATCH_ROWS = 16_384
 _ORDERED_BATCH_ROWS = 28_672
 """Rows of a batch. The larger batches are 3 % faster, and take more memory; a gather needs some of it."""
@@ -44,23 +46,27 @@ class ParquetReader:
         """The rows of the parts: see Reader."""
         pieces: list[RaggedRows] = []
         small: list[pa.RecordBatch] = []
+        small_bytes = 0
+        room = Room(sum(part.particles for part in parts))
         where, first_row = _name(parts[0]), parts[0].first_row
 
         def flush() -> None:
-            nonlocal first_row
-            # Small batches are joined: the fixed cost of a batch is that of thousands of rows.
+            nonlocal first_row, small_bytes
             joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
             for batch in joined:
-                pieces.append(to_rows(batch, self._workload, where, first_row, large_above))
+                pieces.append(to_rows(batch, self._workload, where, first_row, large_above, room))
                 first_row += batch.num_rows
             small.clear()
+            small_bytes = 0
 
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
             for batch in self._batches(list(of_file), beat):
                 beat()
-                if small and (batch.num_rows > _SMALL_ROWS or batch.schema != small[0].schema):
+                num_bytes = batch.nbytes
+                if small and (small_bytes + num_bytes > _SMALL_BYTES or batch.schema != small[0].schema):
                     flush()
                 small.append(batch)
+                small_bytes += num_bytes
         flush()
         return pieces
 

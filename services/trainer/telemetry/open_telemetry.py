@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,14 +14,15 @@ from services.trainer.speed.gpu_sampler import start_gpu_sampler
 from services.trainer.state import TrainState
 from services.trainer.telemetry.hyperparameters import hyperparameters
 from services.trainer.telemetry.sinks import Sink
+from services.trainer.telemetry.stored_block import stored_block
 from services.trainer.telemetry.telemetry import SCORE, Telemetry
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
 from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.evaluator import Evaluator
 
-ReadValidationEvents = Callable[[Config, Path], UnitArrays]
-"""Reader of the events of `trainer.validation.input`. Given the run directory, too; raises BadInputError that names the
-file."""
+ReadValidationEvents = Callable[[Config, Path], Iterable[UnitArrays]]
+"""Reader of the validation events from files, unit by unit. Given the run directory, too; raises BadInputError that
+names the file."""
 
 
 def open_telemetry(
@@ -72,7 +74,9 @@ def open_telemetry(
 def _block(
     run_dir: Path, config: Config, device: torch.device, read_validation_events: ReadValidationEvents
 ) -> ValidationBlock:
-    block = ValidationBlock(run_dir, config.trainer.validation, device)
-    if block.batch is None and config.trainer.validation.input:
-        block.fill(read_validation_events(config, run_dir))
+    validation, held_out = config.trainer.validation, config.stream.held_out
+    block = ValidationBlock(run_dir, validation, device, held_out=held_out)
+    if block.batch is None and (validation.input or held_out):
+        read = partial(read_validation_events, config, run_dir)
+        block.batch = stored_block(run_dir, config.stored_workload(), block.made_for, device, read)
     return block

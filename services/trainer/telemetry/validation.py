@@ -1,4 +1,4 @@
-"""Validation block: events that stay the same over a run and its restarts."""
+"""Validation block: events that stay the same over a run and its restarts (stored_block.py: those from files)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from common.atomic_file import replacing
 from common.errors import BadInputError
-from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
-from services.trainer.stream.copier import copy_to_host
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.checkpoint import why_unreadable
 
@@ -25,19 +23,25 @@ VALIDATION_FILE = "validation.pt"
 _FORMAT = 1
 
 
-class ValidationBlock:
-    """Block of events from the run directory, from files, or else from the run's first batches."""
+def made_for(config: ValidationConfig, held_out: float) -> dict[str, Any]:
+    """Settings of which a block is kept; with others, another begins."""
+    settings: dict[str, Any] = {"events": config.events, "input": list(config.input)}
+    return settings | ({"held_out": held_out} if held_out else {})
 
-    def __init__(self, run_dir: Path, config: ValidationConfig, device: torch.device) -> None:
+
+class ValidationBlock:
+    """Block of events from the run directory, or else from the run's first batches."""
+
+    def __init__(self, run_dir: Path, config: ValidationConfig, device: torch.device, *, held_out: float = 0.0) -> None:
         """Raises BadInputError if the block in the run directory is damaged."""
         self._path = run_dir / VALIDATION_FILE
         self._events = config.events
-        self._made_for = {"events": config.events, "input": list(config.input)}
+        self.made_for = made_for(config, held_out)
         self._device = device
         self._parts: list[Microbatch] = []
         self._epoch: int | None = None
         self.batch: Batch | None = None
-        """Block on the training device; None while it is being filled."""
+        """Block for the training device; None while it is being filled."""
         if self._path.exists():
             parts = self._load()
             self.batch = Batch(tuple(self._on_device(part) for part in parts)) if parts else None
@@ -57,12 +61,6 @@ class ValidationBlock:
         if self._num_events and (self._num_events == self._events or batch.microbatches[-1].epoch != self._epoch):
             self._complete()
 
-    def fill(self, arrays: UnitArrays) -> None:
-        """Fill the block with events that were read from files, at least one."""
-        for index in range(len(arrays.microbatch_bounds) - 1):
-            self._parts.append(self._on_device(copy_to_host(arrays, 0, 0, index)))
-        self._complete()
-
     @property
     def _num_events(self) -> int:
         return sum(part.num_events for part in self._parts)
@@ -76,7 +74,7 @@ class ValidationBlock:
     def _save(self, block: Batch) -> None:
         saved = [_as_saved(part) for part in block.microbatches]
         with replacing(self._path, durable=True) as part:
-            torch.save({"format": _FORMAT, "made_for": self._made_for, "parts": saved}, part)
+            torch.save({"format": _FORMAT, "made_for": self.made_for, "parts": saved}, part)
 
     def _load(self) -> list[Microbatch]:
         """Block in the run directory; empty if the settings have changed."""
@@ -84,14 +82,14 @@ class ValidationBlock:
             state = torch.load(self._path, map_location="cpu", weights_only=True)
             if state["format"] != _FORMAT:
                 raise ValueError(f"format {state['format']}, expected {_FORMAT}")
-            made_for = state["made_for"]
+            found = state["made_for"]
             parts = [_of_saved(saved) for saved in state["parts"]]
         except Exception as error:  # noqa: BLE001  damage can make the unpickler fail in any way
             reason = why_unreadable(error)
             raise BadInputError(f"{self._path}: can't be read ({reason}); delete it to begin another block") from None
-        if made_for == self._made_for:
+        if found == self.made_for:
             return parts
-        logger.warning("the validation block was made with %s: another begins with %s", made_for, self._made_for)
+        logger.warning("the validation block was made with %s: another begins with %s", found, self.made_for)
         return []
 
     def _on_device(self, part: Microbatch) -> Microbatch:

@@ -1,17 +1,15 @@
-"""The block: filled from the stream or from files, the same after a restart, and of its owner's only."""
+"""The block of a run's first events: filled from the stream, the same after a restart, and of its owner's only."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from common.errors import BadInputError
-from common.unit_arrays import UnitArrays
 from services.config.trainer import ValidationConfig
 from services.trainer.telemetry.validation import VALIDATION_FILE, ValidationBlock
 from workloads.base.batch import Batch, Microbatch
@@ -96,24 +94,6 @@ def test_an_event_is_not_in_it_twice_where_the_run_has_too_few(tmp_path: Path) -
     assert contents(block.batch)[0] == [0, 1, 2]
 
 
-def test_it_is_filled_from_files_in_their_microbatches(tmp_path: Path) -> None:
-    block = make_block(tmp_path, 7, "other.parquet")
-    numbers = np.arange(4, dtype=np.float32)[:, None]
-    counts = np.array([2, 0, 1, 3])
-    block.fill(
-        UnitArrays(
-            offsets=np.concatenate([[0], np.cumsum(counts)]),
-            microbatch_bounds=np.array([0, 3, 4]),
-            event_columns={"primary": numbers},
-            particle_columns={"muons": np.repeat(numbers, counts, 0)},
-        )
-    )
-    assert contents(block.batch) == ([0, 1, 2, 3], [2, 0, 1, 3], [0, 0, 2, 3, 3, 3])
-    assert block.batch is not None
-    assert [part.num_events for part in block.batch.microbatches] == [3, 1]
-    assert contents(make_block(tmp_path, 7, "other.parquet").batch) == contents(block.batch)
-
-
 def test_other_settings_begin_another_block_and_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     block = make_block(tmp_path, 2)
     block.add(Batch((make_part([1, 1], 0),)))
@@ -121,6 +101,7 @@ def test_other_settings_begin_another_block_and_say_so(tmp_path: Path, caplog: p
     assert other.batch is None
     assert "was made with {'events': 2, 'input': []}: another begins with {'events': 3" in caplog.text
     other.add(Batch((make_part([1, 1, 1], 50),)))
+    assert ValidationBlock(tmp_path, ValidationConfig(events=3), CPU, held_out=0.1).batch is None
     assert contents(make_block(tmp_path, 3).batch)[0] == [50, 51, 52]
 
 

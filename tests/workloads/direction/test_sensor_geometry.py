@@ -5,7 +5,14 @@ import pytest
 
 from common.errors import BadInputError
 from workloads.direction import geometry
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
+from workloads.direction.geometry import (
+    GEOMETRY_FILE,
+    Geometry,
+    hex_geometry,
+    icecube_geometry,
+    read_geometry,
+    write_geometry,
+)
 
 
 def table(folder: Path, text: str | bytes) -> Path:
@@ -25,6 +32,16 @@ def test_the_toy_detector_has_91_strings_of_60_sensors() -> None:
     np.testing.assert_allclose(np.sort(distance, axis=1)[:, 1], 125.0, rtol=1e-5)
     np.testing.assert_allclose(position_S3[:, :2].mean(axis=0), 0.0, atol=1e-3)
     assert np.abs(position_S3).max() == 625.0
+
+
+def test_the_sensors_of_icecube_are_those_of_the_contests_table() -> None:
+    position_S3 = icecube_geometry().position_S3
+    spacing_m = np.diff(position_S3.reshape(86, 60, 3), axis=1)
+
+    np.testing.assert_allclose(position_S3[0], [-256.14, -521.08, 496.03], atol=0.01)
+    np.testing.assert_allclose(position_S3[5159], [-10.97, 6.72, -500.73], atol=0.01)
+    assert np.median(spacing_m[:78], axis=1)[:, 2].max() < -16.0
+    assert np.median(spacing_m[78:], axis=1)[:, 2].min() > -7.1
 
 
 def test_a_written_table_is_read_back_bit_for_bit(tmp_path: Path) -> None:

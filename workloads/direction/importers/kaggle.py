@@ -50,7 +50,7 @@ class KaggleImporter:
 
     def open(self, places: Sequence[Path]) -> KaggleFiles:
         """All batches in these places, with the tables beside them."""
-        found = [path for place in places for path in _batch_files(place)]
+        found = list(dict.fromkeys(path for place in places for path in _batch_files(place)))
         if not found:
             raise BadInputError(f"{places[0]}: no batch_N.parquet in it, nor in its folder train or test")
         for path in found:
@@ -68,12 +68,11 @@ class KaggleFiles:
     def __init__(self, paths: Sequence[Path], meta: Path) -> None:
         """Read the tables of sensors and events. Raises BadInputError."""
         self.geometry = read_geometry(_beside(paths[0], (GEOMETRY_FILE,)))
-        batches = {_number(path): path for path in paths}
-        self._meta = MetaTable(meta, batches)
+        self._meta = MetaTable(meta, set(map(_number, paths)))
         target = DIRECTION if self._meta.has_target else WITHOUT_TARGET
         self.schema: EventSchema = target.with_all_stored()
         self.files = [
-            ForeignFile(path, path.stem, self._meta.num_events(number)) for number, path in sorted(batches.items())
+            ForeignFile(path, path.stem, self._meta.num_events(_number(path))) for path in sorted(paths, key=_number)
         ]
         self.notes = () if self._meta.has_target else (f"{meta} has no angles: the events can only be predicted",)
 
@@ -88,7 +87,8 @@ class KaggleFiles:
         for window in _windows(file.path, events):
             last = done + len(window.counts_E)
             ids_E = events.event_id_E[done:last]
-            check_pulses(window, len(self.geometry), PlaceInFile(str(file.path), int(events.offsets_E1[done]), ids_E))
+            place = PlaceInFile(str(file.path), int(events.offsets_E1[done]), window.counts_E, ids_E)
+            check_pulses(window, len(self.geometry), place)
             columns: dict[str, Array] = {
                 "event_id": ids_E[:, None],
                 "true_energy": np.zeros((last - done, 1), np.float32),

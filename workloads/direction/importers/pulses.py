@@ -50,12 +50,17 @@ class PlaceInFile:
 
     path: str
     first_row: int
-    event_id_E: Int64
+    counts_E: Int64
+    event_id_E: Int64 | None = None
+    """None: not known yet."""
+    row_is_event: bool = False
+    """True if a row of the file is an event; else it is a pulse."""
 
-    def of(self, pulse: int, counts_E: Int64) -> str:
+    def of(self, pulse: int) -> str:
         """Row and event of a pulse."""
-        event = int(np.searchsorted(np.cumsum(counts_E), pulse, "right"))
-        return f"{self.path}, row {self.first_row + pulse}, event {self.event_id_E[event]}"
+        event = int(np.searchsorted(np.cumsum(self.counts_E), pulse, "right"))
+        row = f"{self.path}, row {self.first_row + (event if self.row_is_event else pulse)}"
+        return row if self.event_id_E is None else f"{row}, event {self.event_id_E[event]}"
 
 
 def check_pulses(pulses: Pulses, num_sensors: int, place: PlaceInFile) -> None:
@@ -67,7 +72,7 @@ def check_pulses(pulses: Pulses, num_sensors: int, place: PlaceInFile) -> None:
         row = first_bad((sensor_P < 0) | (sensor_P >= num_sensors))
         assert row is not None
         raise BadInputError(
-            f"{place.of(row, pulses.counts_E)}: sensor {sensor_P[row]} has no position; the geometry has the sensors 0 "
+            f"{place.of(row)}: sensor {sensor_P[row]} has no position; the geometry has the sensors 0 "
             f"to {num_sensors - 1}: use the table of this detector"
         )
     for what, values_P, least in (("time", pulses.time_P, -np.inf), ("charge", pulses.charge_P, 0.0)):
@@ -77,7 +82,7 @@ def check_pulses(pulses: Pulses, num_sensors: int, place: PlaceInFile) -> None:
             row = first_bad(~np.isfinite(values_P) | (values_P < least))
             assert row is not None
             expected = "a finite number" if least < 0 else "a finite number, 0 or more"
-            raise BadInputError(f"{place.of(row, pulses.counts_E)}: its {what} is {values_P[row]}; expected {expected}")
+            raise BadInputError(f"{place.of(row)}: its {what} is {values_P[row]}; expected {expected}")
 
 
 def rows_of_pulses(pulses: Pulses, event_columns: Mapping[str, Array], most: int) -> RaggedRows:

@@ -92,6 +92,7 @@ def prediction_stream(stream: StreamConfig) -> StreamConfig:
     return stream.model_copy(
         update={"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1, "shuffle": False}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
     )
 
 

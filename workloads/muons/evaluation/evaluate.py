@@ -156,6 +156,7 @@ def _read(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
         events=wanted.events,
         seed=wanted.seed,
         trained_inputs=trained.run.inputs,
+        held_out=trained.run.held_out,
         weights="" if wanted.weights == NATURAL_FLUX else wanted.weights or "",
     )
     warnings = trained_on_warnings(found.trained_on, found.num_sources)

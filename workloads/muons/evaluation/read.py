@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
-from common.messages import Tally
 from common.unit_arrays import Array, UnitArrays
 from workloads.base.evaluation.files import MOST_PARTICLES, evaluation_stream
-from workloads.base.front import FileSettings, Front
+from workloads.base.front import FileEvents, FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.workload import WORKLOAD
@@ -36,21 +35,32 @@ class RealEvents:
 
 
 def read_real(
-    front: Front, settings: FileSettings, *, events: int, seed: int, trained_inputs: Sequence[str], weights: str = ""
+    front: Front,
+    settings: FileSettings,
+    *,
+    events: int,
+    seed: int,
+    trained_inputs: Sequence[str],
+    held_out: float = 0.0,
+    weights: str = "",
 ) -> RealEvents:
     """Sample of up to ``events`` events (0: all) from all of the files, the same for the same seed.
 
-    ``weights``: a Parquet column of the files. Raises BadInputError that names the file.
+    ``weights``: a Parquet column of the files; ``held_out``: see Front.read_events. Raises BadInputError that names the
+    file.
     """
     settings = replace(settings, stream=evaluation_stream(settings.stream))
     schema = WORKLOAD.schema.stored_as(settings.source)
-    with front.read_events(schema, settings, events=events, seed=seed, trained_inputs=trained_inputs) as found:
+    events_of_files = front.read_events(
+        schema, settings, events=events, seed=seed, trained_inputs=trained_inputs, held_out=held_out
+    )
+    with events_of_files as found:
         weight_E = None
         if weights:
             columns = found.arrays.event_columns
             weight_E = read_weights(found.paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
         sample = sample_of(found.arrays, weight_E)
-        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found.tallies)))
+        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found)))
 
 
 def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:
@@ -88,7 +98,10 @@ def _weights_of(path: Path, column: str) -> Float64:
     return weights
 
 
-def _notes(tallies: Sequence[Tally]) -> Iterator[str]:
+def _notes(found: FileEvents) -> Iterator[str]:
+    tallies = found.tallies
+    if found.which == "held out":
+        yield "the model was trained on these files: only events that its run held out of training are used"
     dropped = sum(tally.particles_dropped for tally in tallies)
     outliers = sum(tally.outliers for tally in tallies)
     empty = sum(tally.empty for tally in tallies)

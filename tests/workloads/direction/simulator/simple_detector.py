@@ -6,6 +6,7 @@ Metres, nanoseconds, GeV. Constants are written out, so that a wrong one in the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ THETA = math.acos(1 / PHASE)
 DELAY_SCALE = 1 / (1 / 557 + C / (GROUP * 98))
 
 Array = npt.NDArray[np.float64]
+Light = Callable[[Array, Array], Array]
+"""Expected photo-electrons by position relative to the vertex and direction of travel."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +86,25 @@ def coincident(sensor: npt.NDArray[np.int64], time: Array) -> npt.NDArray[np.boo
     string, place = sensor // 60, sensor % 60
     away = np.abs(place[:, None] - place)
     near = (string[:, None] == string) & (away > 0) & (away <= 2) & (np.abs(time[:, None] - time) < 1000)
-    return np.asarray(near.any(axis=1))
+    return np.asarray(near.any(axis=1), np.bool_)
 
 
-def cascade_light(energy: float, is_track: bool):  # type: ignore[no-untyped-def]
-    """Expected photo-electrons by position relative to the vertex."""
+def cascade_light(energy: float, is_track: bool) -> Light:
+    """Light of a cascade, alone or at the middle of a track."""
 
     def light(offset_S3: Array, travel: Array) -> Array:
         distance_S = np.linalg.norm(offset_S3, axis=1)
         cos_S = offset_S3 @ travel / np.maximum(distance_S, 0.1)
         amount = 0.25 * energy / 50 * (0.3 if is_track else 1.0)
         angle_S = 0.15 + np.exp(-3 * np.abs(cos_S - 1 / PHASE))
-        return np.minimum(amount * np.exp(-distance_S / 98) / (1 + distance_S / 3) ** 1.5 * angle_S, 400)
+        light_S: Array = amount * np.exp(-distance_S / 98) / (1 + distance_S / 3) ** 1.5 * angle_S
+        return np.minimum(light_S, 400)
 
     return light
 
 
-def track_light(energy: float):  # type: ignore[no-untyped-def]
-    """Expected photo-electrons by position relative to the middle of the track."""
+def track_light(energy: float) -> Light:
+    """Light of a track, whose middle is the vertex."""
     length = min(4 * energy, 1500.0)
 
     def light(offset_S3: Array, travel: Array) -> Array:
@@ -120,7 +124,7 @@ def cascade_time(offset_P3: Array, travel: Array) -> tuple[Array, Array]:
 
 
 def track_time(offset_P3: Array, travel: Array) -> tuple[Array, Array]:
-    """Time of direct light after the vertex, and its path: along the track to where it leaves it, then to the sensor."""
+    """Time of direct light after the vertex, and its path: first along the track, then through the ice."""
     along_P, across_P = seen_from(offset_P3, travel)
     path_P = across_P / math.sin(THETA)
     emitted_P = along_P - across_P / math.tan(THETA)

@@ -1,6 +1,8 @@
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import simple_detector as simple
 
@@ -12,6 +14,10 @@ from workloads.direction.simulator.light import (
     direct_track_light,
     expected_light,
 )
+
+Float64 = npt.NDArray[np.float64]
+Direct = Callable[[Truth, npt.NDArray[np.int64], npt.NDArray[np.float32]], tuple[Float64, Float64]]
+Expected = Callable[[Float64, Float64], tuple[Float64, Float64]]
 
 POSITION_S3 = icecube_geometry().position_S3
 
@@ -53,7 +59,7 @@ def test_brightness_scales_all_light_until_a_sensor_is_saturated() -> None:
     [(direct_track_light, simple.track_time), (direct_cascade_light, simple.cascade_time)],
     ids=["track", "cascade"],
 )
-def test_direct_light_arrives_when_the_shortest_way_says(direct, expected) -> None:  # type: ignore[no-untyped-def]
+def test_direct_light_arrives_when_the_shortest_way_says(direct: Direct, expected: Expected) -> None:
     events = truth(5)
     event_P = np.repeat(np.arange(5), 40)
     position_P3 = POSITION_S3[np.random.default_rng(1).integers(len(POSITION_S3), size=200)]
@@ -67,15 +73,18 @@ def test_direct_light_arrives_when_the_shortest_way_says(direct, expected) -> No
         np.testing.assert_allclose(path_P[mine], expected_path_P, atol=1e-3)
 
 
-def test_particles_travel_away_from_the_source() -> None:
-    from_above = Truth(*(np.array([value]) for value in (0.3, 0.0, 1e3, True)), np.zeros((1, 3)), np.ones(1))
+def from_above(energy_gev: float) -> Truth:
+    """A track through the centre, straight down."""
+    zero = np.zeros(1)
+    return Truth(zero, zero, np.array([energy_gev]), np.array([True]), np.zeros((1, 3)), np.ones(1))
 
-    np.testing.assert_allclose(from_above.travel_E3, [[0, 0, -1]], atol=1e-12)
+
+def test_particles_travel_away_from_the_source() -> None:
+    np.testing.assert_allclose(from_above(1e3).travel_E3, [[0, 0, -1]], atol=1e-12)
 
 
 def test_a_track_from_above_is_seen_from_the_top_down() -> None:
-    down = Truth(*(np.array([value]) for value in (0.0, 0.0, 1e4, True)), np.zeros((1, 3)), np.ones(1))
     string_S3 = hex_geometry().position_S3[:60]
-    time_P, _ = direct_track_light(down, np.zeros(60, np.int64), string_S3)
+    time_P, _ = direct_track_light(from_above(1e4), np.zeros(60, np.int64), string_S3)
 
     assert all(later > earlier for earlier, later in pairwise(time_P))

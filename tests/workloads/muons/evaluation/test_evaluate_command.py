@@ -180,6 +180,19 @@ def test_files_of_showers_that_were_trained_on_are_told_loudly(icestream: Any, t
 
 
 @pytest.mark.slow
+def test_of_files_that_were_trained_on_only_the_held_out_events_are_used(icestream: Any, tmp_path: Path) -> None:
+    files = simulate(tmp_path / "files", 1000, depths=5)
+    checkpoint = write_tiny_run(tmp_path / "run", (str(files),), held_out=0.4)
+    answer = icestream("evaluate", checkpoint, "-i", files, "--events", "0", *FAST, "-o", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert "WARNING" not in answer.err
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert 200 < report["events"] < 600
+    assert report["warnings"] == []
+    assert any("only events that its run held out of training are used" in note for note in report["notes"])
+
+
+@pytest.mark.slow
 def test_without_files_the_events_are_drawn_and_can_be_weighted(icestream: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_tiny_run(run)

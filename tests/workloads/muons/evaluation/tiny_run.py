@@ -22,10 +22,12 @@ from workloads.muons.simulator.muons import simulate
 NETWORK = {"hidden": 16, "count_hidden": 16, "z_global": 4, "z_local": 4}
 
 
-def write_tiny_run(run_dir: Path, inputs: tuple[str, ...] = (), *, max_count: int = 100_000) -> Path:
+def write_tiny_run(
+    run_dir: Path, inputs: tuple[str, ...] = (), *, max_count: int = 100_000, held_out: float = 0.0
+) -> Path:
     """The checkpoint's path."""
     wgan = {"network": NETWORK, "sampling": {"max_count": max_count}, "critic_steps": 1}
-    config = Config.model_validate({"input": inputs, "trainer": {"wgan": wgan}})
+    config = Config.model_validate({"input": inputs, "stream": {"held_out": held_out}, "trainer": {"wgan": wgan}})
     torch.manual_seed(1)
     task = WganTask(config.trainer.wgan, StepContext(torch.device("cpu"), 1))
     for seed in range(3):
