@@ -41,7 +41,7 @@ class ForeignInputs:
 def foreign_inputs(inputs: Sequence[str], layout: str | None) -> ForeignInputs | None:
     """Inputs with the importer that the user named, or that recognises them; None if they are no foreign ones.
 
-    Raises BadInputError if only some of them are of the layout.
+    The first input decides. Raises BadInputError if others are not of its layout.
     """
     places = [place for text in inputs for place in _places(text)]
     importers = {name: target for workload in registry.every_workload() for name, target in workload.importers.items()}
@@ -54,13 +54,11 @@ def foreign_inputs(inputs: Sequence[str], layout: str | None) -> ForeignInputs |
         return ForeignInputs(layout, registry.imported(importers[layout]), places)
     for name, target in importers.items() if places else ():
         importer: Importer = registry.imported(target)
-        others = [place for place in places if not importer.recognises(place)]
-        if len(others) < len(places):
-            if others or not all(_places(text) for text in inputs):
-                raise BadInputError(
-                    f"some of the inputs are of the layout {name}, but not "
-                    f"{shown(str(others[0])) if others else 'all'}; convert them into different directories"
-                )
+        if importer.recognises(places[0]):
+            other = next((place for place in places if not importer.recognises(place)), None)
+            if other is not None or not all(map(_places, inputs)):
+                what = f"{shown(str(other))} is not" if other else "others are not there"
+                raise BadInputError(f"{shown(inputs[0])} is of the layout {name}, but {what}; give only inputs of one")
             return ForeignInputs(name, importer, places)
     return None
 
@@ -76,6 +74,13 @@ def import_files(
     if out.suffix == ".parquet" or (out.exists() and not out.is_dir()):
         raise BadInputError(f"{out}: name a directory; an import writes more than one file")
     opened = found.importer.open(found.places)
+    by_stem: dict[str, Path] = {}
+    for file in opened.files:
+        if by_stem.setdefault(file.stem, file.path) != file.path:
+            raise BadInputError(
+                f"{by_stem[file.stem]} and {file.path} would both become {out / file.stem}.parquet; import them into "
+                "different directories"
+            )
     for note in opened.notes:
         click.echo(note, err=True)
     out.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from workloads.direction.importers.graphnet_flat import FlatEvents
 from workloads.direction.importers.graphnet_nested import NestedEvents, nested_structs
 from workloads.direction.importers.graphnet_pulses import EVENT, pulse_names, rows_of_events
 from workloads.direction.importers.sensors import SensorsByPosition, TooManySensors, geometry_of
+from workloads.direction.importers.tables import column_names
 from workloads.direction.importers.truth import truth_names
 
 _FLAT, _TRUTH, _NESTED = "flat", "truth", "nested"
@@ -81,14 +82,9 @@ def _opened(place: Path) -> Iterator[FlatEvents | NestedEvents]:
         yield from _opened(_folder_of_pulses(place))
         return
     for path in _parquet_files(place) if place.is_dir() else [place]:
-        kind = _kind(path)
-        if kind == _NESTED:
-            yield NestedEvents(path)
-        elif kind == _FLAT:
-            yield FlatEvents(path, _truth_of(path))
-        else:
-            what = "the events' truth: name the folder of pulses" if kind == _TRUTH else "no table of this layout"
-            raise BadInputError(f"{path}: it is {what}, with {EVENT}, positions and times")
+        if _kind(path) == _TRUTH:
+            raise BadInputError(f"{path}: it is a table of events; name the folder of their pulses beside it")
+        yield FlatEvents(path, _truth_of(path)) if EVENT in column_names(path) else NestedEvents(path)
 
 
 def _folder_of_pulses(place: Path) -> Path:

@@ -72,10 +72,18 @@ def check_columns(schema: pa.Schema | pa.StructType, wanted: Mapping[str, str], 
 
 
 def record_batches(
-    file: pq.ParquetFile, path: Path, columns: Sequence[str], *, rows: int = ROWS_AT_A_TIME, groups: Any = None
+    file: pq.ParquetFile,
+    path: Path,
+    columns: Sequence[str],
+    *,
+    rows: int | None = None,
+    groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of these columns of all or some row groups, in order, with the errors of named_errors()."""
-    batches = file.iter_batches(rows, columns=list(columns), row_groups=groups, use_threads=False)
+    """Record batches of these columns of all or some row groups, in order, with the errors of named_errors().
+
+    ``rows`` are decoded at a time, ROWS_AT_A_TIME by default.
+    """
+    batches = file.iter_batches(rows or ROWS_AT_A_TIME, columns=list(columns), row_groups=groups, use_threads=False)
     while True:
         with named_errors(path):
             batch = next(batches, None)

@@ -90,9 +90,9 @@ def _energy(energy_E: Numbers | None, events: int) -> npt.NDArray[np.float32]:
 
 
 def topology(particle_E: Numbers | None, interaction_E: Numbers | None, events: int) -> npt.NDArray[np.int8]:
-    """TRACK for muons and for muon neutrinos' charged currents; CASCADE for other neutrinos' and neutral currents.
+    """TRACK for charged currents of flavour 14, and for its lepton 13; CASCADE for those of 12, and neutral currents.
 
-    Tau neutrinos' charged currents make either; they, and what isn't known, are UNKNOWN.
+    Charged currents of flavour 16 make either; they, and what isn't known, are UNKNOWN.
     """
     found = np.full(events, UNKNOWN, np.int8)
     if particle_E is None:

@@ -1,0 +1,172 @@
+"""Neutrino events in the layouts of Kaggle and GraphNeT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from click.testing import CliRunner
+
+from icestream.commands.convert.command import convert
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, write_geometry
+
+NUM_SENSORS = 50
+
+PULSE = np.dtype([("sensor_id", "<i2"), ("time", "<i8"), ("charge", "<f8"), ("auxiliary", "|b1")])
+
+
+@dataclass(frozen=True)
+class Neutrino:
+    """One event. ``pulses`` (P,) of PULSE."""
+
+    event_id: int
+    azimuth: float
+    zenith: float
+    pulses: np.ndarray
+
+
+def neutrinos(counts: Sequence[int], seed: int = 0, *, first_id: int = 0) -> list[Neutrino]:
+    """Events with that many pulses, in no order, some of them at the same sensor and time."""
+    random = np.random.default_rng(seed)
+    events = []
+    for number, count in enumerate(counts):
+        pulses = np.empty(count, PULSE)
+        pulses["sensor_id"] = random.integers(0, NUM_SENSORS, count)
+        pulses["time"] = random.integers(5000, 5000 + 2 * count, count)
+        pulses["charge"] = random.integers(1, 200, count) / 8
+        pulses["auxiliary"] = random.random(count) < 0.5
+        events.append(Neutrino(first_id + 7 * number, random.uniform(0, 2 * np.pi), random.uniform(0, np.pi), pulses))
+    return events
+
+
+def sensors() -> Geometry:
+    sensor = np.arange(NUM_SENSORS, dtype=np.float32)
+    return Geometry(np.stack([sensor % 7 * 125.3, sensor % 5 * 125.7, sensor * 17 - 400.4], 1).astype(np.float32))
+
+
+def write_kaggle(
+    folder: Path,
+    batches: Mapping[int, Sequence[Neutrino]],
+    *,
+    name: str = "train",
+    changed: Mapping[str, Any] | None = None,
+    meta_options: Mapping[str, Any] | None = None,
+    angles: bool = True,
+    number: Any = np.float64,
+) -> Path:
+    """Write a data set: a file of pulses for each batch, and the tables of events and sensors.
+
+    ``changed`` are columns of the table of events to replace.
+    """
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    meta: dict[str, list[np.ndarray]] = {}
+    for batch, events in batches.items():
+        counts = np.array([len(event.pulses) for event in events])
+        last = np.cumsum(counts) - 1
+        columns = {
+            "batch_id": np.full(len(events), batch),
+            "event_id": np.array([event.event_id for event in events]),
+            "first_pulse_index": last - counts + 1,
+            "last_pulse_index": last,
+        }
+        if angles:
+            columns["azimuth"] = np.array([event.azimuth for event in events], number)
+            columns["zenith"] = np.array([event.zenith for event in events], number)
+        for key, values in columns.items():
+            meta.setdefault(key, []).append(values)
+        write_batch(folder / name / f"batch_{batch}.parquet", events)
+    table = {key: np.concatenate(values) for key, values in meta.items()} | dict(changed or {})
+    kept = {key: values for key, values in table.items() if values is not None}
+    pq.write_table(pa.table(kept), folder / f"{name}_meta.parquet", **(meta_options or {}))
+    write_geometry(folder / GEOMETRY_FILE, sensors())
+    return folder
+
+
+def write_batch(path: Path, events: Sequence[Neutrino], rows: int = 1 << 20, **changed: Any) -> None:
+    """Write the file of a batch's pulses; ``changed`` are columns to replace, None: to leave out."""
+    pulses = np.concatenate([event.pulses for event in events])
+    columns = {key: pulses[key] for key in PULSE.names or ()}
+    columns["event_id"] = np.repeat([event.event_id for event in events], [len(event.pulses) for event in events])
+    kept = {key: values for key, values in (columns | changed).items() if values is not None}
+    pq.write_table(pa.table(kept), path, row_group_size=rows)
+
+
+def write_flat(folder: Path, events: Sequence[Neutrino], *, part: int = 0, **truth: Any) -> Path:
+    """Write GraphNeT's flat tables as IceCube's: folders `pulses` and `truth`. ``truth`` are columns to replace."""
+    pulses = np.concatenate([event.pulses for event in events])
+    place = sensors().position_S3[pulses["sensor_id"]].astype(np.float64)
+    columns = {
+        **dict(zip(("dom_x", "dom_y", "dom_z"), place.T, strict=True)),
+        "dom_time": pulses["time"].astype(np.float64),
+        "charge": pulses["charge"],
+        "hlc": (~pulses["auxiliary"]).astype(np.int64),
+        "event_no": np.repeat([event.event_id for event in events], [len(event.pulses) for event in events]),
+    }
+    table = {
+        "azimuth": np.array([event.azimuth for event in events]),
+        "zenith": np.array([event.zenith for event in events]),
+        "event_no": np.array([event.event_id for event in events]),
+    }
+    kept = {key: values for key, values in (table | truth).items() if values is not None}
+    for name, one in (("pulses", columns), ("truth", kept)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(one), folder / name / f"{name}_{part}.parquet")
+    return folder
+
+
+def write_nested(path: Path, events: Sequence[Neutrino], *, ids: bool = False, **lists: Any) -> Path:
+    """Write a file of Prometheus: a struct of truth, with angles of travel, and one of lists of photons."""
+    place = sensors().position_S3.astype(np.float64)
+    rows = []
+    for event in events:
+        truth = {
+            "interaction": 1,
+            "initial_state_energy": 100.0,
+            "initial_state_type": 14,
+            "initial_state_zenith": np.pi - event.zenith,
+            "initial_state_azimuth": event.azimuth - np.pi,
+            "final_state_energy": [60.0, 40.0],
+        }
+        where = place[event.pulses["sensor_id"]]
+        photons = {
+            **{f"sensor_pos_{axis}": where[:, i].tolist() for i, axis in enumerate("xyz")},
+            "sensor_id": event.pulses["sensor_id"].astype(np.int64).tolist(),
+            "t": event.pulses["time"].astype(np.float64).tolist(),
+            **lists,
+        }
+        rows.append({"mc_truth": truth | ({"event_no": event.event_id} if ids else {}), "photons": photons})
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def expected(event: Neutrino) -> dict[str, Any]:
+    """Row of the imported file, without the columns that no import fills."""
+    pulses = event.pulses[np.lexsort((event.pulses["time"], event.pulses["sensor_id"]))]
+    return {
+        "event_id": event.event_id,
+        "azimuth": float(np.float32(event.azimuth)),
+        "zenith": float(np.float32(event.zenith)),
+        "pulses": [
+            {"sensor_id": sensor, "time_ns": float(time), "charge_pe": charge, "is_auxiliary": auxiliary}
+            for sensor, time, charge, auxiliary in pulses.tolist()
+        ],
+    }
+
+
+def events_in(path: Path) -> list[dict[str, Any]]:
+    """Rows of an imported file, in the form of expected()."""
+    columns = ("event_id", "azimuth", "zenith", "pulses")
+    rows: list[dict[str, Any]] = pq.read_table(path, columns=[*columns]).to_pylist()
+    return rows
+
+
+def import_with(*arguments: str | Path) -> str:
+    """Output of `icestream convert`. Raises its error."""
+    result = CliRunner().invoke(convert, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
