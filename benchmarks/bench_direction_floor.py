@@ -27,10 +27,10 @@ from benchmarks.direction_likelihood import (
     EventLikelihood,
     Float64,
 )
+from workloads.direction.ice import LIGHT_SPEED_M_NS
 from workloads.direction.metrics.angles import angles_rad
 from workloads.direction.metrics.resolution import resolution
 from workloads.direction.simulator.events import NATURAL, VERTEX_M
-from workloads.direction.simulator.light import LIGHT_SPEED_M_NS
 from workloads.direction.simulator.plan import EventsPlan, file_rows
 
 _START = np.array([5, 5, 5, 0.02, 0.02, 0.02, 0.05, 15.0])
