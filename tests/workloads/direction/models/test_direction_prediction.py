@@ -19,9 +19,9 @@ from workloads.base.context import StepContext
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.fits.classical import classical_fits
 from workloads.direction.geometry import Geometry, write_geometry
+from workloads.direction.models import sensors
 from workloads.direction.models.load import load_predictor
 from workloads.direction.models.panel import DirectionPanel
-from workloads.direction.models.sets import sensors
 from workloads.direction.models.sets.config import SetsConfig, SetsNetworkConfig
 from workloads.direction.models.sets.task import SetsTask
 
