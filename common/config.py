@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +29,12 @@ class StreamConfig(ConfigBranch):
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)
     """Maximum particles in one microbatch: bounds the device's memory."""
+    max_squared_particles: int = Field(0, ge=0)
+    """Maximum in one microbatch of Σ N² over its events with N particles each: bounds memory and time of attention
+    between the particles of an event. An event that alone has more is an outlier. 0: no bound."""
     max_particles_per_event: int = Field(0, ge=0)
     """Maximum particles of an event in the stream; a larger one is an outlier and is stored in `outliers/`.
-    0: `max_particles`."""
+    0: as many as fit a microbatch."""
     drop_empty: bool = False
     """Drop (and count) events without particles. The count head learns from them: leave it off for the WGAN."""
     held_out: float = Field(0.0, ge=0, lt=1)
@@ -38,6 +42,9 @@ class StreamConfig(ConfigBranch):
     validation block is drawn from them, and `icestream evaluate` can use them alone."""
     shuffle: bool = True
     """Permute files, row groups over the units of a block, and events inside a unit. Off: source order."""
+    length_buckets: int = Field(0, ge=0)
+    """Batches whose events are sorted by their number of particles together, so that those of a batch are of similar
+    length; the batches are then permuted. 0 or 1: off. Needs `shuffle`."""
     lanes: int = Field(1, ge=1, le=256)
     """Number of ordered streams that the units are dealt to in turn. R trainers take lanes / R each, so that the events
     of each step don't depend on the number of trainers. A step takes batch_events / lanes events of each lane."""
@@ -59,7 +66,9 @@ class StreamConfig(ConfigBranch):
     @property
     def outlier_above(self) -> int:
         """Maximum particles of an event that is not an outlier."""
-        return self.max_particles_per_event or self.max_particles
+        if self.max_particles_per_event:
+            return self.max_particles_per_event
+        return min(self.max_particles, math.isqrt(self.max_squared_particles) or self.max_particles)
 
     @model_validator(mode="after")
     def _each_lane_has_a_slot(self) -> StreamConfig:
@@ -72,12 +81,27 @@ class StreamConfig(ConfigBranch):
         return self
 
     @model_validator(mode="after")
+    def _buckets_are_shuffled(self) -> StreamConfig:
+        if self.length_buckets > 1 and not self.shuffle:
+            raise ValueError(
+                f"stream.length_buckets = {self.length_buckets} sorts events, but stream.shuffle = false keeps the "
+                "order of the source; use one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _an_event_fits_a_microbatch(self) -> StreamConfig:
         if self.max_particles_per_event > self.max_particles:
             raise ValueError(
                 f"stream.max_particles_per_event = {self.max_particles_per_event} is larger than "
                 f"stream.max_particles = {self.max_particles}: such an event fits no microbatch; "
                 "lower the first or raise the second"
+            )
+        if 0 < self.max_squared_particles < self.max_particles_per_event**2:
+            raise ValueError(
+                f"stream.max_particles_per_event = {self.max_particles_per_event}: the square is larger than "
+                f"stream.max_squared_particles = {self.max_squared_particles}, so that such an event fits no "
+                f"microbatch; lower the first to {math.isqrt(self.max_squared_particles)} or raise the second"
             )
         if self.slot_bytes < 4096:
             raise ValueError(f"stream.slot_mib = {self.slot_mib} is smaller than one page of 4096 bytes; raise it")

@@ -211,8 +211,12 @@ class SlotCapacity:
 
 def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
     """Maximum number of microbatches that the decoder can make of these counts."""
-    # In a greedy cut any two neighbours together exceed max_particles, so 2 P / max_particles bounds the extra cuts.
-    return math.ceil(events / stream.lane_batch_events) + 2 * particles // stream.max_particles + 1
+    # In a greedy cut any two neighbours together exceed max_particles, so 2 P / max_particles bounds the extra cuts; or
+    # they exceed max_squared_particles, and Σ N² is at most P times the largest N.
+    cuts = 2 * particles // stream.max_particles
+    if stream.max_squared_particles:
+        cuts += 2 * particles * stream.outlier_above // stream.max_squared_particles
+    return math.ceil(events / stream.lane_batch_events) + cuts + 1
 
 
 def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:

@@ -16,6 +16,8 @@ class Stream(IntEnum):
     """Order of the row groups in a block: key (seed, block)."""
     EVENTS = 3
     """Order of the events in a unit: key (seed, epoch, k)."""
+    BUCKETS = 4
+    """Order of the batches in a unit with `stream.length_buckets`: key (seed, epoch, k)."""
 
 
 def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:

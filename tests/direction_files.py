@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
+from common.unit_arrays import UnitArrays
+from icestream.front import FrontDoor
 from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
 
 STORED = DIRECTION.with_all_stored()
@@ -50,3 +52,12 @@ def write_direction_file(path: Path, rows: RaggedRows, *, row_group_rows: int = 
     with pq.ParquetWriter(path, schema, **writer_options(schema, "zstd")) as writer:
         writer.write_table(to_table([rows], STORED), row_group_size=row_group_rows)
     return path
+
+
+def direction_arrays(folder: Path, counts: Sequence[int]) -> UnitArrays:
+    """Events with so many pulses each, as a decoder hands them on."""
+    path = write_direction_file(folder / "arrays.parquet", event_rows(counts))
+    front = FrontDoor()
+    settings = front.file_settings([str(path)], toml=None, assignments=())
+    with front.each_unit(DIRECTION.stored_as(settings.source), settings) as units:
+        return next(units).arrays

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from workloads import registry
-from workloads.muons.metrics.definitions import DEFINITIONS
+from workloads.direction.metrics.definitions import DEFINITIONS as OF_DIRECTIONS
+from workloads.muons.metrics.definitions import DEFINITIONS as OF_MUONS
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = ROOT / "workloads/registry.py"
 WORKLOADS = registry.names()
-EVALUATION_METRICS = {"muons": frozenset(DEFINITIONS)}
+EVALUATION_METRICS = {"muons": frozenset(OF_MUONS), "direction": frozenset(OF_DIRECTIONS)}
 
 
 def words(name: str) -> frozenset[str]:

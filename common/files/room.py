@@ -35,6 +35,7 @@ class Room:
 
 def joined(pieces: Sequence[Array]) -> Array:
     """Rows of all pieces, (R, F): a view if they lie one after the other in a Room, else a copy."""
+    pieces = [piece for piece in pieces if len(piece)] or pieces[:1]  # an empty one has no place
     first = pieces[0]
     if len(pieces) == 1:
         return first

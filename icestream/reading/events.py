@@ -150,6 +150,5 @@ def joined(many: Sequence[UnitArrays], stream: StreamConfig) -> UnitArrays:
 
 def cut(arrays: UnitArrays, stream: StreamConfig) -> UnitArrays:
     """Same events, cut into microbatches like a unit."""
-    return replace(
-        arrays, microbatch_bounds=microbatch_bounds(arrays.offsets, stream.batch_events, stream.max_particles)
-    )
+    bounds = microbatch_bounds(arrays.offsets, stream.batch_events, stream.max_particles, stream.max_squared_particles)
+    return replace(arrays, microbatch_bounds=bounds)

@@ -20,8 +20,9 @@ class ValidationConfig(ConfigBranch):
     every: int = Field(500, ge=1)
     """Steps between two evaluations. One with 8192 events takes about a second on a CPU."""
     input: tuple[str, ...] = ()
-    """Local files, directories or globs, not among the run's inputs, from which the block is drawn. Empty: the block
-    is the first events of the run, which are trained on as well."""
+    """Local files, directories or globs from which the block is drawn: not among the run's inputs, unless
+    `stream.held_out` chooses the events. Empty: held-out events of the run's inputs, or, if none are held out, the
+    first events of the run, which are trained on as well."""
 
 
 class WandbConfig(ConfigBranch):

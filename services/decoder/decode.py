@@ -28,6 +28,7 @@ from common.redact import shown
 from common.schema import EventSchema
 from common.streams import Stream, generator
 from common.unit_arrays import UnitArrays
+from services.decoder.length_buckets import bucketed
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
 
@@ -52,9 +53,11 @@ class Decode:
         parts, pieces, bad = self._read(unit, beat)
         counts = np.concatenate([piece.counts for piece in pieces]) if pieces else np.zeros(0, np.int64)
         is_outlier, is_empty, is_other = self._aside(pieces, counts)
-        order = self._order(unit, is_outlier | is_empty | is_other)
+        order = self._order(unit, is_outlier | is_empty | is_other, counts)
         offsets = offsets_of(counts if order is None else counts[order])
-        bounds = microbatch_bounds(offsets, self.stream.lane_batch_events, self.stream.max_particles)
+        bounds = microbatch_bounds(
+            offsets, self.stream.lane_batch_events, self.stream.max_particles, self.stream.max_squared_particles
+        )
         layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
         arrays = unit_arrays(slot, self.workload, layout)
         arrays.offsets[:] = offsets
@@ -145,14 +148,18 @@ class Decode:
         held_out = np.concatenate([is_held_out(piece.event_columns[identity], share) for piece in pieces])
         return held_out if self.which == "trained" else ~held_out
 
-    def _order(self, unit: Unit, is_aside: Bool) -> Int64 | None:
-        """Rows for the slot, in their order there; None: all of them, as they are."""
+    def _order(self, unit: Unit, is_aside: Bool, counts: Int64) -> Int64 | None:
+        """Rows for the slot, in their order there, given the particles of each; None: all of them, as they are."""
         order = None
         if self.stream.shuffle:
             order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
-        if not is_aside.any():
-            return order
-        return np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
+        if is_aside.any():
+            order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
+        if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
+            random = generator(Stream.BUCKETS, self.seed, unit.epoch, unit.k)
+            of_order = bucketed(counts[order], self.stream.lane_batch_events, self.stream.length_buckets, random)
+            order = order[of_order]
+        return order
 
     def _set_aside(self, unit: Unit, parts: Sequence[Part], pieces: Sequence[RaggedRows], is_outlier: Bool) -> None:
         files, rows = _sources(parts)

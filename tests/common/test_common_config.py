@@ -44,3 +44,19 @@ def test_an_unknown_key_is_an_error() -> None:
 def test_a_stream_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match=name):
         StreamConfig(**{name: 0})
+
+
+def test_an_event_that_alone_exceeds_the_squares_of_a_microbatch_is_an_outlier() -> None:
+    assert StreamConfig(max_particles=100, max_squared_particles=99).outlier_above == 9
+    assert StreamConfig(max_particles=100, max_squared_particles=100).outlier_above == 10
+    assert StreamConfig(max_particles=100, max_squared_particles=10**6).outlier_above == 100
+    assert StreamConfig(max_particles=100, max_squared_particles=100, max_particles_per_event=7).outlier_above == 7
+    pattern = r"max_particles_per_event = 11: the square is larger than stream\.max_squared_particles = 100.* to 10 or"
+    with pytest.raises(ValueError, match=pattern):
+        StreamConfig(max_particles=100, max_squared_particles=100, max_particles_per_event=11)
+
+
+def test_length_buckets_without_shuffle_are_refused() -> None:
+    assert StreamConfig(length_buckets=1, shuffle=False).length_buckets == 1
+    with pytest.raises(ValueError, match=r"length_buckets = 2 sorts events, but stream\.shuffle = false"):
+        StreamConfig(length_buckets=2, shuffle=False)

@@ -112,17 +112,23 @@ def test_spans_cover_a_row_group_without_gap_and_each_fits(counts: list[int]) ->
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 50), max_size=200), st.integers(1, 20))
-def test_no_decoder_makes_more_microbatches_than_the_plan_counts_on(counts: list[int], batch_events: int) -> None:
+@given(st.lists(st.integers(0, 50), max_size=200), st.integers(1, 20), st.one_of(st.just(0), st.integers(100, 5000)))
+def test_no_decoder_makes_more_microbatches_than_the_plan_counts_on(
+    counts: list[int], batch_events: int, max_squared: int
+) -> None:
+    limits = {"batch_events": batch_events, "max_squared_particles": max_squared, "max_particles_per_event": 0}
+    stream = STREAM.model_copy(update=limits)
+    counts = [count for count in counts if count <= stream.outlier_above]
     assume(counts)
-    stream = STREAM.model_copy(update={"batch_events": batch_events})
-    made = events = particles = 0
+    made = events = particles = squared = 0
     for number, count in enumerate(counts):  # the greedy cut, spelled out
-        if not events or particles + count > stream.max_particles or number % batch_events == 0:
+        is_full = particles + count > stream.max_particles or 0 < max_squared < squared + count**2
+        if not events or is_full or number % batch_events == 0:
             made += 1
-            events = particles = 0
+            events = particles = squared = 0
         events += 1
         particles += count
+        squared += count**2
     assert made <= max_microbatches(len(counts), sum(counts), stream)
     needed = slot_bytes_needed(MUONS, Layout(len(counts), sum(counts), made))
     assert SlotCapacity(MUONS, stream).bytes_needed(len(counts), sum(counts)) >= needed

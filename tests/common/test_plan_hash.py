@@ -49,6 +49,8 @@ def test_the_digest_of_an_inventory_is_that_of_all_its_ranges_in_order() -> None
         {"shuffle": False},
         {"slot_mib": 0.02},
         {"held_out": 0.1},
+        {"max_squared_particles": 900},
+        {"length_buckets": 2},
     ],
 )
 def test_it_changes_with_every_setting_that_a_units_bytes_depend_on(stream: dict[str, object]) -> None:
@@ -115,6 +117,10 @@ def test_derived_columns_are_part_of_the_plan() -> None:
         derived=("source_direction",),
     )
     assert plan_hash(fewer, STREAM, 0) != plan_hash(DIRECTION, STREAM, 0)
+
+
+def test_settings_of_later_versions_are_no_part_of_the_plan_where_they_change_no_unit() -> None:
+    assert name(held_out=0.0, max_squared_particles=0, length_buckets=0) == name(length_buckets=1) == name()
 
 
 def test_the_ids_are_part_of_the_plan_only_if_events_are_held_out_by_them() -> None:

@@ -62,12 +62,16 @@ def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.Mo
     assert CliRunner().invoke(cli, ["greet"]).output == "FrontDoor\n"
 
 
+ASSIGNMENTS = ("stream.unit_events=6", "stream.lanes=2", "stream.held_out=0.4")
+"""Settings of a run that change what is read in training."""
+
+
 def test_every_event_of_every_file_comes_once_in_the_files_order(tmp_path: Path) -> None:
     for index in range(3):
         events = make_events([1, 2, 0, 30] * 5, first=20 * index)
         write_events(tmp_path / f"{index}.parquet", events, row_group_rows=6)
     front = FrontDoor()
-    settings = front.file_settings([str(tmp_path)], toml=None, assignments=("stream.unit_events=6", "stream.lanes=2"))
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=ASSIGNMENTS)
     found, files, done = [], [], []
     with front.each_unit(WORKLOAD.schema.stored_as(settings.source), settings) as units:
         for unit in units:

@@ -9,7 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from runs import SMALL_STREAM, Processes, settings
-from showers import EPOCHS, EVENTS_PER_FILE, NUM_FILES, Showers, Undisturbed
+from showers import (
+    EPOCHS,
+    EVENTS_PER_FILE,
+    NUM_FILES,
+    PULSES_STREAM,
+    Scene,
+    Showers,
+    Undisturbed,
+    write_pulses,
+)
 
 from workloads.muons.commands.simulate import simulate
 
@@ -41,6 +50,30 @@ def undisturbed(command: list[str], tmp_path_factory: pytest.TempPathFactory) ->
         return Undisturbed(summary, processes.audit(), processes.checkpoint())
     finally:
         processes.end()
+
+
+@pytest.fixture(scope="session")
+def direction(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    folder = tmp_path_factory.mktemp("direction")
+    events, pulses = write_pulses(folder / "input")
+    command = ["-i", str(folder / "input"), *settings(*PULSES_STREAM), "--epochs", str(EPOCHS)]
+    processes = Processes(folder / "run", folder)
+    try:
+        summary = processes.train(*command)
+        outcome = Undisturbed(summary, processes.audit(), processes.checkpoint())
+        return Scene("direction", events, pulses, command, outcome)
+    finally:
+        processes.end()
+
+
+@pytest.fixture(scope="session", params=["muons", "direction"])
+def scene(request: pytest.FixtureRequest) -> Scene:
+    """A run of each workload."""
+    if request.param == "muons":
+        showers, command, undisturbed = map(request.getfixturevalue, ("showers", "command", "undisturbed"))
+        return Scene("muons", showers.events, showers.muons, command, undisturbed)
+    found: Scene = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The data of the end-to-end tests, and what becomes of it in a run that nobody disturbs."""
+"""The data of the end-to-end tests, and what becomes of it in a run that nobody disturbs, of each workload."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from runs import Processes, Summary, same
+
+from common.held_out import is_held_out
 
 NUM_FILES = 3
 EVENTS_PER_FILE = 2_000
@@ -66,3 +69,45 @@ class Undisturbed:
         assert processes.audit() == self.audit
         assert processes.summary().events == self.summary.events
         assert processes.summary()["steps"] == self.steps == processes.checkpoint_step()
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A small run of one workload: its data, its arguments, and its undisturbed outcome."""
+
+    workload: str
+    events: int
+    particles: int
+    """Of the events that are trained on."""
+    command: list[str]
+    undisturbed: Undisturbed
+
+
+PULSES_FILES = 3
+_EVENTS_A_PULSES_FILE = 480
+_HELD_OUT, _MOST_SQUARED = 0.1, 1_000_000
+PULSES_STREAM = (
+    *("trainer.device=cpu", "trainer.threads=1", "trainer.sets.network.hidden=8", "trainer.sets.network.layers=1"),
+    *("trainer.sets.network.trust_hidden=4", "trainer.sets.network.trust_layers=1"),
+    *("stream.block_files=2", "stream.unit_events=80", "stream.batch_events=20", "stream.slots=3"),
+    *("stream.max_particles=20000", "stream.slot_mib=1", f"stream.held_out={_HELD_OUT}", "stream.length_buckets=2"),
+    *(f"stream.max_squared_particles={_MOST_SQUARED}", "trainer.checkpoint_every=5", "trainer.audit=true"),
+    "local.restart_min_s=0",
+)
+"""As SMALL_STREAM for the workload direction, with what it has and muons have not: about 50 steps an epoch."""
+
+
+def write_pulses(folder: Path) -> tuple[int, int]:
+    """Neutrino events in files of row groups of 40; the number of events, and of pulses of those to be trained on."""
+    from workloads.direction.simulator.write import write_sample  # torch
+
+    write_sample(folder, PULSES_FILES * _EVENTS_A_PULSES_FILE, 1)
+    (path,) = folder.glob("*.parquet")
+    table = pq.read_table(path)
+    path.unlink()
+    for index in range(PULSES_FILES):
+        part = table.slice(index * _EVENTS_A_PULSES_FILE, _EVENTS_A_PULSES_FILE)
+        pq.write_table(part, folder / f"part_{index}.parquet", row_group_size=40)
+    counts = pc.list_value_length(table["pulses"]).to_numpy()
+    left_out = is_held_out(table["event_id"].to_numpy()[:, None], _HELD_OUT) | (counts**2 > _MOST_SQUARED)
+    return table.num_rows, int(counts[~left_out].sum())

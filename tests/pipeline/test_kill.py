@@ -6,20 +6,18 @@ import signal
 
 import pytest
 from runs import Process, Processes, kill, settings
-from showers import Undisturbed
+from showers import Scene, Undisturbed
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("verb", ["decoder", "trainer", "fetcher"])
-def test_a_killed_process_is_started_again_and_changes_nothing(
-    processes: Processes, command: list[str], undisturbed: Undisturbed, verb: str
-) -> None:
-    run = processes.start_and_reach(5, command, before=undisturbed.steps)
+def test_a_killed_process_is_started_again_and_changes_nothing(processes: Processes, scene: Scene, verb: str) -> None:
+    run = processes.start_and_reach(5, scene.command, before=scene.undisturbed.steps)
     kill(processes.pids(verb)[0])
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0} | {verb: 1}
-    undisturbed.assert_same(processes)
+    scene.undisturbed.assert_same(processes)
 
 
 def stop_a_decoder_with_work_in_hand(processes: Processes, run: Process) -> int:
@@ -58,22 +56,22 @@ def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
 
 
 def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_checkpoint(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
+    processes: Processes, scene: Scene
 ) -> None:
     seldom = settings("trainer.checkpoint_every=50")
-    run = processes.start_and_reach(50, [*command, *seldom], before=undisturbed.steps)
+    run = processes.start_and_reach(50, [*scene.command, *seldom], before=scene.undisturbed.steps)
     committed_bytes = processes.checkpoint()["audit_bytes"][0]
     audit = processes.run_dir / "audit.jsonl"
     processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
     processes.kill_all()
     processes.assert_nothing_is_left()
     step = processes.checkpoint_step()
-    assert 50 <= step < undisturbed.steps
+    assert 50 <= step < scene.undisturbed.steps
 
-    processes.train(*command, *seldom)
+    processes.train(*scene.command, *seldom)
 
     assert f"goes on from step-{step:09d}.pt: step {step}," in processes.log("trainer")
-    undisturbed.assert_same(processes)
+    scene.undisturbed.assert_same(processes)
 
 
 def test_when_the_supervisor_is_killed_its_children_end_and_the_same_command_goes_on(
@@ -110,9 +108,9 @@ def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undistu
 
 
 def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undisturbed_run_bit_for_bit(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
+    processes: Processes, scene: Scene
 ) -> None:
-    exact = [*command, *settings("trainer.deterministic=true")]
+    exact = [*scene.command, *settings("trainer.deterministic=true")]
     kills = 10
     run = processes.start("run", *exact)
     for _ in range(kills):
@@ -122,4 +120,4 @@ def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undistur
         kill(pids[0])
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"]["trainer"] == kills
-    undisturbed.assert_same(processes)
+    scene.undisturbed.assert_same(processes)

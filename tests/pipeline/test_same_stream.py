@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from runs import Processes, settings
-from showers import EPOCHS, Showers, Undisturbed
+from showers import EPOCHS, Scene
 
 pytestmark = pytest.mark.slow
 
@@ -20,30 +20,26 @@ pytestmark = pytest.mark.slow
     ids=["1 decoder", "3 decoders, many slots", "3 decoders, 1 slot", "1 transfer"],
 )
 def test_the_audit_and_the_weights_do_not_depend_on_decoders_slots_or_threads(
-    processes: Processes, command: list[str], undisturbed: Undisturbed, decoders: int, assignments: tuple[str, ...]
+    processes: Processes, scene: Scene, decoders: int, assignments: tuple[str, ...]
 ) -> None:
-    processes.train(*command, *settings(*assignments), "--decoders", str(decoders))
-    undisturbed.assert_same(processes)
+    processes.train(*scene.command, *settings(*assignments), "--decoders", str(decoders))
+    scene.undisturbed.assert_same(processes)
     assert not list((processes.run_dir / "sockets").glob("*"))
 
 
-def test_the_deterministic_mode_trains_the_same_on_a_cpu(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    processes.train(*command, *settings("trainer.deterministic=true"))
-    undisturbed.assert_same(processes)
+def test_the_deterministic_mode_trains_the_same_on_a_cpu(processes: Processes, scene: Scene) -> None:
+    processes.train(*scene.command, *settings("trainer.deterministic=true"))
+    scene.undisturbed.assert_same(processes)
 
 
-def test_another_seed_gives_another_order_of_the_same_events(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
-) -> None:
-    summary = processes.train(*command, "--seed", "1")
-    assert not set(processes.audit()) & set(undisturbed.audit)
-    assert summary.events == undisturbed.summary.events
+def test_another_seed_gives_another_order_of_the_same_events(processes: Processes, scene: Scene) -> None:
+    summary = processes.train(*scene.command, "--seed", "1")
+    assert not set(processes.audit()) & set(scene.undisturbed.audit)
+    assert summary.events == scene.undisturbed.summary.events
 
 
-def test_the_undisturbed_audit_covers_every_event_of_every_epoch(showers: Showers, undisturbed: Undisturbed) -> None:
-    undisturbed.summary.assert_read(EPOCHS * showers.events)
-    assert undisturbed.summary["particles_trained"] == EPOCHS * showers.muons
-    assert len(set(undisturbed.audit)) == len(undisturbed.audit)
-    assert undisturbed.steps > 100
+def test_the_undisturbed_audit_covers_every_event_of_every_epoch(scene: Scene) -> None:
+    scene.undisturbed.summary.assert_read(EPOCHS * scene.events)
+    assert scene.undisturbed.summary["particles_trained"] == EPOCHS * scene.particles
+    assert len(set(scene.undisturbed.audit)) == len(scene.undisturbed.audit)
+    assert scene.undisturbed.steps > 100

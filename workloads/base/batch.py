@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Consecutive events of one unit, with at most ``max_particles`` particles, on the training device."""
+    """Consecutive events of one unit within the limits of a microbatch, on the training device."""
 
     epoch: int
     unit: int

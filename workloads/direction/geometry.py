@@ -86,7 +86,8 @@ ARRAYS: Mapping[str, Callable[[], Geometry]] = {"icecube": icecube_geometry, "he
 def write_geometry(path: Path, geometry: Geometry) -> None:
     """Write the table, completely or not at all. Values are read back as the same float32."""
     rows = [",".join(HEADER)]
-    rows += [f"{sensor},{x},{y},{z}" for sensor, (x, y, z) in enumerate(geometry.position_S3)]
+    # str() of a float32 has the digits that it needs; its format() has those of a float64.
+    rows += [",".join(map(str, (sensor, *position_3))) for sensor, position_3 in enumerate(geometry.position_S3)]
     replace_file(path, "\n".join(rows) + "\n", durable=False, mode=AS_UMASK_SAYS)
 
 

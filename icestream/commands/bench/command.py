@@ -12,7 +12,7 @@ EXAMPLES = """\b
 Examples:
   icestream bench trainer                        # speed of the default model's steps, on simulated events
   icestream bench trainer --events 512,1024,2048,4096
-  icestream bench overfit --model flow           # does the model learn one batch by heart?
+  icestream bench overfit --model sets           # does the model learn one batch by heart?
   icestream bench shuffle -i 'data/*.parquet'    # what does shuffling cost the decoders?
 """
 TRAINER_EXAMPLES = """\b
@@ -26,6 +26,7 @@ Examples:
 OVERFIT_EXAMPLES = """\b
 Examples:
   icestream bench overfit                                   # the default model on 256 simulated events
+  icestream bench overfit --model sets --steps 500          # of another workload: the model's
   icestream bench overfit --model flow --steps 200 --json
   icestream bench overfit -i 'data/*.parquet' --events 1024 --device cuda
 """

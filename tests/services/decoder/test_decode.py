@@ -96,7 +96,13 @@ def assert_holds(arrays: UnitArrays, expected: Sequence[tuple[int, int, Event]])
 
 @settings(deadline=None, max_examples=60)
 @given(
-    unit_files, st.booleans(), st.booleans(), st.integers(0, 3), st.integers(0, 50), st.sampled_from([0.0, 0.2, 0.9])
+    unit_files,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.integers(0, 50),
+    st.sampled_from([0.0, 0.2, 0.9]),
+    st.sampled_from([0, 64, 100]),
 )
 def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     tmp_path_factory: pytest.TempPathFactory,
@@ -106,9 +112,10 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     epoch: int,
     k: int,
     held_out: float,
+    max_squared: int,
 ) -> None:
     folder = tmp_path_factory.mktemp("unit")
-    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty, held_out=held_out)
+    stream = stream_of(shuffle=shuffle, drop_empty=drop_empty, held_out=held_out, max_squared_particles=max_squared)
     content = [make_events(file, first=1000 * index) for index, file in enumerate(counts)]
     unit = unit_of(folder, content, k=k, epoch=epoch)
     slot = new_slot()
@@ -125,6 +132,8 @@ def test_a_unit_holds_what_a_loop_over_its_rows_gives(
     assert len(bounds) == layout.microbatches + 1
     for first, last in itertools.pairwise(bounds):
         assert arrays.offsets[last] - arrays.offsets[first] <= stream.max_particles
+        squares = np.diff(arrays.offsets[first : last + 1]) ** 2
+        assert not 0 < max_squared < squares.sum()
 
 
 def test_decoding_twice_gives_the_same_bytes(tmp_path: Path) -> None:

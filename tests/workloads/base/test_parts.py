@@ -20,6 +20,7 @@ def test_parts_have_at_most_so_many_particles_and_by_default_what_suits_the_devi
     assert [part.num_particles for part in chunks(microbatch, 1500, CPU)] == [1000] * 5
     assert [part.num_particles for part in chunks(microbatch, 0, CPU)] == [2000, 2000, 1000]
     assert CPU_CHUNK_PARTICLES == 2048
+    assert list(chunks(microbatch, 0, CPU, 5000)) == [microbatch]  # of a model that says so
     assert list(chunks(microbatch, 0, CUDA)) == [microbatch]
     assert [part.num_particles for part in chunks(microbatch, 3000, CUDA)] == [3000, 2000]
 

@@ -23,6 +23,7 @@ def evaluation_stream(stream: StreamConfig) -> StreamConfig:
     return stream.model_copy(
         update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
     )
 
 

@@ -69,9 +69,10 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
         yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
     for name, why in outcome.missed.items():
         yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
-    at_floor = sum(verdict(metric) == "at floor" for metric in headline.values())
+    verdicts = [found for metric in headline.values() if (found := verdict(metric)) != "no floor"]
     yield '<div class="cards">'
-    yield _card(f"{at_floor} of {len(words.headline)}", "headline metrics at their floor")
+    if verdicts:
+        yield _card(f"{verdicts.count('at floor')} of {len(verdicts)}", "headline metrics at their floor")
     yield from (_card(f"{report.sizes[name]:,}", label) for name, label in words.sizes.items())
     yield "</div>"
     yield "<h2>Numbers</h2>"

@@ -14,7 +14,7 @@ _SIGMAS = 2.0
 _NEAR = 2.0
 
 MEANINGS: Mapping[Verdict, str] = {
-    "at floor": f"not more than {_SIGMAS:g} errors above the floor: no difference from real events is seen",
+    "at floor": f"not more than {_SIGMAS:g} errors above the floor: no difference from a perfect model is seen",
     "near": f"up to {_NEAR:g} times the floor",
     "off": "more than that",
     "no floor": "there is no floor to compare with",

@@ -36,12 +36,13 @@ from workloads.direction.geometry import Geometry
 from workloads.direction.reference_time import reference_times, trusted_pulses
 
 START_TILT_RAD = math.radians(30)
-TRACK_STARTS_JITTER_NS = 40.0
-TRACK_JITTERS_NS = (15.0, 6.0)
-VERTEX_JITTERS_NS = (40.0, 15.0, 6.0)
-STEPS = 10
-"""Steps of the maximisation with each jitter."""
 TRACKS_KEPT = 2
+"""Tracks of an event that go on from the start to the end."""
+
+START_JITTER_NS, START_STEPS = 60.0, 15
+"""Jitter of the times at the start, and steps of the maximisation with it."""
+END_JITTERS_NS, END_STEPS = (20.0, 6.0), 10
+"""Jitters after that, and steps with each. The toy detector's own is 3 ns, which has more maxima."""
 
 _CHUNK_PULSES = 1 << 19
 """Pulses of the events that are fitted at a time, about: bounds the memory."""
@@ -141,18 +142,19 @@ def _tracks(pulses: PaddedPulses, lines: Lines) -> Tensor:
     starts_S = [lines.travel_E3, *tilted]
     copies = pulses.repeated(len(starts_S))
     state = track_state(torch.cat(starts_S), lines.point_E3.repeat(len(starts_S), 1), copies)
-    state, value = _best(*_annealed_tracks(state, copies, (TRACK_STARTS_JITTER_NS,)), len(starts_S), TRACKS_KEPT)
+    state, value = _better_track(state, copies, START_JITTER_NS, START_STEPS)
+    state, value = _best(state, value, len(starts_S), TRACKS_KEPT)
     copies = pulses.repeated(TRACKS_KEPT)
-    state, value = _best(*_annealed_tracks(state, copies, TRACK_JITTERS_NS), TRACKS_KEPT, 1)
+    for jitter_ns in END_JITTERS_NS:
+        state, value = _better_track(state, copies, jitter_ns, END_STEPS)
+    state, value = _best(state, value, TRACKS_KEPT, 1)
     travel_B3, rest_B4 = state.split((3, 4), 1)
     return torch.cat([-travel_B3, rest_B4, (value / pulses.present_BL.sum(1)).unsqueeze(1)], 1)
 
 
-def _annealed_tracks(state: Tensor, pulses: PaddedPulses, jitters_ns: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    for jitter_ns in jitters_ns:
-        table = ln_density_table(jitter_ns)
-        state, value = maximise(state, partial(track_scores, pulses=pulses, table=table), moved_track, STEPS)
-    return state, value
+def _better_track(state: Tensor, pulses: PaddedPulses, jitter_ns: float, steps: int) -> tuple[Tensor, Tensor]:
+    scores = partial(track_scores, pulses=pulses, table=ln_density_table(jitter_ns))
+    return maximise(state, scores, moved_track, steps)
 
 
 def _best(state: Tensor, value: Tensor, starts: int, kept: int) -> tuple[Tensor, Tensor]:
@@ -166,11 +168,15 @@ def _best(state: Tensor, value: Tensor, starts: int, kept: int) -> tuple[Tensor,
 
 def _vertices(pulses: PaddedPulses) -> Tensor:
     """Position, time, ln likelihood a pulse. -> (B, 5)."""
-    state = vertex_state(pulses)
-    for jitter_ns in VERTEX_JITTERS_NS:
-        table = ln_density_table(jitter_ns)
-        state, value = maximise(state, partial(vertex_scores, pulses=pulses, table=table), moved_vertex, STEPS)
+    state, value = _better_vertex(vertex_state(pulses), pulses, START_JITTER_NS, START_STEPS)
+    for jitter_ns in END_JITTERS_NS:
+        state, value = _better_vertex(state, pulses, jitter_ns, END_STEPS)
     return torch.cat([state, (value / pulses.present_BL.sum(1)).unsqueeze(1)], 1)
+
+
+def _better_vertex(state: Tensor, pulses: PaddedPulses, jitter_ns: float, steps: int) -> tuple[Tensor, Tensor]:
+    scores = partial(vertex_scores, pulses=pulses, table=ln_density_table(jitter_ns))
+    return maximise(state, scores, moved_vertex, steps)
 
 
 def _chunks(offsets_E1: npt.NDArray[np.int64]) -> list[tuple[int, int]]:

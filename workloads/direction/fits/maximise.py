@@ -21,9 +21,9 @@ Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
 Move = Callable[[Tensor, Tensor], Tensor]
 """State (B, D) and step (B, K) -> state (B, D)."""
 
-_FIRST_DAMPING = 0.1
-_LEAST_DAMPING, _MOST_DAMPING = 1e-3, 1e4
-_AFTER_SUCCESS, _AFTER_FAILURE = 0.2, 6.0
+_FIRST_DAMPING = 0.3
+_LEAST_DAMPING, _MOST_DAMPING = 0.2, 1e4
+_AFTER_SUCCESS, _AFTER_FAILURE = 0.2, 8.0
 _FLOOR = 1e-3
 """Added to the information: a parameter that no pulse tells anything of stays where it is."""
 _LONGEST_STEP = 1.0

@@ -26,11 +26,11 @@ NOISE_SHARE = 0.05
 NOISE_WINDOW_NS = 3000.0
 
 _SHAPES = 56
-_SHAPE_MIN, _SHAPE_MAX = 0.03, 30.0
-"""Range of distance / SCATTERING_M, 1 to 1,000 m; beyond it the density is that at its end."""
+_SHAPE_MIN, _SHAPE_MAX = 0.03, 20.0
+"""Range of distance / SCATTERING_M, 1 to 670 m; beyond it the density is that at its end."""
 _RESIDUALS = 448
 _RESIDUAL_MIN_NS, _RESIDUAL_MAX_NS = -400.0, 4000.0
-"""Range beyond which the density is that of the noise."""
+"""Range of the residual; below it only noise is left, above it the density is that at its end."""
 _SOFTENING_NS = 10.0
 """Residual at which the steps of the table begin to grow."""
 _CELLS = 600
@@ -60,6 +60,9 @@ def ln_density_table(jitter_ns: float) -> Tensor:
     value_SR = np.log((1 - NOISE_SHARE) * density_SR + NOISE_SHARE / NOISE_WINDOW_NS)
     by_ln_distance_SR = np.gradient(value_SR, np.log(shape_S), axis=0)
     by_residual_SR = np.gradient(value_SR, residual_R, axis=1)
+    # Beyond the table the value stays as it is.
+    by_ln_distance_SR[[0, -1]] = 0
+    by_residual_SR[:, [0, -1]] = 0
     return torch.from_numpy(np.stack([value_SR, by_ln_distance_SR, by_residual_SR])).float().unsqueeze(0)
 
 

@@ -76,8 +76,8 @@ class PaddedPulses(NamedTuple):
 def used_pulses(pulses: EventPulses) -> EventPulses:
     """Pulses that the fits use, at most MOST_PULSES of an event.
 
-    Clean ones first (all, if none is clean), of too many the first ones of the sensors with the most light; then the
-    auxiliary ones nearest to them in space and time.
+    Clean ones first (all, if none is clean), of too many the earliest; then the auxiliary ones nearest to them in space
+    and time. Cost: the auxiliary pulses times MOST_PULSES at most, however many clean ones there are.
     """
     clean_P = trusted_pulses(pulses.clean_P, pulses.segments)
     pulses = pulses._replace(clean_P=clean_P)

@@ -84,7 +84,7 @@ def _seen(state_B7: Tensor, pulses: PaddedPulses) -> tuple[Tensor, Tensor, Tenso
     travel_B3, point_B3, time_B1 = state_B7.split((3, 3, 1), 1)
     x_BL, y_BL, z_BL = (pulses.position_B3L - point_B3.unsqueeze(2)).unbind(1)
     along_BL, first_BL, second_BL = (
-        axis_B3[:, 0:1] * x_BL + axis_B3[:, 1:2] * y_BL + axis_B3[:, 2:3] * z_BL
+        (axis_B3[:, 0:1] * x_BL).addcmul_(axis_B3[:, 1:2], y_BL).addcmul_(axis_B3[:, 2:3], z_BL)
         for axis_B3 in (travel_B3, *across(travel_B3))
     )
     rho_BL = (first_BL.square() + second_BL.square()).clamp_min(_NEAREST_M**2).sqrt()

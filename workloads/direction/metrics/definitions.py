@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from workloads.base.report.metric import Definition
 from workloads.direction.metrics.resolution import QUANTILES, SMALL_DEG
 
-BASELINES = {"line": "line fit", "pandel": "Pandel fit of a track"}
+BASELINES = {"line": "LineFit", "pandel": "Pandel fit of a track"}
 """Other methods, as the names of metrics begin."""
 
 _KINDS = {"": "all events", "track_": "tracks", "cascade_": "cascades"}

@@ -33,7 +33,7 @@ class Predictor:
         chunk_particles: int = 0,
     ) -> None:
         """``chunk_particles``: pulses in one pass; 0: depends on the device."""
-        self._network = network
+        self.network = network
         self._detector = detector
         self._precision = precision
         self._chunk_particles = chunk_particles
@@ -52,11 +52,11 @@ class Predictor:
         return torch.cat([self._of(part) for part in parts])
 
     def _of(self, part: Microbatch) -> Tensor:
-        if self._network.needs_fits:
+        if self.network.needs_fits:
             part = self._with_fits(part)
         events = EventInput.from_microbatch(part, self._detector.position_S3)
         with self._precision():
-            p_E3: Tensor = self._network(events).p_E3
+            p_E3: Tensor = self.network(events).p_E3
         return p_E3.float()
 
     def _with_fits(self, part: Microbatch) -> Microbatch:

@@ -67,7 +67,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     counts = _Counts()
     started_s = time.perf_counter()
     with (
-        SlowProgress("predicting: parts of 1,000", 1000) as progress,
+        SlowProgress("predicting", 100, to_text="{} %".format) as progress,
         front.each_unit(DIRECTION.stored_as(settings.source), settings) as units,
         prediction_file(options.out, model) as write,
     ):
@@ -81,7 +81,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
             table = prediction_table(event_id_E, found.p_E3)
             write(table)
             _count(counts, unit, event_id_E[table["kappa"].to_numpy() == 0], found.num_cut)
-            progress.reach(int(1000 * unit.done), 1000)
+            progress.reach(int(100 * unit.done), 100)
     rate = counts.events / max(time.perf_counter() - started_s, 1e-9)
     source = f"step {run.step:,} of {run.path}"
     return [f"{options.out}: {counts.events:,} events, {rate:,.0f} events/s ({source})", *_remarks(counts, limits)]
@@ -92,6 +92,7 @@ def prediction_stream(stream: StreamConfig) -> StreamConfig:
     return stream.model_copy(
         update={"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1, "shuffle": False}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
+        | {"max_squared_particles": 0}
     )
 
 

@@ -27,6 +27,10 @@ class DirectionPredictor(Protocol):
     def run(self) -> TrainedRun:
         """Its source."""
 
+    @property
+    def position_S3(self) -> Tensor:
+        """Sensors of the detector that it was trained for, (S, 3), m."""
+
     def predict(self, microbatch: Microbatch) -> Tensor:
         """Vectors p of the events: direction p / |p|, concentration |p|. -> (E, 3)."""
 

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from workloads.direction.geometry import SENSORS_A_STRING
+from workloads.direction.ice import SCATTERING_M, SCATTERING_RATE_PER_NS
 from workloads.direction.simulator.light import (
-    DELAY_SCALE_NS,
     JITTER_NS,
-    SCATTERING_M,
     SMALLEST_SHAPE,
     Bool,
     Float32,
@@ -214,7 +213,7 @@ def _draw_cells(expected: Float32, rng: np.random.Generator) -> Int64:
 def _delays_ns(path_m_P: Float64, rng: np.random.Generator) -> Float64:
     """Delay by scattering: Pandel's gamma distribution (astro-ph/0407044); and the jitter of the clock."""
     shape_P = np.maximum(path_m_P / SCATTERING_M, SMALLEST_SHAPE)
-    return rng.standard_gamma(shape_P) * DELAY_SCALE_NS + rng.normal(0.0, JITTER_NS, len(path_m_P))
+    return rng.standard_gamma(shape_P) / SCATTERING_RATE_PER_NS + rng.normal(0.0, JITTER_NS, len(path_m_P))
 
 
 def _coincidences(key_P: Int64, time_P: Float64) -> tuple[Int64, Bool]:

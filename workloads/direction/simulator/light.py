@@ -7,34 +7,31 @@ same everywhere. Shapes: E events, S sensors, P pulses.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
+
+from workloads.direction.ice import (
+    ABSORPTION_M,
+    CONE_DELAY_NS_M,
+    COS_CHERENKOV,
+    LIGHT_SPEED_M_NS,
+    POINT_DELAY_NS_M,
+    SIN_CHERENKOV,
+    TAN_CHERENKOV,
+)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-LIGHT_SPEED_M_NS = 0.299792458
-PHASE_INDEX, GROUP_INDEX = 1.3195, 1.35634
-"""Refractive indices of ice for the angle and for the speed of light (AMANDA, astro-ph/0407044)."""
-
-COS_CHERENKOV = 1 / PHASE_INDEX
-SIN_CHERENKOV = sqrt(1 - COS_CHERENKOV**2)
-TAN_CHERENKOV = SIN_CHERENKOV / COS_CHERENKOV
-
-# Pandel's density of the delay by scattering (same source).
-DELAY_NS = 557.0
-SCATTERING_M = 33.3
-ABSORPTION_M = 98.0
-DELAY_SCALE_NS = 1 / (1 / DELAY_NS + LIGHT_SPEED_M_NS / (GROUP_INDEX * ABSORPTION_M))
 SMALLEST_SHAPE = 0.02
+"""Of the Gamma distribution of the delay by scattering."""
 JITTER_NS = 3.0
 """Resolution of a sensor's clock."""
 
-# Amounts of light: chosen, so that events are as large as those of Kaggle's data.
+# Amounts of light: chosen, not measured.
 TRACK_LIGHT_PE = 6.0
 """Photo-electrons in a sensor next to a track of low energy."""
 TRACK_NEAR_M = 8.0
@@ -164,15 +161,14 @@ def direct_track_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tu
     """
     along_P, range2_P = _seen_from_vertex(truth, event_P, position_P3)
     rho_P = np.sqrt(np.maximum(range2_P - along_P**2, 0.01))
-    delay = GROUP_INDEX / SIN_CHERENKOV - 1 / TAN_CHERENKOV
-    return (along_P + rho_P * delay) / LIGHT_SPEED_M_NS, rho_P / SIN_CHERENKOV
+    return along_P / LIGHT_SPEED_M_NS + rho_P * CONE_DELAY_NS_M, rho_P / SIN_CHERENKOV
 
 
 def direct_cascade_light(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:
     """Time after the vertex (ns) and length (m) of the straight path from the vertex to each pulse's sensor."""
     _, range2_P = _seen_from_vertex(truth, event_P, position_P3)
     range_P = np.sqrt(np.maximum(range2_P, 0.01))
-    return range_P * GROUP_INDEX / LIGHT_SPEED_M_NS, range_P
+    return range_P * POINT_DELAY_NS_M, range_P
 
 
 def _seen_from_vertex(truth: Truth, event_P: Int64, position_P3: Float32) -> tuple[Float64, Float64]:

@@ -34,8 +34,13 @@ _STORED = DIRECTION.with_all_stored()
 
 
 def write_sample(folder: Path, events: int, seed: int) -> None:
-    """Write one file of events of the natural mixture."""
-    write_dataset(folder, EventsPlan(events, 1, seed), overwrite=True)
+    """Write one file of events of the natural mixture, with their classical fits: each model can learn from it."""
+    from workloads.direction.fits.files import FitsJob, write_fits  # torch
+
+    plan = EventsPlan(events, 1, seed)
+    write_dataset(folder, plan, overwrite=True)
+    path = folder / file_name(0)
+    write_fits(FitsJob(path, path, plan.geometry))
 
 
 def write_dataset(

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from workloads.base.segments import Segments
-from workloads.direction.models.transformer.attention import LIGHT_SPEED_M_NS, Attention, interval_terms
+from workloads.direction.ice import LIGHT_SPEED_M_NS
+from workloads.direction.models.transformer.attention import Attention, interval_terms
 from workloads.direction.models.transformer.padding import Padding
 
 COUNTS = [3, 0, 7, 1, 5]
@@ -19,20 +20,18 @@ def layout() -> tuple[Segments, Padding]:
     return segments, Padding.of(segments)
 
 
-def normalised(rows: torch.Tensor) -> torch.Tensor:
-    return rows / rows.square().mean(-1, keepdim=True).sqrt()
-
-
-def test_each_event_is_attended_to_by_itself_with_its_bias() -> None:
+def test_each_event_is_attended_to_by_itself_with_its_bias_and_so_are_its_gradients() -> None:
     torch.manual_seed(1)
     segments, padding = layout()
-    rows, position, time = torch.randn(16, 8), 200 * torch.randn(16, 3), 500 * torch.randn(16, 1)
+    rows = torch.randn(16, 8, requires_grad=True)
+    position, time = 200 * torch.randn(16, 3), 500 * torch.randn(16, 1)
     attention = Attention(8, 2, 4)
     assert attention.bias is not None
     torch.nn.init.normal_(attention.bias.weight)
 
     found = attention(rows, padding, interval_terms(position, time, 4, padding))
 
+    expected = []
     for start, count in zip(segments.starts_E.tolist(), COUNTS, strict=True):
         if count == 0:
             continue
@@ -42,9 +41,16 @@ def test_each_event_is_attended_to_by_itself_with_its_bias() -> None:
         query, key, value = attention.input(rows[of_event]).unflatten(1, (3, 2, 4)).unbind(1)
         heads = []
         for head in range(2):
-            scores = normalised(query[:, head]) @ normalised(key[:, head]).T / 2 + bias[..., head]
+            scores = attention.query_norm(query[:, head]) @ attention.key_norm(key[:, head]).T / 2 + bias[..., head]
             heads.append(F.softmax(scores, 1) @ value[:, head])
-        torch.testing.assert_close(found[of_event], attention.output(torch.cat(heads, 1)), rtol=1e-4, atol=1e-5)
+        expected.append(attention.output(torch.cat(heads, 1)))
+    torch.testing.assert_close(found, torch.cat(expected), rtol=1e-4, atol=1e-5)
+    weights = torch.randn(16, 8)
+    slopes, expected_slopes = (
+        torch.autograd.grad((result * weights).sum(), [rows, *attention.parameters()])
+        for result in (found, torch.cat(expected))
+    )
+    torch.testing.assert_close(slopes, expected_slopes, rtol=1e-3, atol=1e-4)
 
 
 def test_terms_depend_on_the_sign_and_size_of_the_interval() -> None:

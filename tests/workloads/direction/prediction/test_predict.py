@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from direction_files import event_rows, write_direction_file
+from direction_files import direction_arrays, event_rows, write_direction_file
 
 from common.errors import BadInputError
-from common.unit_arrays import UnitArrays
 from icestream.front import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
-from workloads.direction.columns import DIRECTION
+from workloads.direction.grouping import group_by_sensor
 from workloads.direction.prediction import predict
 from workloads.direction.prediction.predict import PredictOptions, run_predict
 from workloads.direction.prediction.vectors import PulseLimits, cut_to, predicted_vectors
@@ -165,16 +164,10 @@ def test_an_output_that_can_not_be_written_is_told_before_the_model_is_loaded(
     assert (tmp_path / "there.csv").read_text() == "kept"
 
 
-def arrays_of(tmp_path: Path, counts: tuple[int, ...]) -> UnitArrays:
-    path = write_direction_file(tmp_path / "a.parquet", event_rows(counts))
-    front = FrontDoor()
-    settings = front.file_settings([str(path)], toml=None, assignments=())
-    with front.each_unit(DIRECTION.stored_as(settings.source), settings) as units:
-        return next(units).arrays
-
-
 def test_a_cut_event_keeps_its_clean_and_earliest_pulses_in_the_order_of_sensors(tmp_path: Path) -> None:
-    arrays = arrays_of(tmp_path, (3, 50, 2))
+    arrays = direction_arrays(tmp_path, (3, 50, 2))
+    arrays.particle_columns["sensor"][:] //= np.int16(1000)  # several pulses each
+    group_by_sensor(arrays)
     cut, num_cut = cut_to(arrays, 10)
     assert num_cut == 1
     assert cut.offsets.tolist() == [0, 3, 13, 15]
@@ -192,11 +185,11 @@ def test_a_cut_event_keeps_its_clean_and_earliest_pulses_in_the_order_of_sensors
 
 
 def test_nothing_is_cut_below_the_limit(tmp_path: Path) -> None:
-    arrays = arrays_of(tmp_path, (3, 10))
+    arrays = direction_arrays(tmp_path, (3, 10))
     assert cut_to(arrays, 10)[0] is arrays
 
 
 def test_no_event_has_no_vectors(tmp_path: Path) -> None:
     teller = TruthTeller(run_of(tmp_path / "best.pt"))
-    found = predicted_vectors(teller, arrays_of(tmp_path, ()), PulseLimits(5, 5), CPU)
+    found = predicted_vectors(teller, direction_arrays(tmp_path, ()), PulseLimits(5, 5), CPU)
     assert found.p_E3.shape == (0, 3)

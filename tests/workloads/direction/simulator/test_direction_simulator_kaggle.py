@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from icestream.cli import cli
 from workloads.direction.geometry import GEOMETRY_FILE
 from workloads.direction.simulator import kaggle
 from workloads.direction.simulator.kaggle import write_kaggle_dataset
@@ -69,6 +71,18 @@ def test_the_events_are_those_of_the_converted_layout_by_time(tmp_path: Path) ->
         assert bounds[0][0] == 0
         assert bounds[-1][1] == table.num_rows
         assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+def test_convert_makes_the_converted_layout_of_it(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path / "kaggle", PLAN)
+    write_dataset(tmp_path / "simulated", PLAN)
+    arguments = ["convert", str(tmp_path / "kaggle"), str(tmp_path / "converted")]
+    assert CliRunner().invoke(cli, arguments, catch_exceptions=False).exit_code == 0
+
+    same = ["event_id", "azimuth", "zenith", "pulses"]
+    for index in (0, 1):
+        simulated = pq.read_table(tmp_path / f"simulated/events_{index:05d}.parquet", columns=same)
+        assert pq.read_table(tmp_path / f"converted/batch_{index + 1}.parquet", columns=same).equals(simulated)
 
 
 def test_rows_count_on_over_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,9 +140,10 @@ def test_an_earlier_data_set_is_replaced_only_on_request_and_then_wholly(tmp_pat
         write_dataset(tmp_path, EventsPlan(2, 1, seed=2), overwrite=True)
 
 
-def test_a_sample_is_one_file_of_natural_events(tmp_path: Path) -> None:
+def test_a_sample_is_one_file_of_natural_events_with_their_classical_fits(tmp_path: Path) -> None:
     write_sample(tmp_path, 5, 2)
     table = pq.read_table(tmp_path / "events_00000.parquet")
 
     assert table.num_rows == 5
+    assert all(any(fits) for fits in table["classical_fits"].to_pylist())
     assert not any(table["enriched"].to_pylist())

@@ -16,7 +16,7 @@ from workloads.base.segments import Segments, spread
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.ice import ABSORPTION_M, CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
 from workloads.direction.models.events import EventInput
-from workloads.direction.models.sets.sensors import SensorSet, sensor_set
+from workloads.direction.models.sensors import SensorSet, sensor_set
 
 _LIMIT = 30.0
 """Bound on a feature, which is about 1: a fit far off must not blow up a batch."""

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.direction.ice import LIGHT_SPEED_M_NS
 from workloads.direction.models.transformer.padding import Padding
 
-LIGHT_SPEED_M_NS = 0.299792458
 _INTERVAL_M = 300.0
 _LARGEST_INTERVAL = 2.0
 """Centre of the last term of the bias, in units of _INTERVAL_M; the first one's is minus this."""

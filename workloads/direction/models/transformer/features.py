@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from workloads.base.segments import Segments, segment_sum, spread
+from workloads.direction.ice import ABSORPTION_M
 from workloads.direction.models.events import EventInput
-from workloads.direction.models.sets.features import ABSORPTION_M
-from workloads.direction.models.sets.sensors import SensorSet
+from workloads.direction.models.sensors import SensorSet
 
 _LIMIT = 30.0
 """Bound on a feature, which is about 1: one extreme pulse must not blow up a batch."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from workloads.direction.models.events import EventInput
 from workloads.direction.models.network import DirectionNetwork, Prediction
-from workloads.direction.models.sets.sensors import sensor_set
+from workloads.direction.models.sensors import sensor_set
 from workloads.direction.models.transformer.attention import interval_terms
 from workloads.direction.models.transformer.config import TransformerConfig
 from workloads.direction.models.transformer.features import (

@@ -1,12 +1,13 @@
 """Padding of packed rows to rectangles, for attention alone: all other layers work on packed rows.
 
-Events are sorted by length and padded in a few groups, so that a long event doesn't pad all others. Shape suffixes:
-E events, T sensors, D width, G events of a group, N sensors of its longest event, R padded rows of all groups.
+Events are padded in groups of similar length, so that a long event doesn't pad all others. Shape suffixes: E events,
+T sensors, D width, G events of a group, N sensors of its longest event, R padded rows of all groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,18 @@ from torch import Tensor
 
 from workloads.base.segments import Segments
 
-_CPU_GROUPS = 4
-_EVENTS_OF_GROUP = 8
-"""Fewest events of a group, about: a smaller one costs more by its calls than it saves."""
+_GROWTH, _STEP = 1.3, 8
+
+
+def _longest_of_groups(most: int) -> list[int]:
+    """Length of the longest events of each group on a CPU: 8, 19, 33, 51, 75, … up to at least ``most``.
+
+    A call for a group costs about as much as padding a few short events by _STEP rows.
+    """
+    lengths = [_STEP]
+    while lengths[-1] < most:
+        lengths.append(math.ceil(_GROWTH * lengths[-1]) + _STEP)
+    return lengths
 
 
 @dataclass(frozen=True)
@@ -52,13 +62,10 @@ class Padding:
         """Padding for segments. Reads the lengths of the events from the device: the host waits once."""
         device, num_sensors = segments.event_P.device, segments.num_particles
         counts_E = segments.counts_E.cpu()
-        order = counts_E.argsort(stable=True)[int((counts_E == 0).sum()) :]
         on_cpu = device.type == "cpu"
-        num_groups = max(1, min(_CPU_GROUPS, len(order) // _EVENTS_OF_GROUP)) if on_cpu else 1
-        place_T = torch.empty(num_sensors, dtype=torch.int64, device=device)
         groups, sources, first_row = [], [torch.empty(0, dtype=torch.int64, device=device)], 0
-        for of_group in order.chunk(num_groups) if len(order) else ():
-            longest = int(counts_E[of_group[-1]])
+        for of_group in _groups(counts_E, one=not on_cpu):
+            longest = int(counts_E[of_group].max())
             events_G = of_group.to(device)
             inside_N = torch.arange(longest, device=device)
             present_GN = inside_N < segments.counts_E[events_G].unsqueeze(1)
@@ -73,6 +80,7 @@ class Padding:
         rows_T = (
             present_R.nonzero().squeeze(1) if on_cpu else torch.nonzero_static(present_R, size=num_sensors).squeeze(1)
         )
+        place_T = torch.empty(num_sensors, dtype=torch.int64, device=device)
         place_T[source_R[rows_T]] = rows_T
         return cls(tuple(groups), source_R, present_R.unsqueeze(1), place_T)
 
@@ -92,6 +100,20 @@ class Padding:
         padded_RD = torch.cat([group_GND.flatten(0, 1) for group_GND in groups_GND])
         packed_TD: Tensor = _Unpad.apply(padded_RD, self.source_R, self.present_R1, self.place_T)
         return packed_TD
+
+
+def _groups(counts_E: Tensor, *, one: bool) -> Iterator[Tensor]:
+    """Events with sensors, of similar length each, or all at once: small kernels cost a GPU more than padding does."""
+    (present,) = (counts_E > 0).nonzero(as_tuple=True)
+    if len(present) == 0:
+        return
+    if one:
+        yield present
+        return
+    longest = torch.tensor(_longest_of_groups(int(counts_E.max())))
+    group_of = torch.bucketize(counts_E[present], longest)
+    order = group_of.argsort(stable=True)
+    yield from (events for events in present[order].split(group_of.bincount().tolist()) if len(events))
 
 
 class _Pad(torch.autograd.Function):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from workloads.base.segments import Segments, segment_sum, spread
-from workloads.direction.models.sets.features import DELAY_NS_M, GROUP_INDEX, LIGHT_SPEED_M_NS
-from workloads.direction.models.sets.sensors import SensorSet
+from workloads.direction.ice import CONE_DELAY_NS_M, LIGHT_SPEED_M_NS, POINT_DELAY_NS_M
+from workloads.direction.models.sensors import SensorSet
 from workloads.direction.models.transformer.features import ln_light, waves
 from workloads.direction.models.transformer.layers import two_layers
 
@@ -76,9 +76,7 @@ def _of_point(
     )
     distance_T1 = (offset_T3.square().sum(1, keepdim=True) + 1).sqrt()
     unit_T3, light_T1 = offset_T3 / distance_T1, ln_light(sensors.log10_charge_T1, distance_T1)
-    delay_T1 = _centred(
-        sensors.time_T1 - distance_T1 * (GROUP_INDEX / LIGHT_SPEED_M_NS), weight_T1, shift_ns_E1, segments
-    )
+    delay_T1 = _centred(sensors.time_T1 - distance_T1 * POINT_DELAY_NS_M, weight_T1, shift_ns_E1, segments)
     return [
         *(distance_T1 / 200, unit_T3, light_T1, unit_T3 * light_T1, sensors.log10_charge_T1),
         *(delay_T1 / 500, (delay_T1 / 20).asinh() / 3, (delay_T1 / 5).asinh() / 3),
@@ -97,7 +95,7 @@ def _of_track(
     aside_T3 = offset_T3 + along_T1 * direction_T3
     distance_T1 = (aside_T3.square().sum(1, keepdim=True) + 1).sqrt()
     delay_T1 = _centred(
-        sensors.time_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * DELAY_NS_M, weight_T1, shift_ns_E1, segments
+        sensors.time_T1 - along_T1 / LIGHT_SPEED_M_NS - distance_T1 * CONE_DELAY_NS_M, weight_T1, shift_ns_E1, segments
     )
     side_T3, bent_T1 = aside_T3 / distance_T1, (delay_T1 / 20).asinh() / 3
     return [

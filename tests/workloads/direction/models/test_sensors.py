@@ -1,4 +1,4 @@
-"""Sensors that the model of sets sees, beside a reference of one event at a time."""
+"""Sensors that the networks see, beside a reference of one event at a time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from direction_events import POSITION_S3, direction_microbatch
 
 from workloads.base.batch import Microbatch
+from workloads.direction.models import sensors
 from workloads.direction.models.events import EventInput
-from workloads.direction.models.sets import sensors
-from workloads.direction.models.sets.sensors import eigenvalues, sensor_set
+from workloads.direction.models.sensors import eigenvalues, sensor_set
 
 
 def reference(microbatch: Microbatch, event: int, most: int) -> tuple[np.ndarray, np.ndarray]:

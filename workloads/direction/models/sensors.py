@@ -1,4 +1,4 @@
-"""Sensors of an event as the branches see them: merged pulses, chosen sensors, a summary of the event.
+"""Sensors of an event as the networks see them: merged pulses, chosen sensors, a summary of the event.
 
 Shape suffixes: E events, T sensors, P pulses, A sensors without a clean pulse, C others, N pairs of both.
 """

@@ -1,0 +1,56 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInputError
+from workloads.base.dataset import Written, prepare_folder, share, write_files
+
+OWN_FILE, OWN_FOLDER = re.compile(r"part_\d+\.data"), re.compile("parts")
+
+
+def prepare(out: Path, *, overwrite: bool) -> None:
+    prepare_folder(out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="parts of a test")
+
+
+@pytest.mark.parametrize(("total", "num_files"), [(10, 3), (2, 5), (0, 2), (9, 9)])
+def test_shares_are_equal_but_for_a_remainder_and_nothing_is_lost(total: int, num_files: int) -> None:
+    shares = [share(total, num_files, index) for index in range(num_files)]
+
+    assert sum(shares) == total
+    assert shares == sorted(shares, reverse=True)
+    assert max(shares) - min(shares) <= 1
+
+
+def test_a_new_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
+    prepare(tmp_path / "a" / "b", overwrite=False)
+
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_own_files_and_folders_are_deleted_on_request_only(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "part_1.data").write_text("old")
+    with pytest.raises(BadInputError, match=r"not empty: .* --force"):
+        prepare(tmp_path, overwrite=False)
+    assert (tmp_path / "parts" / "part_1.data").exists()
+
+    prepare(tmp_path, overwrite=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_a_foreign_file_among_them_nothing_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "part_1.data").write_text("old")
+    (tmp_path / "part_1.data.bak").write_text("mine")
+    with pytest.raises(BadInputError, match=r"no parts of a test, such as part_1\.data\.bak"):
+        prepare(tmp_path, overwrite=True)
+
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_files_are_written_in_order_and_summed() -> None:
+    heard: list[Written] = []
+    total = write_files(3, lambda index: Written(1, index, 2 * index, 10), heard.append)
+
+    assert [written.num_events for written in heard] == [0, 1, 2]
+    assert total == Written(3, 3, 6, 30)

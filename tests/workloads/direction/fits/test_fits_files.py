@@ -1,0 +1,188 @@
+"""Tests of `icestream seeds`: files with their classical fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from common.errors import BadInputError
+from common.files.layout import schema_of, writer_options
+from workloads.direction.columns import CLASSICAL_FITS, DIRECTION
+from workloads.direction.commands.seeds import seeds
+from workloads.direction.fits import files as fits_files
+from workloads.direction.fits.classical import classical_fits
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, read_geometry, write_geometry
+
+SCHEMA = schema_of(DIRECTION.with_all_stored())
+COUNTS = (12, 0, 30, 5, 1)
+
+
+def write_events(path: Path, seed: int = 0, sensors: int = 5460, row_group: int = 3, time_ns: float = 0.0) -> None:
+    """A file of five events of random pulses; the first pulse's time is ``time_ns``, if not 0."""
+    rng = np.random.default_rng(seed)
+    total, events = sum(COUNTS), len(COUNTS)
+    pulses = pa.StructArray.from_arrays(
+        [
+            pa.array(rng.integers(0, sensors, total).astype(np.int16)),
+            pa.array(
+                np.where(np.arange(total) | (time_ns == 0), rng.normal(1e4, 500, total), time_ns).astype(np.float32)
+            ),
+            pa.array(rng.uniform(0.5, 2, total).astype(np.float32)),
+            pa.array(rng.random(total) < 0.4),
+        ],
+        fields=list(SCHEMA.field("pulses").type.value_type),
+    )
+    columns = {
+        "event_id": np.arange(events) + 100 * seed,
+        "azimuth": rng.uniform(0, 6, events).astype(np.float32),
+        "zenith": rng.uniform(0, 3, events).astype(np.float32),
+        "true_energy": np.full(events, 1e3, np.float32),
+        "topology": np.full(events, 1, np.int8),
+        "enriched": np.zeros(events, bool),
+    }
+    arrays = {name: pa.array(values) for name, values in columns.items()}
+    arrays["classical_fits"] = pa.array([[0.0] * len(CLASSICAL_FITS)] * events, SCHEMA.field("classical_fits").type)
+    offsets = pa.array(np.cumsum([0, *COUNTS]).astype(np.int32))
+    arrays["pulses"] = pa.ListArray.from_arrays(offsets, pulses, type=SCHEMA.field("pulses").type)
+    table = pa.Table.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+    pq.write_table(table, path, row_group_size=row_group, **writer_options(SCHEMA, "zstd"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files, and the table of sensors."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    for seed, name in enumerate(("a.parquet", "b.parquet")):
+        write_events(folder / name, seed)
+    write_geometry(folder / GEOMETRY_FILE, hex_geometry())
+    return folder
+
+
+def run(*arguments: str | Path, processes: int = 1) -> Result:
+    return CliRunner().invoke(seeds, [*map(str, arguments), "--processes", str(processes)])
+
+
+def test_the_fits_are_added_and_all_else_stays(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(folder, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "10 events, 96 pulses in 2 files" in result.output
+    assert np.array_equal(read_geometry(out / GEOMETRY_FILE).position_S3, hex_geometry().position_S3)
+    for name in ("a.parquet", "b.parquet"):
+        before, after = pq.ParquetFile(folder / name), pq.ParquetFile(out / name)
+        assert after.schema_arrow == before.schema_arrow
+        sizes = [[file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)] for file in (before, after)]
+        assert sizes == [[3, 2], [3, 2]]
+        old, new = before.read(), after.read()
+        assert new.drop_columns("classical_fits") == old.drop_columns("classical_fits")
+        pulses = old["pulses"].combine_chunks()
+        sensor, time, charge, auxiliary = (
+            pulses.flatten().field(field).to_numpy(zero_copy_only=False) for field in range(4)
+        )
+        offsets = pulses.offsets.to_numpy().astype(np.int64)
+        expected = classical_fits(sensor, time, charge, auxiliary, offsets, hex_geometry())
+        assert np.allclose(np.array(new["classical_fits"].to_pylist()), expected, rtol=1e-3, atol=0.05)
+        assert expected.any(1).all()
+
+
+def test_files_that_are_there_are_skipped(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    before = (out / "a.parquet").stat().st_mtime_ns
+    result = run(folder, "-o", out)
+    assert result.exit_code == 0
+    assert f"{out / 'a.parquet'} is there: skipped" in result.output
+    assert "5 events" in result.output
+    assert "1 were there" in result.output
+    assert (out / "a.parquet").stat().st_mtime_ns == before
+    forced = run(folder, "-o", out, "--force")
+    assert "10 events" in forced.output
+    assert (out / "a.parquet").stat().st_mtime_ns > before
+
+
+def test_a_write_that_fails_leaves_nothing(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(fits_files, "classical_fits", fail)
+    assert isinstance(run(folder, "-o", tmp_path / "out").exception, RuntimeError)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [GEOMETRY_FILE]
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_several_processes_write_the_same_files_as_one(folder: Path, tmp_path: Path) -> None:
+    assert run(folder, "-o", tmp_path / "one").exit_code == 0
+    result = run(folder, "-o", tmp_path / "two", processes=2)
+    assert result.exit_code == 0, result.output
+    assert "in 2 processes" in result.output
+    for name in ("a.parquet", "b.parquet"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def refused(*arguments: str | Path) -> str:
+    """Message of the user error that ends the command, and what it printed before."""
+    result = run(*arguments)
+    assert isinstance(result.exception, BadInputError), result.output
+    return f"{result.output}{result.exception}"
+
+
+def test_the_inputs_are_never_replaced(folder: Path) -> None:
+    assert "would be replaced by itself: name another folder with -o" in refused(folder, "-o", folder)
+
+
+def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp_path: Path) -> None:
+    (folder / GEOMETRY_FILE).rename(tmp_path / "sensors.csv")
+    assert "no sensor_geometry.csv (positions of the sensors) in" in refused(folder, "-o", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert run(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv").exit_code == 0
+
+
+def test_files_of_two_detectors_are_not_done_at_once(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_events(other / "c.parquet")
+    write_geometry(other / GEOMETRY_FILE, Geometry(hex_geometry().position_S3 + 1))
+    assert "differ: do the files of one detector at a time" in refused(folder, other, "-o", tmp_path / "out")
+
+
+def test_files_of_the_same_name_are_not_written_over_each_other(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_events(other / "a.parquet")
+    write_geometry(other / GEOMETRY_FILE, hex_geometry())
+    assert "would both become" in refused(folder, other, "-o", tmp_path / "out")
+
+
+def test_an_output_of_another_file_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert run(folder / "a.parquet", "-o", out).exit_code == 0
+    pq.write_table(pq.read_table(folder / "a.parquet").slice(0, 2), folder / "a.parquet")
+    assert "has 5 events, but" in refused(folder / "a.parquet", "-o", out)
+
+
+def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (folder / "aa.parquet").write_bytes(b"PAR1 nothing of the kind PAR1")
+    pq.write_table(pa.table({"event_id": [1]}), folder / "ab.parquet")
+    write_events(folder / "ac.parquet", sensors=32_000)
+    write_events(folder / "ad.parquet", time_ns=float("nan"))
+    message = refused(folder, "-o", out)
+    assert "4 of 6 files were not done" in message
+    assert "but the geometry has the sensors 0 to 5459" in message
+    assert "event 0: pulses.time_ns is nan; expected finite numbers" in message
+    for name in ("aa", "ab", "ac", "ad"):
+        assert str(folder / f"{name}.parquet") in message
+    assert sorted(path.name for path in out.iterdir()) == ["a.parquet", "b.parquet", GEOMETRY_FILE]
+
+
+def test_an_input_without_files_is_named(tmp_path: Path) -> None:
+    assert "no such file, or no data file in it" in refused(tmp_path / "none", "-o", tmp_path / "out")
+    message = refused("pelican://osg/a.parquet", "-o", tmp_path / "out")
+    assert "pelican://osg/a.parquet: not a local file" in message

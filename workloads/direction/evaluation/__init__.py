@@ -1,0 +1,1 @@
+"""Evaluation of predicted directions: events, report, pictures."""
