@@ -27,6 +27,7 @@ def run(
     tmp_path: Path, *inputs: Path, out: str = "out.parquet", predictor: TruthTeller | None = None, force: bool = False
 ) -> list[str]:
     teller = predictor or TruthTeller(run_of(tmp_path / "best.pt"))
+    teller.truth = inputs
     options = PredictOptions(
         checkpoint=tmp_path,
         inputs=tuple(map(str, inputs)),
