@@ -52,16 +52,20 @@ def check_file(path: Path) -> int:
 
 
 def is_done(job: FitsJob) -> bool:
-    """True if the output is there, with as many events. Raises BadInputError if it has others."""
+    """True if the output is there, with the same events. Raises BadInputError if it has others."""
     if not job.target.exists():
         return False
     events, expected = check_file(job.target), pq.read_metadata(job.source).num_rows
-    if events != expected:
+    if events != expected or not _event_ids(job.target).equals(_event_ids(job.source)):
         raise BadInputError(
-            f"{job.target} has {events:,} events, but {job.source} has {expected:,}: is it of another file? "
+            f"{job.target} has {events:,} events, but not the {expected:,} of {job.source}: is it of another file? "
             "Choose another folder, or overwrite it with --force"
         )
     return True
+
+
+def _event_ids(path: Path) -> pa.ChunkedArray:
+    return pq.read_table(path, columns=["event_id"])["event_id"]
 
 
 def write_fits(job: FitsJob) -> Written:

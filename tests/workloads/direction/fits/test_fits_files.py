@@ -164,7 +164,9 @@ def test_an_output_of_another_file_is_not_taken_for_done(folder: Path, tmp_path:
     out = tmp_path / "out"
     assert run(folder / "a.parquet", "-o", out).exit_code == 0
     pq.write_table(pq.read_table(folder / "a.parquet").slice(0, 2), folder / "a.parquet")
-    assert "has 5 events, but" in refused(folder / "a.parquet", "-o", out)
+    assert "has 5 events, but not the 2 of" in refused(folder / "a.parquet", "-o", out)
+    write_events(folder / "a.parquet", seed=3)  # as many events: simulated again with another seed
+    assert "has 5 events, but not the 5 of" in refused(folder / "a.parquet", "-o", out)
 
 
 def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Path) -> None:
