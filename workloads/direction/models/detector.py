@@ -16,6 +16,9 @@ from common.files.local_listing import files_below, files_matching
 from common.user_path import user_path
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, read_geometry
 
+NEAR_M = 0.1
+"""Largest difference of a coordinate between two tables of one detector, m."""
+
 
 class Detector(nn.Module):
     """Sensor positions, (S, 3) float32 in m: a buffer, no weights."""
@@ -56,6 +59,21 @@ class Detector(nn.Module):
     def from_state(cls, state: dict[str, Tensor]) -> Detector:
         """Detector of a checkpoint, from its state_dict(). Raises KeyError if it is none."""
         return cls(state["position_S3"])
+
+
+def check_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
+    """Check that local inputs with a GEOMETRY_FILE beside them are of the model's detector. Raises BadInputError.
+
+    A sensor's id says nothing without the positions: of another detector, all directions would be wrong.
+    """
+    of_model_S3 = position_S3.cpu().numpy()
+    for place in dict.fromkeys(_beside(inputs)):
+        found_S3 = read_geometry(place).position_S3
+        if found_S3.shape != of_model_S3.shape or not np.allclose(found_S3, of_model_S3, rtol=0, atol=NEAR_M):
+            raise BadInputError(
+                f"{place}: its {len(found_S3):,} sensors are not at the positions of the {len(of_model_S3):,} that the"
+                " model was trained for; use a model for this detector"
+            )
 
 
 def _beside(inputs: Iterable[str]) -> Iterator[Path]:

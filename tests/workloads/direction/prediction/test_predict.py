@@ -15,6 +15,7 @@ from common.errors import BadInputError
 from icestream.front import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
 from workloads.direction.prediction import predict
 from workloads.direction.prediction.predict import PredictOptions, run_predict
 from workloads.direction.prediction.vectors import PulseLimits, cut_to, predicted_vectors
@@ -61,6 +62,19 @@ def test_every_event_is_there_once_in_the_order_of_the_files_with_the_angles_of_
     np.testing.assert_allclose(found["kappa"], 100, rtol=1e-6)
     told = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"icestream.predicted"])
     assert (told["model"], told["step"]) == ("sets", 7)
+
+
+def test_events_of_another_detector_are_refused(tmp_path: Path) -> None:
+    """As many sensors, at other places: nothing else would tell that all directions are wrong."""
+    files = two_files(tmp_path)
+    table = tmp_path / "data" / GEOMETRY_FILE
+    write_geometry(table, icecube_geometry())
+    run(tmp_path, *files)
+    write_geometry(table, Geometry(icecube_geometry().position_S3[::-1]))
+    for one in (files[0], tmp_path / "data"):
+        with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5,160 sensors are not at the positions of"):
+            run(tmp_path, one, out="other.parquet")
+    assert not (tmp_path / "other.parquet").exists()
 
 
 def test_a_submission_is_what_kaggle_reads(tmp_path: Path) -> None:
