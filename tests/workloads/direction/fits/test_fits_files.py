@@ -179,6 +179,14 @@ def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(fold
     assert "1 were there" in run(out / "a.parquet", "-o", tmp_path / "again").output
 
 
+def test_an_output_folder_inside_the_input_is_no_input(folder: Path) -> None:
+    assert run(folder, "-o", folder / "out").exit_code == 0
+    again = run(folder, "-o", folder / "out")
+    assert again.exit_code == 0, again.output
+    assert "0 events" in again.output
+    assert "2 were there" in again.output
+
+
 def test_a_row_group_without_pulses_gets_fits(folder: Path, tmp_path: Path) -> None:
     table = pq.read_table(folder / "a.parquet")
     empty = table.slice(1, 1)  # COUNTS
