@@ -8,9 +8,9 @@ Command, from the repository's root:
     OMP_NUM_THREADS=1 python -m benchmarks.bench_import [--events 100000] [--repeats 3]
 
 Table: median CPU time an event of the import; of Arrow alone, which reads the columns that the import needs and writes
-those of the imported file with the same options; the ratio of both; peak memory above that of the start. Events have
-106 pulses in the mean, lognormal, a 30th of them above 400, on 5,160 sensors; a row group is a whole file, as in
-Kaggle's.
+those of the imported file with the same options; the ratio of both; peak memory above that of the start (of the first
+layout: `--layout` for one alone). "no sensors" is GraphNeT's without a table of sensors: a first pass finds them.
+Events have 101 pulses in the mean, lognormal, on 5,160 sensors; a row group is a whole file, as in Kaggle's.
 
 Reading: the import also joins, checks ranges, ids, sensors and numbers, sorts by sensor and time, and keeps its memory
 bounded. What is left above Arrow is mostly the sort, and gathering by it.
@@ -48,16 +48,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The importers against Arrow.")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--layout", choices=LAYOUTS)
     arguments = parser.parse_args()
     pa.set_cpu_count(1)
-    print(f"{'layout':<10}{'import us/event':>16}{'Arrow us/event':>16}{'ratio':>7}{'events/s':>10}{'MiB':>6}")
+    print(f"{'layout':<12}{'import us/event':>16}{'Arrow us/event':>16}{'ratio':>7}{'events/s':>10}{'MiB':>6}")
     found = {}
     with tempfile.TemporaryDirectory() as name:
-        for layout, write in LAYOUTS.items():
+        for layout in [arguments.layout] if arguments.layout else LAYOUTS:
             folder = Path(name) / layout
             folder.mkdir()
             # In a process of its own: the peak of memory is that of the import.
-            writer = multiprocessing.get_context("spawn").Process(target=write, args=(folder, arguments.events))
+            writer = multiprocessing.get_context("spawn").Process(
+                target=LAYOUTS[layout], args=(folder, arguments.events)
+            )
             writer.start()
             writer.join()
             imported, alone = [], []
@@ -71,7 +74,7 @@ def main() -> None:
                 alone.append(cpu_s(lambda: by_arrow(folder, table)) / arguments.events)  # noqa: B023
             ours, arrow = statistics.median(imported), statistics.median(alone)
             found[layout] = round(1 / ours)
-            times = f"{layout:<10}{ours * 1e6:>16.1f}{arrow * 1e6:>16.1f}{arrow / ours:>7.2f}"
+            times = f"{layout:<12}{ours * 1e6:>16.1f}{arrow * 1e6:>16.1f}{arrow / ours:>7.2f}"
             print(f"{times}{1 / ours:>10,.0f}{memory:>6.0f}")
     print(json.dumps({"benchmark": "import", "events_a_second": found, "asked": ASKED}))
 
@@ -148,6 +151,12 @@ def write_kaggle(folder: Path, num_events: int) -> None:
 
 def write_graphnet(folder: Path, num_events: int) -> None:
     """Flat tables as GraphNeT's ParquetWriter makes them from IceCube's files: every number a double."""
+    write_flat_tables(folder, num_events)
+    write_geometry(folder / GEOMETRY_FILE, Geometry(positions().astype(np.float32)))
+
+
+def write_flat_tables(folder: Path, num_events: int) -> None:
+    """The same without a table of sensors: a first pass finds them."""
     columns = make_pulses(num_events)
     place = positions()[columns["sensor_id"]]
     pulses = {
@@ -163,7 +172,7 @@ def write_graphnet(folder: Path, num_events: int) -> None:
         pq.write_table(pa.table(table), folder / name / f"{name}_0.parquet", row_group_size=1 << 26)
 
 
-LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet}
+LAYOUTS = {"kaggle": write_kaggle, "graphnet": write_graphnet, "no sensors": write_flat_tables}
 
 
 if __name__ == "__main__":

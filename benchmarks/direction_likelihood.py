@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from workloads.direction.ice import SCATTERING_M, SCATTERING_RATE_PER_NS
 from workloads.direction.metrics.predicted import unit_and_norm
 from workloads.direction.simulator.events import NOISE_FROM_NS, NOISE_PER_NS, NOISE_TO_NS, SimulatedEvents
 from workloads.direction.simulator.light import (
-    DELAY_SCALE_NS,
     JITTER_NS,
-    SCATTERING_M,
     SMALLEST_SHAPE,
     Truth,
     direct_cascade_light,
@@ -130,7 +129,7 @@ def _table() -> tuple[Float64, Float64, Float64]:
     smeared = stats.norm.pdf(times[early, None], middle, JITTER_NS)
     table = np.empty((_SHAPES, _TIMES))
     for index, shape in enumerate(np.exp(ln_shapes)):
-        table[index, early] = smeared @ np.diff(stats.gamma.cdf(pieces, shape, scale=DELAY_SCALE_NS))
-        table[index, ~early] = stats.gamma.pdf(times[~early], shape, scale=DELAY_SCALE_NS)
+        table[index, early] = smeared @ np.diff(stats.gamma.cdf(pieces, shape, scale=1 / SCATTERING_RATE_PER_NS))
+        table[index, ~early] = stats.gamma.pdf(times[~early], shape, scale=1 / SCATTERING_RATE_PER_NS)
     assert sinh(stretched[0]) < 0
     return np.log(np.maximum(table, np.exp(_LEAST_LN))).ravel(), ln_shapes, stretched

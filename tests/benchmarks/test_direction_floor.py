@@ -9,9 +9,10 @@ from scipy.integrate import trapezoid
 from benchmarks.bench_direction_floor import Posterior, figures, posterior, proposals, spherical_median
 from benchmarks.direction_likelihood import NUM_PARAMETERS, TRAVEL, EventLikelihood, ln_delay_density
 from workloads.direction.geometry import hex_geometry
+from workloads.direction.ice import SCATTERING_M, SCATTERING_RATE_PER_NS
 from workloads.direction.metrics.predicted import unit_and_norm
 from workloads.direction.simulator.events import NATURAL, EndlessEvents, SimulatedEvents
-from workloads.direction.simulator.light import DELAY_SCALE_NS, JITTER_NS, SCATTERING_M
+from workloads.direction.simulator.light import JITTER_NS
 
 POSITION_S3 = hex_geometry().position_S3
 
@@ -26,13 +27,15 @@ def test_the_density_of_delays_has_the_integral_and_the_mean_of_its_parts(path_m
     delay = np.linspace(-30, 8000, 400_000)
     density = np.exp(ln_delay_density(np.full(len(delay), path_m), delay))
     assert trapezoid(density, delay) == pytest.approx(1, abs=0.02)
-    assert trapezoid(density * delay, delay) == pytest.approx(path_m / SCATTERING_M * DELAY_SCALE_NS, rel=0.03, abs=0.5)
+    assert trapezoid(density * delay, delay) == pytest.approx(
+        path_m / SCATTERING_M / SCATTERING_RATE_PER_NS, rel=0.03, abs=0.5
+    )
 
 
 def test_the_density_of_delays_is_that_of_drawn_ones() -> None:
     random = np.random.default_rng(0)
     shape = 50.0 / SCATTERING_M
-    drawn = random.gamma(shape, DELAY_SCALE_NS, 200_000) + random.normal(0, JITTER_NS, 200_000)
+    drawn = random.gamma(shape, 1 / SCATTERING_RATE_PER_NS, 200_000) + random.normal(0, JITTER_NS, 200_000)
     counts, edges = np.histogram(drawn, np.linspace(-5, 400, 28))
     middle = (edges[1:] + edges[:-1]) / 2
     expected = np.exp(ln_delay_density(np.full(27, 50.0), middle)) * np.diff(edges) * 200_000

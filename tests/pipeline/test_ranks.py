@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
-from showers import Showers
+from showers import Scene, Showers
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
 
@@ -65,6 +65,20 @@ def of_one(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iter
     yield from finished(tmp_path_factory.mktemp("one"), [*command[:-2], *settings(*LANES)])
 
 
+@pytest.fixture(scope="module", params=["muons", "direction"])
+def two_and_one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Processes]]:
+    """Two trainers, and one: the run of each workload."""
+    if request.param == "muons":
+        yield [request.getfixturevalue("of_two"), request.getfixturevalue("of_one")]
+        return
+    scene: Scene = request.getfixturevalue(request.param)
+    command = [*scene.command, *settings(*LANES), "--trainers"]
+    runs = [finished(tmp_path_factory.mktemp(f"{trainers}"), [*command, str(trainers)]) for trainers in (RANKS, 1)]
+    yield [next(run) for run in runs]
+    for run in runs:
+        assert next(run, None) is None  # at its end
+
+
 def finished(folder: Path, arguments: list[str]) -> Iterator[Processes]:
     processes = Processes(folder / "run", folder)
     try:
@@ -88,12 +102,13 @@ def assert_same(processes: Processes, of_one: Processes) -> None:
     """Trained in each lane and counted is what one trainer trained and counted."""
     assert by_lane(processes) == by_lane(of_one)
     one, two = of_one.summary(), processes.summary()
-    for name in ("events_read", "events_trained", "events_empty", "particles_trained", "steps", "epochs"):
+    for name in ("events_read", "events_trained", "events_empty", "events_held_out", "particles_trained", "steps"):
         assert two[name] == one[name], name
     assert two["adds_up"]
 
 
-def test_two_trainers_train_in_each_lane_what_one_does(of_two: Processes, of_one: Processes) -> None:
+def test_two_trainers_train_in_each_lane_what_one_does(two_and_one: list[Processes]) -> None:
+    of_two, of_one = two_and_one
     assert_same(of_two, of_one)
     assert sorted(path.name for path in of_two.run_dir.glob("audit*.jsonl")) == ["audit-rank1.jsonl", "audit.jsonl"]
     assert of_two.checkpoint()["audit_bytes"] == [

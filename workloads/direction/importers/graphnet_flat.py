@@ -78,7 +78,7 @@ class FlatEvents:
             yield self._window(pa.Table.from_batches(held), first, events)
 
     def _window(self, table: pa.Table, first_row: int, events: _EventTable) -> ForeignEvents:
-        columns = _columns(table.combine_chunks(), table.column_names, str(self.path), first_row)
+        columns = _columns(table, table.column_names, str(self.path), first_row)
         ids_P = columns.pop(EVENT)
         starts = np.concatenate([[0], np.flatnonzero(np.diff(ids_P)) + 1])
         try:
@@ -110,7 +110,7 @@ class _EventTable:
         check_columns(schema, {EVENT: "integers", **dict.fromkeys(wanted, "numbers")}, str(path))
         batches = list(record_batches(file, path, [EVENT, *wanted]))
         table = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in (EVENT, *wanted)]))
-        read = _columns(table.combine_chunks(), table.column_names, str(path), 0)
+        read = _columns(table, table.column_names, str(path), 0)
         ids_E = read[EVENT].astype(np.int64)
         columns = truth_columns(names, read.get, ids_E, str(path))
         order = np.argsort(ids_E, kind="stable")
@@ -140,9 +140,4 @@ class _EventTable:
 
 def _columns(data: pa.Table | pa.RecordBatch, names: Sequence[str], path: str, first_row: int) -> dict[str, Numbers]:
     """Numbers by column. Raises BadInputError that names column and row if one is null."""
-    found = {}
-    for name in names:
-        column = data.column(name)
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        found[name] = values_of(array, f"{path}, column {name!r}", first_row)
-    return found
+    return {name: values_of(data.column(name), f"{path}, column {name!r}", first_row) for name in names}

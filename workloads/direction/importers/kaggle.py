@@ -129,7 +129,7 @@ def _windows(path: Path, events: BatchEvents) -> Iterator[Pulses]:
 def _window(path: Path, table: pa.Table, events: BatchEvents, done: int, complete: int) -> Pulses:
     """Pulses of the events ``done`` to ``complete``, which have the ids that their table has."""
     first = int(events.offsets_E1[done])
-    column = {name: _values(table[name], f"{path}, column {name!r}", first) for name in PULSE_COLUMNS}
+    column = {name: values_of(table[name], f"{path}, column {name!r}", first) for name in PULSE_COLUMNS}
     counts_E = np.diff(events.offsets_E1[done : complete + 1])
     ids_P = np.repeat(events.event_id_E[done:complete], counts_E)
     if not np.array_equal(ids_P, column["event_id"]):
@@ -139,10 +139,6 @@ def _window(path: Path, table: pa.Table, events: BatchEvents, done: int, complet
             "are there by the table of events: get both files again"
         )
     return Pulses(counts_E, column["sensor_id"], column["time"], column["charge"], column["auxiliary"])
-
-
-def _values(column: pa.ChunkedArray, where: str, first_row: int) -> Array:
-    return values_of(column.combine_chunks(), where, first_row)
 
 
 def _number(path: Path) -> int:

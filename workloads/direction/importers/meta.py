@@ -92,7 +92,7 @@ class MetaTable:
         where = f"{self.path}, batch {batch}"
         self.num_events(batch)
         table = pa.concat_tables([self._cursor.rows(run) for run in self._runs[batch]])
-        column = {name: values_of(table[name].combine_chunks(), f"{where}, column {name!r}") for name in self._columns}
+        column = {name: values_of(table[name], f"{where}, column {name!r}") for name in self._columns}
         event_id_E = _as_int64(column["event_id"], f"{where}, column 'event_id'")
         ids, times = np.unique(event_id_E, return_counts=True)
         if len(ids) < len(event_id_E):

@@ -92,8 +92,11 @@ def record_batches(
         yield batch
 
 
-def values_of(array: pa.Array, where: str, first_row: int = 0) -> Numbers:
-    """Numbers of an array without nulls. Raises BadInputError that names the row."""
+def values_of(column: pa.Array | pa.ChunkedArray, where: str, first_row: int = 0) -> Numbers:
+    """Numbers of a column without nulls. Raises BadInputError that names the row."""
+    array = column
+    if isinstance(column, pa.ChunkedArray):
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies also a single one
     if array.null_count:
         row = first_row + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
         raise BadInputError(f"{where}, row {row}: the value is null; expected a number")

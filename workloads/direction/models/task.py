@@ -18,6 +18,7 @@ from torch.optim import AdamW
 from common.errors import BadInputError
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.step import BaseTask
@@ -60,7 +61,13 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
             network.parameters(), config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
         )
         modules = {"detector": self.detector, "network": network, "network_average": self.averaged.average}
-        super().__init__(config, context, modules, {"network": (network, adam)})
+        if config.compile:
+            require_compiler(context.device, f"{self.SECTION}.compile")
+            for block in network.blocks():
+                block.compile(dynamic=True)
+        optimisers = {"network": (network, adam)}
+        # Compiled code runs its own threads.
+        super().__init__(config, context, modules, optimisers, parallel=not config.compile)
         self._mean_direction_3 = torch.zeros(3, device=context.device)
 
     @abstractmethod

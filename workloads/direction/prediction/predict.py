@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
 from workloads.base.front import Front, OrderedUnit
-from workloads.direction.columns import DIRECTION
+from workloads.direction.columns import WITHOUT_TARGET
 from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 from workloads.direction.prediction.write import check_output, prediction_file, prediction_table
@@ -70,7 +70,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     started_s = time.perf_counter()
     with (
         SlowProgress("predicting", 100, to_text="{} %".format) as progress,
-        front.each_unit(DIRECTION.stored_as(settings.source), settings) as units,
+        front.each_unit(WITHOUT_TARGET.stored_as(settings.source), settings) as units,
         prediction_file(options.out, model) as write,
     ):
         for unit in units:

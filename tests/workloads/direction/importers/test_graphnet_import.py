@@ -175,8 +175,18 @@ FLAT_ERRORS = {
 }
 
 
+@pytest.mark.parametrize("rows_at_a_time", [2, 100])
 @pytest.mark.parametrize(("folder", "name", "values", "told"), FLAT_ERRORS.values(), ids=FLAT_ERRORS.keys())
-def test_wrong_flat_tables_are_named(tmp_path: Path, folder: str, name: str, values: Any, told: str) -> None:
+def test_wrong_flat_tables_are_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    name: str,
+    values: Any,
+    told: str,
+    rows_at_a_time: int,
+) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_A_TIME", rows_at_a_time)
     write_flat(tmp_path, neutrinos([2, 3]))
     rewrite(tmp_path / folder / f"{folder}_0.parquet", name, values)
     with pytest.raises(BadInputError, match=re.escape(told)) as error:

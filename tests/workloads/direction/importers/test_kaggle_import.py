@@ -197,15 +197,17 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         import_with(path, tmp_path / "out", "--from", "kaggle")
 
 
-def test_row_groups_of_other_batches_are_not_read(tmp_path: Path) -> None:
-    batches = {batch: neutrinos([3, 2], batch, first_id=100 * batch) for batch in (1, 2, 3)}
-    options = {"row_group_size": 2, "compression": "none", "write_page_checksum": True}
+@pytest.mark.parametrize("rows_of_group", [2, 4])
+def test_row_groups_of_other_batches_are_not_read(tmp_path: Path, rows_of_group: int) -> None:
+    batches = {batch: neutrinos([3, 2], batch, first_id=100 * batch) for batch in (1, 2, 3, 4)}
+    options = {"row_group_size": rows_of_group, "compression": "none", "write_page_checksum": True}
     write_kaggle(tmp_path, batches, meta_options=options)
     path = tmp_path / "train_meta.parquet"
-    group = pq.read_metadata(path).row_group(2)
+    metadata = pq.read_metadata(path)
     content = bytearray(path.read_bytes())
-    first = min(group.column(i).dictionary_page_offset for i in range(group.num_columns))
-    content[first : first + group.total_byte_size] = bytes(group.total_byte_size)
+    for group in map(metadata.row_group, range(4 // rows_of_group, metadata.num_row_groups)):
+        first = min(group.column(i).dictionary_page_offset for i in range(group.num_columns))
+        content[first : first + group.total_byte_size] = bytes(group.total_byte_size)
     path.write_bytes(content)
     for batch in (1, 2):
         import_with(tmp_path / "train" / f"batch_{batch}.parquet", tmp_path / "out")
@@ -213,6 +215,15 @@ def test_row_groups_of_other_batches_are_not_read(tmp_path: Path) -> None:
         assert events_in(tmp_path / "out" / f"batch_{batch}.parquet") == wanted
     with pytest.raises(BadInputError, match=r"train_meta\.parquet: can't be read as Parquet"):
         import_with(tmp_path / "train" / "batch_3.parquet", tmp_path / "out")
+
+
+def test_batches_may_be_in_any_order_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_A_TIME", 2)
+    batches = {2: neutrinos([2, 3, 1, 4, 2]), 1: neutrinos([1, 2, 2], 1, first_id=100)}
+    write_kaggle(tmp_path, batches)
+    import_with(tmp_path, tmp_path / "out")
+    for batch, events in batches.items():
+        assert events_in(tmp_path / "out" / f"batch_{batch}.parquet") == [expected(event) for event in events]
 
 
 def test_a_table_whose_batches_alternate_without_end_is_refused(

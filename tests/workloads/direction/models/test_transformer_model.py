@@ -17,7 +17,9 @@ from workloads.base.batch import Microbatch
 from workloads.base.segments import Segments, segment_sum
 from workloads.direction.models.events import EventInput
 from workloads.direction.models.losses import vmf_loss
+from workloads.direction.models.sensors import sensor_set
 from workloads.direction.models.transformer.config import TransformerConfig, TransformerNetworkConfig
+from workloads.direction.models.transformer.features import token_inputs
 from workloads.direction.models.transformer.model import TransformerNetwork
 
 SMALL: dict[str, Any] = {"hidden": 16, "heads": 2, "layers": 2, "refining_layers": 1, "pulse_hidden": 8}
@@ -124,6 +126,27 @@ def test_degenerate_events_have_finite_predictions_and_gradients(events: EventIn
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+def test_a_first_prediction_of_no_direction_is_refined() -> None:
+    """Its length is 0, where a norm has no gradient and a unit vector no value."""
+    network, events = make_network(), events_of(direction_microbatch(4))
+    torch.nn.init.zeros_(network.first_head.output.weight)
+    torch.nn.init.zeros_(network.first_head.output.bias)
+    prediction = network(events)
+    assert prediction.auxiliary[0].abs().max() == 0
+    assert prediction.p_E3.isfinite().all()
+    loss_of(network, events).backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_features_are_bounded_whatever_was_measured() -> None:
+    position_T3, time_P = torch.tensor([[0.0, 0, 0], [0, 0, 1e6]]), torch.tensor([0.0, 1e9])
+    events = event(position_T3, time_P, [1, 1], log10_charge=30.0)
+    inputs = token_inputs(events, sensor_set(events, 256), 8)
+    for features in (inputs.pulses_PF, inputs.sensors_TF, inputs.events_EF):
+        assert features.abs().max() <= 30
 
 
 def test_every_weight_learns() -> None:

@@ -16,6 +16,7 @@ from icestream.front import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
+from workloads.direction.grouping import group_by_sensor
 from workloads.direction.prediction import predict
 from workloads.direction.prediction.predict import PredictOptions, run_predict
 from workloads.direction.prediction.vectors import PulseLimits, cut_to, predicted_vectors
@@ -27,6 +28,7 @@ def run(
     tmp_path: Path, *inputs: Path, out: str = "out.parquet", predictor: TruthTeller | None = None, force: bool = False
 ) -> list[str]:
     teller = predictor or TruthTeller(run_of(tmp_path / "best.pt"))
+    teller.truth = inputs
     options = PredictOptions(
         checkpoint=tmp_path,
         inputs=tuple(map(str, inputs)),
@@ -176,6 +178,8 @@ def test_an_output_that_can_not_be_written_is_told_before_the_model_is_loaded(
 
 def test_a_cut_event_keeps_its_clean_and_earliest_pulses_in_the_order_of_sensors(tmp_path: Path) -> None:
     arrays = direction_arrays(tmp_path, (3, 50, 2))
+    arrays.particle_columns["sensor"][:] //= np.int16(1000)  # several pulses each
+    group_by_sensor(arrays)
     cut, num_cut = cut_to(arrays, 10)
     assert num_cut == 1
     assert cut.offsets.tolist() == [0, 3, 13, 15]
