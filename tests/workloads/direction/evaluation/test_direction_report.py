@@ -30,7 +30,7 @@ from workloads.direction.evaluation.events import clean_sensors, only, predicted
 from workloads.direction.evaluation.plots import frame
 from workloads.direction.evaluation.toy_floor import ToyFloor
 from workloads.direction.evaluation.words import HEADLINE
-from workloads.direction.geometry import GEOMETRY_FILE, Geometry, hex_geometry, icecube_geometry, write_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, hex_geometry, icecube_geometry, write_geometry
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -135,13 +135,6 @@ def test_events_that_enrich_a_training_are_left_out(tmp_path: Path) -> None:
     all_of_them = event_rows(COUNTS, enriched=np.ones(len(COUNTS)))
     with pytest.raises(BadInputError, match="all 400 events were added"):
         evaluated(tmp_path, write_direction_file(tmp_path / "b.parquet", all_of_them))
-
-
-def test_events_of_another_detector_are_refused(tmp_path: Path) -> None:
-    path = write_direction_file(tmp_path / "a.parquet", event_rows(COUNTS))
-    write_geometry(tmp_path / GEOMETRY_FILE, Geometry(icecube_geometry().position_S3[::-1]))
-    with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5,160 sensors are not at the positions of"):
-        evaluated(tmp_path, path)
 
 
 def test_files_of_the_training_are_told_loudly(tmp_path: Path) -> None:
