@@ -30,6 +30,7 @@ from workloads.direction.geometry import Geometry
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
+from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.predict import Load
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 
@@ -102,6 +103,7 @@ def _predicted(front: Front, wanted: DirectionOptions, predictor: DirectionPredi
     settings = front.file_settings(
         wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=predictor.run.config_json
     )
+    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
     settings = replace(settings, stream=evaluation_stream(settings.stream))
     with front.read_events(

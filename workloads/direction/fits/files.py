@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.layout import schema_of, writer_options
+from common.files.parquet.footer import DamagedFooter, footer_digest
 from common.files.whole_file import plan_file
 from workloads.base.dataset import Written
 from workloads.direction.columns import DIRECTION
@@ -22,6 +24,8 @@ from workloads.direction.geometry import Geometry
 
 _STORED = DIRECTION.with_all_stored()
 _FITS = "classical_fits"
+_STAMP = b"icestream.seeds"
+"""Key of the note in an output that says from what it was made."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,14 @@ def check_file(path: Path) -> int:
 
 
 def is_done(job: FitsJob) -> bool:
-    """True if the output is there, with as many events. Raises BadInputError if it has others."""
+    """True if the output is there, made from the source as it is. Raises BadInputError if it is something else."""
     if not job.target.exists():
         return False
-    events, expected = check_file(job.target), pq.read_metadata(job.source).num_rows
-    if events != expected:
+    check_file(job.target)
+    if (pq.read_metadata(job.target).metadata or {}).get(_STAMP) != _stamp(job):
         raise BadInputError(
-            f"{job.target} has {events:,} events, but {job.source} has {expected:,}: is it of another file? "
-            "Choose another folder, or overwrite it with --force"
+            f"{job.target} exists, and was not made from {job.source} as it is: choose another folder, or overwrite it "
+            "with --force"
         )
     return True
 
@@ -79,11 +83,23 @@ def write_fits(job: FitsJob) -> Written:
         return Written(1, events, pulses, part.stat().st_size)
 
 
+def _stamp(job: FitsJob) -> bytes:
+    """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
+    try:
+        digest = footer_digest(job.source)
+    except (DamagedFooter, OSError) as error:
+        raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
+    sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
+    return f"{digest} with sensors {sensors}".encode()
+
+
 def _write(job: FitsJob, part: Path) -> tuple[int, int]:
     """Numbers of events and pulses written."""
     events = pulses = 0
     with pq.ParquetFile(job.source, page_checksum_verification=True) as source:
         schema = source.schema_arrow
+        notes = {key: text for key, text in (schema.metadata or {}).items() if key != _STAMP}
+        schema = schema.with_metadata(notes | {_STAMP: _stamp(job)})
         with pq.ParquetWriter(part, schema, **writer_options(schema, "zstd")) as writer:
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group, use_threads=False)
