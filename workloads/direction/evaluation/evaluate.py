@@ -30,7 +30,7 @@ from workloads.direction.geometry import Geometry
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
-from workloads.direction.models.detector import check_detector
+from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.predict import Load
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 
@@ -71,7 +71,6 @@ def run_evaluation(
     floor = read_toy_floor() if wanted.simulated else None
     device = device_named(wanted.device)
     predictor = load(wanted.checkpoint, device)
-    check_detector(predictor.position_S3, wanted.inputs)
     folder = wanted.output or default_output(predictor.run.path)
     check_writable(folder)
     say(f"{predictor.run.path}: {predictor.run.model}, step {predictor.run.step:,}")
@@ -104,6 +103,7 @@ def _predicted(front: Front, wanted: DirectionOptions, predictor: DirectionPredi
     settings = front.file_settings(
         wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=predictor.run.config_json
     )
+    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
     settings = replace(settings, stream=evaluation_stream(settings.stream))
     with front.read_events(

@@ -16,8 +16,8 @@ from common.files.local_listing import files_below, files_matching
 from common.user_path import user_path
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, read_geometry
 
-NEAR_M = 0.1
-"""Largest difference of a coordinate between two tables of one detector, m."""
+_SAME_PLACE_M = 0.02
+"""Largest distance of two notes of one sensor's position, as for importers."""
 
 
 class Detector(nn.Module):
@@ -61,18 +61,19 @@ class Detector(nn.Module):
         return cls(state["position_S3"])
 
 
-def check_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
-    """Check that local inputs with a GEOMETRY_FILE beside them are of the model's detector. Raises BadInputError.
+def check_same_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
+    """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's sensors.
 
-    A sensor's id says nothing without the positions: of another detector, all directions would be wrong.
+    Raises BadInputError: predictions of another detector's events would be wrong without any other sign of it.
     """
-    of_model_S3 = position_S3.cpu().numpy()
+    ours_S3 = position_S3.cpu().numpy()
     for place in dict.fromkeys(_beside(inputs)):
-        found_S3 = read_geometry(place).position_S3
-        if found_S3.shape != of_model_S3.shape or not np.allclose(found_S3, of_model_S3, rtol=0, atol=NEAR_M):
+        theirs_S3 = read_geometry(place).position_S3
+        if theirs_S3.shape != ours_S3.shape or not np.allclose(theirs_S3, ours_S3, rtol=0, atol=_SAME_PLACE_M):
             raise BadInputError(
-                f"{place}: its {len(found_S3):,} sensors are not at the positions of the {len(of_model_S3):,} that the"
-                " model was trained for; use a model for this detector"
+                f"{place}: its {len(theirs_S3)} sensors are not those of the {len(ours_S3)} that the model was trained"
+                " with, by number and place: use events of its detector, or import them again with its geometry"
+                f" ({GEOMETRY_FILE}) beside the files"
             )
 
 

@@ -42,8 +42,9 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
 
     Metrics of a step: vmf_loss and angle_deg are the mean loss and error of natural events, auxiliary_loss the sum of
     the mean losses of auxiliary predictions, of all events. mean_direction is the length of the mean predicted unit
-    vector of the last steps: near 1 if the network has collapsed to one direction. skipped_updates is 1 if the update
-    was skipped because loss or gradient was not finite, or beyond the limits.
+    vector of the last steps: near 1 if the network has collapsed to one direction; 0 during the warm-up, in which a
+    network that has learned nothing yet has one arbitrary direction. skipped_updates is 1 if the update was skipped
+    because loss or gradient was not finite, or beyond the limits.
     """
 
     CPU_CHUNK = CPU_CHUNK_PULSES
@@ -106,9 +107,10 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
         result, _ = self.update("network", over, parts, metrics, num_sums=_NUM_SUMS)
         self.averaged.update(self.steps + 1)
         sums = result.sums
-        self._mean_direction_3 = torch.lerp(
-            self._mean_direction_3, torch.nan_to_num(sums[4:]), 1 / min(self.steps + 1, _STEPS_OF_MEAN)
-        )
+        if (learned := self.steps + 1 - self.config.warmup_steps) > 0:
+            self._mean_direction_3 = torch.lerp(
+                self._mean_direction_3, torch.nan_to_num(sums[4:]), 1 / min(learned, _STEPS_OF_MEAN)
+            )
         metrics |= {"vmf_loss": sums[1], "auxiliary_loss": sums[2], "angle_deg": sums[3]}
         metrics["mean_direction"] = torch.linalg.vector_norm(self._mean_direction_3)
 

@@ -16,7 +16,7 @@ from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
 from workloads.base.front import Front, OrderedUnit
 from workloads.direction.columns import WITHOUT_TARGET
-from workloads.direction.models.detector import check_detector
+from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 from workloads.direction.prediction.write import check_output, prediction_file, prediction_table
 
@@ -58,11 +58,11 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     torch.set_num_threads(options.threads)
     device = device_named(options.device)
     predictor = load(options.checkpoint, device)
-    check_detector(predictor.position_S3, options.inputs)
     run = predictor.run
     settings = front.file_settings(
         options.inputs, toml=options.toml, assignments=options.assignments, config_json=run.config_json
     )
+    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
     settings = replace(settings, stream=prediction_stream(settings.stream))
     model = {"model": run.model, "step": run.step, "events_trained": run.events_trained, "config": run.config_digest}
