@@ -26,7 +26,7 @@ from workloads.direction.evaluation.events import predicted_events
 from workloads.direction.evaluation.plots.gallery import pictures
 from workloads.direction.evaluation.toy_floor import ToyFloor, read_toy_floor
 from workloads.direction.evaluation.words import WORDS
-from workloads.direction.geometry import Geometry
+from workloads.direction.geometry import ARRAYS, Geometry
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
@@ -71,6 +71,11 @@ def run_evaluation(
     floor = read_toy_floor() if wanted.simulated else None
     device = device_named(wanted.device)
     predictor = load(wanted.checkpoint, device)
+    if floor and not np.array_equal(ARRAYS[floor.array]().position_S3, predictor.position_S3.cpu().numpy()):
+        raise BadInputError(
+            f"--simulated: the smallest possible errors are known for the array {floor.array!r} alone, and the model"
+            " was trained with another detector: leave the option out"
+        )
     folder = wanted.output or default_output(predictor.run.path)
     check_writable(folder)
     say(f"{predictor.run.path}: {predictor.run.model}, step {predictor.run.step:,}")

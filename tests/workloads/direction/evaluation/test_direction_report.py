@@ -28,6 +28,7 @@ from workloads.direction.evaluation import evaluate as module
 from workloads.direction.evaluation.evaluate import DirectionOptions, run_evaluation
 from workloads.direction.evaluation.events import clean_sensors, only, predicted_events
 from workloads.direction.evaluation.plots import frame
+from workloads.direction.evaluation.toy_floor import ToyFloor
 from workloads.direction.evaluation.words import HEADLINE
 from workloads.direction.geometry import GEOMETRY_FILE, hex_geometry, icecube_geometry, write_geometry
 
@@ -164,6 +165,13 @@ def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
         assert outcome.report.metrics[name].floor == stored["figures"][name]["value"]
     assert any(stored["date"] in note and "bench_direction_floor" in note for note in outcome.report.notes)
     assert "own likelihood" in (folder / "report.html").read_text()
+
+
+def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_direction_file(tmp_path / "a.parquet", event_rows(COUNTS[:20]))
+    monkeypatch.setattr(module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": 4.0}, 0.1, 9, "today", "hex"))
+    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
+        evaluated(tmp_path, path, simulated=True)
 
 
 @pytest.fixture
