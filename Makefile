@@ -47,7 +47,7 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 # The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
 run-direction: $(VENV)/.complete direction-demo direction-demo-validation
 	$(BIN)/icestream run -i direction-demo --run-dir runs/direction-demo -c configs/direction-demo.toml
-	$(BIN)/icestream evaluate runs/direction-demo -i direction-demo-validation
+	$(BIN)/icestream evaluate runs/direction-demo -i direction-demo-validation --simulated
 
 # Toy events, with the classical fits that the model starts from.
 direction-demo: | $(VENV)/.complete
