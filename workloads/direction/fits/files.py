@@ -52,16 +52,24 @@ def check_file(path: Path) -> int:
 
 
 def is_done(job: FitsJob) -> bool:
-    """True if the output is there, with as many events. Raises BadInputError if it has others."""
+    """True if the output is there, with the same events. Raises BadInputError if it has others."""
     if not job.target.exists():
         return False
-    events, expected = check_file(job.target), pq.read_metadata(job.source).num_rows
-    if events != expected:
+    if _identity(job.target) != _identity(job.source):
         raise BadInputError(
-            f"{job.target} has {events:,} events, but {job.source} has {expected:,}: is it of another file? "
-            "Choose another folder, or overwrite it with --force"
+            f"{job.target} has other events than {job.source}: is it of another file? Choose another folder, or "
+            "overwrite it with --force"
         )
     return True
+
+
+def _identity(path: Path) -> tuple[pa.ChunkedArray, int]:
+    """Ids of a file's events, and its number of values. Raises BadInputError that names the file, if it is none."""
+    check_file(path)
+    footer = pq.read_metadata(path)
+    groups = map(footer.row_group, range(footer.num_row_groups))
+    values = sum(group.column(column).num_values for group in groups for column in range(footer.num_columns))
+    return pq.read_table(path, columns=["event_id"], use_threads=False)["event_id"], values
 
 
 def write_fits(job: FitsJob) -> Written:
