@@ -131,11 +131,13 @@ def without_workload(arguments: list[str]) -> tuple[str | None, list[str]]:
 
 def workload_of_run(arguments: Sequence[str]) -> str | None:
     """Workload of the first argument that is a run directory, or a checkpoint in one; None without such an argument."""
-    for path in map(Path, arguments):
+    # Options and their values are no paths; beside data may be a file of that name that is of no run.
+    for path in (Path(text).resolve() for text in arguments if Path(text).exists()):
         for folder in (path, *path.parents[:2]):
-            with suppress(OSError, ValueError, AttributeError):
+            with suppress(OSError, ValueError, AttributeError, RecursionError):
                 found = json.loads((folder / CONFIG_FILE).read_text()).get("workload")
-                return found if isinstance(found, str) else None
+                if isinstance(found, str):
+                    return found
     return None
 
 

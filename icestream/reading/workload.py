@@ -56,8 +56,10 @@ def _refuse_foreign(inputs: Sequence[str]) -> None:
     """Raise BadInputError if the first input with a local Parquet file is of a layout that has an importer."""
     places = (Path(text) if Path(text).is_dir() else path for text in inputs for path in _local(text))
     place = next(places, None)
+    if place is None:
+        return
     importers = {name: target for workload in registry.every_workload() for name, target in workload.importers.items()}
-    for layout, target in importers.items() if place is not None else ():
+    for layout, target in importers.items():
         importer: Importer = registry.imported(target)
         if importer.recognises(place):
             raise BadInputError(

@@ -24,12 +24,23 @@ def test_it_is_an_option_before_two_dashes_only(arguments: list[str], expected: 
 
 def test_a_run_directory_or_its_checkpoint_shows_the_workload(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.pt").touch()
     (tmp_path / "config.json").write_text('{"workload": "direction"}')
     assert workload_of_run([str(tmp_path), "-i", "x"]) == "direction"
     assert workload_of_run(["-i", "x", str(tmp_path / "checkpoints" / "best.pt")]) == "direction"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"workload": 3}', "\udc80"])
+def test_neither_options_nor_data_with_a_file_of_that_name_hide_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("run", '{"workload": "direction"}'), ("other", '{"workload": "muons"}'), ("data", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    monkeypatch.chdir(tmp_path / "other")
+    assert workload_of_run(["--events", "5", "-i", "../data", "../run"]) == "direction"
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"workload": 3}', "\udc80", "[" * 200_000])
 def test_a_damaged_configuration_shows_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
     assert workload_of_run([str(tmp_path), "a\0b"]) is None

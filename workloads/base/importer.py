@@ -39,6 +39,12 @@ class ForeignFiles(Protocol):
     def notes(self) -> Sequence[str]:
         """Facts about the files that the user should know, a line each."""
 
+    def version(self, file: ForeignFile) -> str:
+        """Short text for the content of all that ``file`` is made from: another if one of these files has changed.
+
+        Raises BadInputError that names a file that can't be read.
+        """
+
     def write_beside(self, out: Path) -> None:
         """Write what the new files need beside them into the folder ``out``. Raises BadInputError."""
 

@@ -19,8 +19,6 @@ def reference_times(time_P: Tensor, clean_P: Tensor, offsets_E1: Tensor) -> Tens
     offsets[e] to offsets[e + 1], in any order. No synchronisation with the device.
     """
     segments = Segments.from_offsets(offsets_E1, time_P.shape[0])
-    if segments.num_particles == 0:
-        return time_P.new_zeros(segments.num_events)
     return segment_medians(time_P, trusted_pulses(clean_P, segments), segments)
 
 
@@ -32,6 +30,8 @@ def trusted_pulses(clean_P: Tensor, segments: Segments) -> Tensor:
 
 def segment_medians(values_P: Tensor, used_P: Tensor, segments: Segments) -> Tensor:
     """Median of the used values of each event, the lower one of the two in the middle; 0 if it has none. -> (E,)."""
+    if segments.num_particles == 0:
+        return values_P.new_zeros(segments.num_events)
     sorted_P = sort_within_events(values_P.masked_fill(~used_P, torch.inf), segments)  # those not used come last
     num_used_E = segment_sum(used_P.to(torch.float32), segments).long()
     middle_E = segments.starts_E + (num_used_E - 1).clamp_min(0) // 2

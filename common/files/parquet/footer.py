@@ -7,6 +7,7 @@ apache/parquet-format, in Thrift's compact protocol.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,24 @@ class ParquetFooter:
 
 def parse_footer(path: Path) -> ParquetFooter:
     """Footer of a local file. Raises OSError, DamagedFooter."""
+    raw, size_bytes = _raw_footer(path)
+    try:
+        return _checked(Compact(raw).struct(_FOOTER), size_bytes - 8 - len(raw))
+    except PARSE_ERRORS as error:
+        raise DamagedFooter(f"its metadata can't be parsed: {error!r}") from None
+
+
+def footer_digest(path: Path) -> str:
+    """Digest of a local file's size and footer, 32 hexadecimal digits. Raises OSError, DamagedFooter.
+
+    The footer has the sizes, places and statistics of all columns: a file with other numbers nearly always has another.
+    """
+    raw, size_bytes = _raw_footer(path)
+    return hashlib.blake2b(size_bytes.to_bytes(8, "little") + raw, digest_size=16).hexdigest()
+
+
+def _raw_footer(path: Path) -> tuple[bytes, int]:
+    """Bytes of the footer, and the size of the file. Raises OSError, DamagedFooter."""
     with path.open("rb") as file:
         size_bytes = file.seek(0, 2)
         if size_bytes < 12:
@@ -95,11 +114,7 @@ def parse_footer(path: Path) -> ParquetFooter:
         if length > _MOST_BYTES:
             raise DamagedFooter(f"a footer of {length} bytes; expected at most {_MOST_BYTES}")
         file.seek(-8 - length, 2)
-        raw = file.read(length)
-    try:
-        return _checked(Compact(raw).struct(_FOOTER), size_bytes - 8 - length)
-    except PARSE_ERRORS as error:
-        raise DamagedFooter(f"its metadata can't be parsed: {error!r}") from None
+        return file.read(length), size_bytes
 
 
 def _checked(metadata: Struct, end: int) -> ParquetFooter:

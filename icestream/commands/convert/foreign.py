@@ -88,8 +88,9 @@ def import_files(
     bad: list[str] = []
     for number, file in enumerate(opened.files, 1):
         target = out / f"{file.stem}.parquet"
-        stamp = f"{found.layout} {file.path.name} {file.path.stat().st_size} bytes, at most {most} particles an event"
         try:
+            version = opened.version(file)
+            stamp = f"{found.layout} {file.path.name}, {version}, at most {most} particles an event"
             if _is_there(target, file, stamp, force=force):
                 click.echo(f"{target} is there: skipped")
                 continue
@@ -132,8 +133,8 @@ def _is_there(target: Path, file: ForeignFile, stamp: str, *, force: bool) -> bo
         notes = {}
     if notes.get(_STAMP.encode()) != stamp.encode():
         raise BadInputError(
-            f"{target} exists, and was not made from {file.path.name} as it is, with the same limit: choose another "
-            "directory, or overwrite it with --force"
+            f"{target} exists, and was not made from {file.path.name} and its tables as they are, with the same "
+            "limit: choose another directory, or overwrite it with --force"
         )
     return True
 

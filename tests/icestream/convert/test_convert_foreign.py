@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hdf5_files import write_hdf5
 from muon_files import make_events, write_events
@@ -33,7 +34,7 @@ def test_what_is_there_from_something_else_is_not_skipped(tmp_path: Path) -> Non
     data_set(tmp_path)
     out = tmp_path / "out"
     import_with(tmp_path, out)
-    told = re.escape("batch_1.parquet exists, and was not made from batch_1.parquet as it is, with the same limit")
+    told = re.escape("batch_1.parquet exists, and was not made from batch_1.parquet and its tables as they are, with")
     with pytest.raises(BadInputError, match=told):
         import_with(tmp_path, out, "--max-particles", "3")
     write_batch(tmp_path / "train" / "batch_1.parquet", neutrinos([3, 4]), charge=[2.0] * 7)
@@ -44,6 +45,34 @@ def test_what_is_there_from_something_else_is_not_skipped(tmp_path: Path) -> Non
         import_with(tmp_path, out)
     import_with(tmp_path, out, "--force")
     assert events_in(out / "batch_1.parquet")[0]["pulses"][0]["charge_pe"] == 2.0
+
+
+def test_events_that_were_joined_with_another_table_are_not_skipped(tmp_path: Path) -> None:
+    events = {1: neutrinos([3, 4])}
+    write_kaggle(tmp_path / "a", events)
+    import_with(tmp_path / "a", tmp_path / "out")
+    write_kaggle(tmp_path / "a", events, changed={"azimuth": np.array([1.0, 2.0])})
+    with pytest.raises(BadInputError, match=r"batch_1\.parquet exists, and was not made from"):
+        import_with(tmp_path / "a", tmp_path / "out")
+    write_flat(tmp_path / "b", events[1])
+    import_with(tmp_path / "b", tmp_path / "flat")
+    write_flat(tmp_path / "b", events[1], zenith=np.array([1.0, 2.0]))
+    with pytest.raises(BadInputError, match=r"pulses_0\.parquet exists, and was not made from"):
+        import_with(tmp_path / "b", tmp_path / "flat")
+
+
+def test_pulses_of_the_same_size_with_other_numbers_are_not_skipped(tmp_path: Path) -> None:
+    data_set(tmp_path)
+    batch = tmp_path / "train" / "batch_1.parquet"
+    for charge in (2.0, 3.0):
+        write_batch(batch, neutrinos([3, 4]), charge=[charge] * 7)
+        size_bytes = batch.stat().st_size
+        if charge == 2.0:
+            first_bytes = size_bytes
+            import_with(tmp_path, tmp_path / "out")
+    assert size_bytes == first_bytes
+    with pytest.raises(BadInputError, match=r"batch_1\.parquet exists, and was not made from"):
+        import_with(tmp_path, tmp_path / "out")
 
 
 def test_an_import_goes_on_behind_a_bad_file_and_tells_it(tmp_path: Path) -> None:

@@ -35,17 +35,19 @@ def seeds(inputs: tuple[str, ...], out: Path, geometry: Path | None, processes: 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a process a file, each with one thread
     from workloads.direction.fits.run import run_seeds
 
-    files = list(dict.fromkeys(_files(inputs)))
+    files = list(dict.fromkeys(_files(inputs, out.absolute())))
     click.echo(run_seeds(files, out, geometry, processes or len(os.sched_getaffinity(0)), force=force))
 
 
-def _files(inputs: tuple[str, ...]) -> Iterator[Path]:
-    """Local files that the inputs name. Raises BadInputError for an input without one."""
+def _files(inputs: tuple[str, ...], out: Path) -> Iterator[Path]:
+    """Local files that the inputs name; an output folder inside of one is none. Raises BadInputError without a file."""
     for text in inputs:
         if "://" in text:
             raise BadInputError(f"{text}: not a local file; `icestream convert` copies remote files")
         path = user_path(text).absolute()
         found = sorted(files_below(path)) if path.is_dir() else [path] if path.exists() else []
+        if path.is_dir() and path != out:
+            found = [file for file in found if out not in file.parents]
         if not found and glob.has_magic(text):
             found = files_matching(path)
         if not found:

@@ -26,10 +26,11 @@ from workloads.direction.evaluation.events import predicted_events
 from workloads.direction.evaluation.plots.gallery import pictures
 from workloads.direction.evaluation.toy_floor import ToyFloor, read_toy_floor
 from workloads.direction.evaluation.words import WORDS
-from workloads.direction.geometry import Geometry
+from workloads.direction.geometry import ARRAYS, Geometry
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
+from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.predict import Load
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 
@@ -70,6 +71,11 @@ def run_evaluation(
     floor = read_toy_floor() if wanted.simulated else None
     device = device_named(wanted.device)
     predictor = load(wanted.checkpoint, device)
+    if floor and not np.array_equal(ARRAYS[floor.array]().position_S3, predictor.position_S3.cpu().numpy()):
+        raise BadInputError(
+            f"--simulated: the smallest possible errors are known for the array {floor.array!r} alone, and the model"
+            " was trained with another detector: leave the option out"
+        )
     folder = wanted.output or default_output(predictor.run.path)
     check_writable(folder)
     say(f"{predictor.run.path}: {predictor.run.model}, step {predictor.run.step:,}")
@@ -102,6 +108,7 @@ def _predicted(front: Front, wanted: DirectionOptions, predictor: DirectionPredi
     settings = front.file_settings(
         wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=predictor.run.config_json
     )
+    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
     settings = replace(settings, stream=evaluation_stream(settings.stream))
     with front.read_events(

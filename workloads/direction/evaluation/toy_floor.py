@@ -23,6 +23,8 @@ class ToyFloor:
     """Of the mean angle of all events."""
     events: int
     date: str
+    array: str = "icecube"
+    """Sensors of the detector: a key of workloads.direction.geometry.ARRAYS."""
 
     @property
     def note(self) -> str:
@@ -38,4 +40,4 @@ def read_toy_floor() -> ToyFloor:
     stored = json.loads(files("workloads.direction.evaluation").joinpath(FLOOR_FILE).read_text(encoding="utf-8"))
     figures = {name: float(one["value"]) for name, one in stored["figures"].items() if name in DEFINITIONS}
     error_deg = float(stored["figures"]["angle_mean_deg"]["error"])
-    return ToyFloor(figures, error_deg, int(stored["events"]), str(stored["date"]))
+    return ToyFloor(figures, error_deg, int(stored["events"]), str(stored["date"]), str(stored["array"]))

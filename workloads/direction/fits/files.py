@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.layout import schema_of, writer_options
+from common.files.parquet.footer import DamagedFooter, footer_digest
 from common.files.whole_file import plan_file
 from workloads.base.dataset import Written
 from workloads.direction.columns import DIRECTION
@@ -22,6 +24,8 @@ from workloads.direction.geometry import Geometry
 
 _STORED = DIRECTION.with_all_stored()
 _FITS = "classical_fits"
+_STAMP = b"icestream.seeds"
+"""Key of the note in an output that says from what it was made."""
 
 
 @dataclass(frozen=True)
@@ -52,24 +56,16 @@ def check_file(path: Path) -> int:
 
 
 def is_done(job: FitsJob) -> bool:
-    """True if the output is there, with the same events. Raises BadInputError if it has others."""
+    """True if the output is there, made from the source as it is. Raises BadInputError if it is something else."""
     if not job.target.exists():
         return False
-    if _identity(job.target) != _identity(job.source):
+    check_file(job.target)
+    if (pq.read_metadata(job.target).metadata or {}).get(_STAMP) != _stamp(job):
         raise BadInputError(
-            f"{job.target} has other events than {job.source}: is it of another file? Choose another folder, or "
-            "overwrite it with --force"
+            f"{job.target} exists, and was not made from {job.source} as it is: choose another folder, or overwrite it "
+            "with --force"
         )
     return True
-
-
-def _identity(path: Path) -> tuple[pa.ChunkedArray, int]:
-    """Ids of a file's events, and its number of values. Raises BadInputError that names the file, if it is none."""
-    check_file(path)
-    footer = pq.read_metadata(path)
-    groups = map(footer.row_group, range(footer.num_row_groups))
-    values = sum(group.column(column).num_values for group in groups for column in range(footer.num_columns))
-    return pq.read_table(path, columns=["event_id"], use_threads=False)["event_id"], values
 
 
 def write_fits(job: FitsJob) -> Written:
@@ -87,11 +83,23 @@ def write_fits(job: FitsJob) -> Written:
         return Written(1, events, pulses, part.stat().st_size)
 
 
+def _stamp(job: FitsJob) -> bytes:
+    """Note for what the fits are made from: the source and the positions of the sensors. Raises BadInputError."""
+    try:
+        digest = footer_digest(job.source)
+    except (DamagedFooter, OSError) as error:
+        raise BadInputError(f"{job.source}: can't be read as Parquet ({error})") from None
+    sensors = hashlib.blake2b(job.geometry.position_S3.tobytes(), digest_size=16).hexdigest()
+    return f"{digest} with sensors {sensors}".encode()
+
+
 def _write(job: FitsJob, part: Path) -> tuple[int, int]:
     """Numbers of events and pulses written."""
     events = pulses = 0
     with pq.ParquetFile(job.source, page_checksum_verification=True) as source:
         schema = source.schema_arrow
+        notes = {key: text for key, text in (schema.metadata or {}).items() if key != _STAMP}
+        schema = schema.with_metadata(notes | {_STAMP: _stamp(job)})
         with pq.ParquetWriter(part, schema, **writer_options(schema, "zstd")) as writer:
             for group in range(source.num_row_groups):
                 table = source.read_row_group(group, use_threads=False)

@@ -26,7 +26,7 @@ from workloads.direction.importers.graphnet_flat import FlatEvents
 from workloads.direction.importers.graphnet_nested import NestedEvents, nested_structs
 from workloads.direction.importers.graphnet_pulses import EVENT, pulse_names, rows_of_events
 from workloads.direction.importers.sensors import SensorsByPosition, TooManySensors, geometry_of
-from workloads.direction.importers.tables import column_names
+from workloads.direction.importers.tables import column_names, version_of
 from workloads.direction.importers.truth import truth_names
 
 _FLAT, _TRUTH, _NESTED = "flat", "truth", "nested"
@@ -60,6 +60,10 @@ class GraphnetFiles:
         self.schema: EventSchema = DIRECTION.with_all_stored()
         self.files = [ForeignFile(path, path.stem, one.num_events) for path, one in self._events.items()]
         self.notes: tuple[str, ...] = ()
+
+    def version(self, file: ForeignFile) -> str:
+        """Content of the file, and of the table of its events."""
+        return version_of(*self._events[file.path].tables)
 
     def write_beside(self, out: Path) -> None:
         """Write the table of sensors."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from common.errors import BadInputError
 from common.unit_arrays import Array
 from workloads.direction.importers.graphnet_pulses import EVENT, ForeignEvents, check_has_pulses, possible_positions
-from workloads.direction.importers.meta import MOST_EVENTS
+from workloads.direction.importers.meta import MOST_EVENTS, as_int64
 from workloads.direction.importers.pulses import MOST_PULSES, PlaceInFile
 from workloads.direction.importers.tables import (
     Numbers,
@@ -36,6 +36,8 @@ class FlatEvents:
     def __init__(self, pulses: Path, truth: Path) -> None:
         """Check the columns of the pulses. Raises BadInputError."""
         self.path, self._truth = pulses, truth
+        self.tables = (pulses, truth)
+        """Files that the events are made from."""
         with open_table(pulses) as file:
             schema = file.schema_arrow
         self.names = check_has_pulses(schema.names, str(pulses))
@@ -79,10 +81,10 @@ class FlatEvents:
 
     def _window(self, table: pa.Table, first_row: int, events: _EventTable) -> ForeignEvents:
         columns = _columns(table, table.column_names, str(self.path), first_row)
-        ids_P = columns.pop(EVENT)
+        ids_P = as_int64(columns.pop(EVENT), f"{self.path}, column {EVENT!r}")
         starts = np.concatenate([[0], np.flatnonzero(np.diff(ids_P)) + 1])
         try:
-            found = events.columns_of(ids_P[starts].astype(np.int64))
+            found = events.columns_of(ids_P[starts])
         except _BadEvent as error:
             where = f"{self.path}, row {first_row + starts[error.place]}, event {ids_P[starts[error.place]]}"
             raise BadInputError(f"{where}: {error}") from None
@@ -111,7 +113,7 @@ class _EventTable:
         batches = list(record_batches(file, path, [EVENT, *wanted]))
         table = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in (EVENT, *wanted)]))
         read = _columns(table, table.column_names, str(path), 0)
-        ids_E = read[EVENT].astype(np.int64)
+        ids_E = as_int64(read[EVENT], f"{path}, column {EVENT!r}")
         columns = truth_columns(names, read.get, ids_E, str(path))
         order = np.argsort(ids_E, kind="stable")
         self._ids_E = ids_E[order]

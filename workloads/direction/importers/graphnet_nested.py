@@ -22,6 +22,7 @@ from workloads.direction.importers.graphnet_pulses import (
     possible_positions,
     pulse_names,
 )
+from workloads.direction.importers.meta import as_int64
 from workloads.direction.importers.pulses import MOST_PULSES, PlaceInFile
 from workloads.direction.importers.tables import (
     ROWS_AT_A_TIME,
@@ -43,6 +44,8 @@ class NestedEvents:
     def __init__(self, path: Path) -> None:
         """Find the two structs. Raises BadInputError."""
         self.path = path
+        self.tables = (path,)
+        """Files that the events are made from."""
         with open_table(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
         self._truth, self._pulses = nested_structs(schema, str(path))
@@ -78,7 +81,11 @@ class NestedEvents:
         for first, batch in self._batches(wanted):
             where = f"{self.path}, column {self._truth!r}"
             fields = {name: values_of(batch[self._truth].field(name), f"{where}, {name!r}", first) for name in truth}
-            ids_E = fields[EVENT].astype(np.int64) if self._has_ids else event_ids(self.path, first, batch.num_rows)
+            ids_E = (
+                as_int64(fields[EVENT], f"{where}, {EVENT!r}")
+                if self._has_ids
+                else event_ids(self.path, first, batch.num_rows)
+            )
             ids, times = np.unique(np.concatenate([seen, ids_E]), return_counts=True)
             if len(ids) < len(seen) + len(ids_E):
                 raise BadInputError(f"{self.path}: event {ids[times > 1][0]} occurs twice; each event may occur once")

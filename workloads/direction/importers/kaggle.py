@@ -23,7 +23,14 @@ from workloads.direction.geometry import GEOMETRY_FILE, read_geometry
 from workloads.direction.importers.beside import write_geometry_beside
 from workloads.direction.importers.meta import BatchEvents, MetaTable
 from workloads.direction.importers.pulses import PlaceInFile, Pulses, check_pulses, rows_of_pulses
-from workloads.direction.importers.tables import check_columns, column_names, open_table, record_batches, values_of
+from workloads.direction.importers.tables import (
+    check_columns,
+    column_names,
+    open_table,
+    record_batches,
+    values_of,
+    version_of,
+)
 
 PULSE_COLUMNS = {
     "event_id": "integers",
@@ -56,6 +63,11 @@ class KaggleImporter:
         for path in found:
             if not _BATCH_FILE.fullmatch(path.name):
                 raise BadInputError(f"{path}: expected a file batch_N.parquet, where N is its batch_id")
+        by_number: dict[int, Path] = {}
+        for path in found:
+            other = by_number.setdefault(_number(path), path)
+            if other != path:
+                raise BadInputError(f"{other} and {path} are both batch {_number(path)}; give one of them")
         metas = {_table_of_events(path) for path in found}
         if len(metas) > 1:
             raise BadInputError(f"{found[0]} and {found[-1]} belong to two tables, {min(metas)} and {max(metas)}")
@@ -75,6 +87,10 @@ class KaggleFiles:
             ForeignFile(path, path.stem, self._meta.num_events(_number(path))) for path in sorted(paths, key=_number)
         ]
         self.notes = () if self._meta.has_target else (f"{meta} has no angles: the events can only be predicted",)
+
+    def version(self, file: ForeignFile) -> str:
+        """Content of the batch, and of the table of events."""
+        return version_of(file.path, self._meta.path)
 
     def write_beside(self, out: Path) -> None:
         """Write the table of sensors."""

@@ -93,7 +93,7 @@ class MetaTable:
         self.num_events(batch)
         table = pa.concat_tables([self._cursor.rows(run) for run in self._runs[batch]])
         column = {name: values_of(table[name], f"{where}, column {name!r}") for name in self._columns}
-        event_id_E = _as_int64(column["event_id"], f"{where}, column 'event_id'")
+        event_id_E = as_int64(column["event_id"], f"{where}, column 'event_id'")
         ids, times = np.unique(event_id_E, return_counts=True)
         if len(ids) < len(event_id_E):
             raise BadInputError(f"{where}: event {ids[times > 1][0]} occurs twice; each event may occur once")
@@ -119,7 +119,8 @@ def checked_angle(
     return np.clip(angle_E, least, most)
 
 
-def _as_int64(values: Numbers, where: str) -> Int64:
+def as_int64(values: Numbers, where: str) -> Int64:
+    """Integers as int64. Raises BadInputError for one that it can't hold."""
     if values.dtype == np.uint64 and len(values) and values.max() > np.iinfo(np.int64).max:
         raise BadInputError(f"{where}: {values.max()} is too large; expected numbers below 2⁶³")
     return values.astype(np.int64)
@@ -174,8 +175,11 @@ def _runs(file: pq.ParquetFile, path: Path, wanted: frozenset[int]) -> dict[int,
 
 def _runs_of_group(file: pq.ParquetFile, path: Path, group: int, wanted: frozenset[int]) -> Iterator[_Run]:
     metadata = file.metadata.row_group(group)
-    column = metadata.column(file.schema_arrow.names.index("batch_id"))
-    statistics = column.statistics
+    places = range(metadata.num_columns)  # leaves: of a struct there are several
+    statistics = next(
+        (one.statistics for one in map(metadata.column, places) if one.path_in_schema == "batch_id"),
+        None,
+    )
     if statistics is not None and statistics.has_min_max and statistics.null_count == 0:
         low, high = statistics.min, statistics.max
         if not any(low <= batch <= high for batch in wanted):

@@ -22,6 +22,10 @@ MOST_PULSES = 1 << 22
 """Pulses of one event that an import holds in memory; the largest events of IceCube have 178,000."""
 
 _SENSOR_BITS = 15
+_MOST_NS = float(1 << 62)
+"""Largest time: 146 years. The difference of two such integers has 64 bits."""
+
+_MOST_PE = float(np.finfo(np.float32).max)
 _EXACT_NS = float(1 << 23)
 """Largest time that float32 holds to half a nanosecond."""
 
@@ -75,13 +79,15 @@ def check_pulses(pulses: Pulses, num_sensors: int, place: PlaceInFile) -> None:
             f"{place.of(row)}: sensor {sensor_P[row]} has no position; the geometry has the sensors 0 "
             f"to {num_sensors - 1}: use the table of this detector"
         )
-    for what, values_P, least in (("time", pulses.time_P, -np.inf), ("charge", pulses.charge_P, 0.0)):
-        # One pass: the sum of the smallest and the largest is finite unless a value isn't.
-        low, high = values_P.min(), values_P.max()
-        if not (np.isfinite(low) and np.isfinite(high) and low >= least):
-            row = first_bad(~np.isfinite(values_P) | (values_P < least))
+    for what, values_P, least, most in (
+        ("time", pulses.time_P, -_MOST_NS, _MOST_NS),
+        ("charge", pulses.charge_P, 0.0, _MOST_PE),
+    ):
+        # Two passes without arrays of their own; false for NaN.
+        if not (float(values_P.min()) >= least and float(values_P.max()) <= most):
+            row = first_bad(~((values_P >= least) & (values_P <= most)))
             assert row is not None
-            expected = "a finite number" if least < 0 else "a finite number, 0 or more"
+            expected = f"a finite number, {'0' if least == 0 else f'{least:.2g}'} to {most:.2g}"
             raise BadInputError(f"{place.of(row)}: its {what} is {values_P[row]}; expected {expected}")
 
 
@@ -132,7 +138,7 @@ def order_by_sensor_and_time(counts_E: Int64, sensor_P: Numbers, time_P: Float32
     assert 2 * bits + _SENSOR_BITS < 64
     mask = (1 << bits) - 1
     place_P = np.arange(num_pulses)
-    sensor_P = sensor_P + (np.repeat(np.arange(len(counts_E)), counts_E) << _SENSOR_BITS)
+    sensor_P = sensor_P.astype(np.int64) + (np.repeat(np.arange(len(counts_E)), counts_E) << _SENSOR_BITS)
     falls_P = time_P[1:] < time_P[:-1]
     ends_E = offsets_of(counts_E)
     falls_P[ends_E[(ends_E > 0) & (ends_E < num_pulses)] - 1] = False
@@ -161,6 +167,7 @@ def _small_times(pulses: Pulses) -> Float32:
     time_P, counts_E = pulses.time_P, pulses.counts_E
     if len(time_P) and max(-float(time_P.min()), float(time_P.max())) > _EXACT_NS:
         filled_E = counts_E > 0
+        time_P = time_P if time_P.dtype.kind == "f" else time_P.astype(np.int64)  # holds the differences
         first_E = np.minimum.reduceat(time_P, offsets_of(counts_E)[:-1][filled_E])
         time_P = time_P - np.repeat(first_E, counts_E[filled_E])
     return time_P.astype(np.float32, copy=False)

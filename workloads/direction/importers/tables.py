@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.errors import BadInputError
-from common.files.parquet.footer import DamagedFooter, parse_footer
+from common.files.parquet.footer import DamagedFooter, footer_digest, parse_footer
 from common.printable import printable
 
 ROWS_AT_A_TIME = 1 << 18
@@ -49,6 +49,15 @@ def named_errors(path: Path) -> Iterator[None]:
     except (DamagedFooter, pa.ArrowException, OSError) as error:
         reason = printable(str(error), 300)
         raise BadInputError(f"{path}: can't be read as Parquet ({reason}); get the file again") from None
+
+
+def version_of(*paths: Path) -> str:
+    """Text for the content of these tables. Raises BadInputError that names one that can't be read."""
+    digests = []
+    for path in paths:
+        with named_errors(path):
+            digests.append(footer_digest(path))
+    return " with ".join(digests)
 
 
 def column_names(path: Path) -> frozenset[str]:

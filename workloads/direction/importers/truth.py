@@ -15,7 +15,7 @@ from common.errors import BadInputError
 from common.unit_arrays import Array
 from workloads.direction.columns import CASCADE, TRACK, UNKNOWN
 from workloads.direction.importers.meta import checked_angle
-from workloads.direction.importers.tables import Numbers
+from workloads.direction.importers.tables import Numbers, first_bad
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,18 @@ def truth_columns(
     energy, particle, interaction = (read(name) for name in names.optional)
     return {
         "arrival": np.stack([azimuth_E % (2 * np.pi), zenith_E], 1).astype(np.float32),
-        "true_energy": _energy(energy, len(event_id_E))[:, None],
+        "true_energy": _energy(energy, event_id_E, where)[:, None],
         "topology": topology(particle, interaction, len(event_id_E))[:, None],
     }
 
 
-def _energy(energy_E: Numbers | None, events: int) -> npt.NDArray[np.float32]:
-    """Energy in GeV; 0 if it is not known, which tables write as a negative number or NaN."""
+def _energy(energy_E: Numbers | None, event_id_E: npt.NDArray[np.int64], where: str) -> npt.NDArray[np.float32]:
+    """Energy in GeV; 0 if it is not known, which tables write as a negative number or NaN. Raises BadInputError."""
     if energy_E is None:
-        return np.zeros(events, np.float32)
+        return np.zeros(len(event_id_E), np.float32)
+    bad = first_bad(np.isfinite(energy_E) & (energy_E.astype(np.float64) > np.finfo(np.float32).max))
+    if bad is not None:
+        raise BadInputError(f"{where}, event {event_id_E[bad]}: its energy is {energy_E[bad]} GeV; expected less")
     return np.where(np.isfinite(energy_E) & (energy_E > 0), energy_E, 0.0).astype(np.float32)
 
 

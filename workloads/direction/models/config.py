@@ -48,6 +48,10 @@ class DirectionConfig(ConfigBranch):
     """Pulses in one pass through the network: a microbatch is processed in chunks of whole events, which gives the
     same gradients with better use of the cache. 0: 16,384 on a CPU, the whole microbatch on a GPU."""
 
+    compile: bool = False
+    """Compile the layers with `torch.compile`: takes a minute or more, and on the CPU needs a C++ compiler. Not
+    yet measured on a GPU."""
+
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> DirectionConfig:
         """Raise ValueError, with both fields, both values and the fix, for a setting that another one cancels."""

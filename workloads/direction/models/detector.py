@@ -16,6 +16,9 @@ from common.files.local_listing import files_below, files_matching
 from common.user_path import user_path
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, read_geometry
 
+_SAME_PLACE_M = 0.02
+"""Largest distance of two notes of one sensor's position, as for importers."""
+
 
 class Detector(nn.Module):
     """Sensor positions, (S, 3) float32 in m: a buffer, no weights."""
@@ -56,6 +59,22 @@ class Detector(nn.Module):
     def from_state(cls, state: dict[str, Tensor]) -> Detector:
         """Detector of a checkpoint, from its state_dict(). Raises KeyError if it is none."""
         return cls(state["position_S3"])
+
+
+def check_same_detector(position_S3: Tensor, inputs: Sequence[str]) -> None:
+    """Check that the GEOMETRY_FILEs beside local inputs, if there are any, are of a model's sensors.
+
+    Raises BadInputError: predictions of another detector's events would be wrong without any other sign of it.
+    """
+    ours_S3 = position_S3.cpu().numpy()
+    for place in dict.fromkeys(_beside(inputs)):
+        theirs_S3 = read_geometry(place).position_S3
+        if theirs_S3.shape != ours_S3.shape or not np.allclose(theirs_S3, ours_S3, rtol=0, atol=_SAME_PLACE_M):
+            raise BadInputError(
+                f"{place}: its {len(theirs_S3)} sensors are not those of the {len(ours_S3)} that the model was trained"
+                " with, by number and place: use events of its detector, or import them again with its geometry"
+                f" ({GEOMETRY_FILE}) beside the files"
+            )
 
 
 def _beside(inputs: Iterable[str]) -> Iterator[Path]:

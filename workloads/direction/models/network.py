@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,10 @@ class DirectionNetwork(nn.Module, ABC):
 
     needs_fits: ClassVar[bool] = False
     """True if its input must have the classical fits of every event."""
+
+    @abstractmethod
+    def blocks(self) -> Sequence[nn.Module]:
+        """Layers with most of the work, which are compiled one by one: blocks of the same kind share their code."""
 
     @abstractmethod
     def forward(self, events: EventInput) -> Prediction:

@@ -54,6 +54,9 @@ class Predictor:
     def _of(self, part: Microbatch) -> Tensor:
         if self.network.needs_fits:
             part = self._with_fits(part)
+        # No network sees the target, and files to be predicted may have none.
+        unknown = {"source_direction": self._detector.position_S3.new_zeros(part.num_events, 3)}
+        part = replace(part, event_columns=unknown | part.event_columns)
         events = EventInput.from_microbatch(part, self._detector.position_S3)
         with self._precision():
             p_E3: Tensor = self.network(events).p_E3

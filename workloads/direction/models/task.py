@@ -18,6 +18,7 @@ from torch.optim import AdamW
 from common.errors import BadInputError
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.step import BaseTask
@@ -41,8 +42,9 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
 
     Metrics of a step: vmf_loss and angle_deg are the mean loss and error of natural events, auxiliary_loss the sum of
     the mean losses of auxiliary predictions, of all events. mean_direction is the length of the mean predicted unit
-    vector of the last steps: near 1 if the network has collapsed to one direction. skipped_updates is 1 if the update
-    was skipped because loss or gradient was not finite, or beyond the limits.
+    vector of the last steps: near 1 if the network has collapsed to one direction; 0 during the warm-up, in which a
+    network that has learned nothing yet has one arbitrary direction. skipped_updates is 1 if the update was skipped
+    because loss or gradient was not finite, or beyond the limits.
     """
 
     CPU_CHUNK = CPU_CHUNK_PULSES
@@ -59,7 +61,13 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
             network.parameters(), config.learning_rate, config.betas, weight_decay=config.weight_decay, fused=True
         )
         modules = {"detector": self.detector, "network": network, "network_average": self.averaged.average}
-        super().__init__(config, context, modules, {"network": (network, adam)})
+        if config.compile:
+            require_compiler(context.device, f"{self.SECTION}.compile")
+            for block in network.blocks():
+                block.compile(dynamic=True)
+        optimisers = {"network": (network, adam)}
+        # Compiled code runs its own threads.
+        super().__init__(config, context, modules, optimisers, parallel=not config.compile)
         self._mean_direction_3 = torch.zeros(3, device=context.device)
 
     @abstractmethod
@@ -99,9 +107,10 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
         result, _ = self.update("network", over, parts, metrics, num_sums=_NUM_SUMS)
         self.averaged.update(self.steps + 1)
         sums = result.sums
-        self._mean_direction_3 = torch.lerp(
-            self._mean_direction_3, torch.nan_to_num(sums[4:]), 1 / min(self.steps + 1, _STEPS_OF_MEAN)
-        )
+        if (learned := self.steps + 1 - self.config.warmup_steps) > 0:
+            self._mean_direction_3 = torch.lerp(
+                self._mean_direction_3, torch.nan_to_num(sums[4:]), 1 / min(learned, _STEPS_OF_MEAN)
+            )
         metrics |= {"vmf_loss": sums[1], "auxiliary_loss": sums[2], "angle_deg": sums[3]}
         metrics["mean_direction"] = torch.linalg.vector_norm(self._mean_direction_3)
 

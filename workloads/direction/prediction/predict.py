@@ -15,7 +15,8 @@ from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
 from workloads.base.front import Front, OrderedUnit
-from workloads.direction.columns import DIRECTION
+from workloads.direction.columns import WITHOUT_TARGET
+from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 from workloads.direction.prediction.write import check_output, prediction_file, prediction_table
 
@@ -61,6 +62,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     settings = front.file_settings(
         options.inputs, toml=options.toml, assignments=options.assignments, config_json=run.config_json
     )
+    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
     settings = replace(settings, stream=prediction_stream(settings.stream))
     model = {"model": run.model, "step": run.step, "events_trained": run.events_trained, "config": run.config_digest}
@@ -68,7 +70,7 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     started_s = time.perf_counter()
     with (
         SlowProgress("predicting", 100, to_text="{} %".format) as progress,
-        front.each_unit(DIRECTION.stored_as(settings.source), settings) as units,
+        front.each_unit(WITHOUT_TARGET.stored_as(settings.source), settings) as units,
         prediction_file(options.out, model) as write,
     ):
         for unit in units:

@@ -23,7 +23,7 @@ from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.files.gather import offsets_of
 from workloads.base.dataset import Written, write_files
 from workloads.direction.simulator.plan import EventRows, EventsPlan, file_rows
-from workloads.direction.simulator.write import prepare
+from workloads.direction.simulator.write import SIMULATED, prepare
 
 PULSES = {"sensor_id": "int16", "time": "int64", "charge": "float64", "auxiliary": "bool", "event_id": "int64"}
 """Columns of a batch; pandas reads the last one as its index."""
@@ -36,7 +36,8 @@ META_SCHEMA = pa.schema(
         ("last_pulse_index", pa.int64()),
         ("azimuth", pa.float64()),
         ("zenith", pa.float64()),
-    ]
+    ],
+    metadata={SIMULATED: "1"},
 )
 
 
@@ -48,7 +49,7 @@ def _pulses_schema() -> pa.Schema:
     ]
     note = {"index_columns": ["event_id"], "column_indexes": [], "columns": columns, "pandas_version": "1.5.3"}
     fields = [(name, pa.from_numpy_dtype(np.dtype(kind))) for name, kind in PULSES.items()]
-    return pa.schema(fields, metadata={"pandas": json.dumps(note)})
+    return pa.schema(fields, metadata={"pandas": json.dumps(note), SIMULATED.decode(): "1"})
 
 
 PULSES_SCHEMA = _pulses_schema()

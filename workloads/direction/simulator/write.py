@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.atomic_file import AS_UMASK_SAYS, replacing
+from common.errors import BadInputError
 from common.files.layout import schema_of, to_table, writer_options
 from common.files.rows import RaggedRows
 from common.unit_arrays import Array
@@ -30,6 +31,9 @@ OWN_FILE = re.compile(
     rf"(events_\d+\.parquet|batch_\d+\.parquet|train_meta\.parquet|{re.escape(GEOMETRY_FILE)})(\.part)?"
 )
 OWN_FOLDER = re.compile("train")
+KAGGLE_FILE = re.compile(r"(batch_\d+|train_meta)\.parquet")
+SIMULATED = b"icestream.simulated"
+"""Key of the note in files with the names of Kaggle's: nobody else's are ever removed."""
 _STORED = DIRECTION.with_all_stored()
 
 
@@ -57,10 +61,24 @@ def write_dataset(
 
 def prepare(out: Path, plan: EventsPlan, *, overwrite: bool) -> None:
     """Make ``out`` a directory with the table of sensors alone. Raises BadInputError."""
+    if overwrite:
+        _check_simulated(out)
     prepare_folder(
         out, overwrite=overwrite, own_file=OWN_FILE, own_folder=OWN_FOLDER, content="simulated neutrino events"
     )
     write_geometry(out / GEOMETRY_FILE, plan.geometry)
+
+
+def _check_simulated(out: Path) -> None:
+    """Check that files with names of Kaggle's were simulated. Raises BadInputError that names one that wasn't."""
+    for path in sorted(out.rglob("*.parquet")):
+        if KAGGLE_FILE.fullmatch(path.name):
+            try:
+                notes = pq.read_metadata(path).metadata or {}
+            except (pa.ArrowException, OSError):
+                notes = {}
+            if SIMULATED not in notes:
+                raise BadInputError(f"{path} was not simulated: choose another directory, or remove it yourself")
 
 
 def file_name(file_index: int) -> str:

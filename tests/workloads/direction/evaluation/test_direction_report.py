@@ -28,8 +28,9 @@ from workloads.direction.evaluation import evaluate as module
 from workloads.direction.evaluation.evaluate import DirectionOptions, run_evaluation
 from workloads.direction.evaluation.events import clean_sensors, only, predicted_events
 from workloads.direction.evaluation.plots import frame
+from workloads.direction.evaluation.toy_floor import ToyFloor
 from workloads.direction.evaluation.words import HEADLINE
-from workloads.direction.geometry import icecube_geometry
+from workloads.direction.geometry import GEOMETRY_FILE, hex_geometry, icecube_geometry, write_geometry
 
 COUNTS = np.random.default_rng(1).integers(8, 30, 400).tolist()
 
@@ -142,6 +143,13 @@ def test_files_of_the_training_are_told_loudly(tmp_path: Path) -> None:
     assert "1 of the 1 files are among those that the model was trained on" in outcome.warnings[0]
 
 
+def test_events_of_another_detector_than_the_models_are_refused(tmp_path: Path) -> None:
+    path = write_direction_file(tmp_path / "a.parquet", event_rows(COUNTS[:20]))
+    write_geometry(tmp_path / GEOMETRY_FILE, hex_geometry())
+    with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5460 sensors are not those of the 5160"):
+        evaluated(tmp_path, path)
+
+
 def test_an_event_larger_than_the_limit_of_the_training_is_cut_not_lost(tmp_path: Path) -> None:
     path = write_direction_file(tmp_path / "a.parquet", event_rows([*COUNTS, 500]))
     outcome, _ = evaluated(tmp_path, path, assignments=("stream.max_particles=100",))
@@ -157,6 +165,13 @@ def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
         assert outcome.report.metrics[name].floor == stored["figures"][name]["value"]
     assert any(stored["date"] in note and "bench_direction_floor" in note for note in outcome.report.notes)
     assert "own likelihood" in (folder / "report.html").read_text()
+
+
+def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_direction_file(tmp_path / "a.parquet", event_rows(COUNTS[:20]))
+    monkeypatch.setattr(module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": 4.0}, 0.1, 9, "today", "hex"))
+    with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
+        evaluated(tmp_path, path, simulated=True)
 
 
 @pytest.fixture

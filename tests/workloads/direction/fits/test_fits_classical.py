@@ -99,6 +99,13 @@ def test_events_that_tell_little_have_finite_fits() -> None:
         assert found[0] == {name: float(name in ("line_z", "track_z")) for name in CLASSICAL_FITS}
 
 
+def test_events_without_pulses_alone_have_fits() -> None:
+    nothing = (np.zeros(0, np.int16), np.zeros(0, np.float32))
+    upwards = {name: float(name in ("line_z", "track_z")) for name in CLASSICAL_FITS}
+    assert fits(nothing, nothing) == [upwards, upwards]
+    assert plain_line_fits(*columns(nothing), GEOMETRY).tolist() == [[0, 0, 1]]
+
+
 def test_without_charge_the_fits_are_finite() -> None:
     sensor_P, time_P, charge_P, auxiliary_P, offsets_E1 = columns(track_pulses(*some_tracks()[0]))
     assert np.isfinite(classical_fits(sensor_P, time_P, 0 * charge_P, auxiliary_P, offsets_E1, GEOMETRY)).all()

@@ -171,14 +171,36 @@ def test_an_output_of_another_file_is_not_taken_for_done(folder: Path, tmp_path:
     out = tmp_path / "out"
     assert run(folder / "a.parquet", "-o", out).exit_code == 0
     pq.write_table(pq.read_table(folder / "a.parquet").slice(0, 2), folder / "a.parquet")
-    assert "a.parquet has other events than" in refused(folder / "a.parquet", "-o", out)
+    assert "exists, and was not made from" in refused(folder / "a.parquet", "-o", out)
 
 
-def test_an_output_of_as_many_other_events_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
+def test_an_output_of_other_events_of_the_same_number_is_not_taken_for_done(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run(folder / "a.parquet", "-o", out).exit_code == 0
-    (folder / "b.parquet").replace(folder / "a.parquet")
-    assert "a.parquet has other events than" in refused(folder / "a.parquet", "-o", out)
+    write_events(folder / "a.parquet", seed=7)
+    assert "exists, and was not made from" in refused(folder / "a.parquet", "-o", out)
+    assert run(folder / "a.parquet", "-o", out, "--force").exit_code == 0
+    assert pq.read_table(out / "a.parquet")["event_id"][0].as_py() == 700
+    again = run(out / "a.parquet", "-o", tmp_path / "again")  # what is noted in the input is not what the output is of
+    assert again.exit_code == 0
+    assert "1 were there" in run(out / "a.parquet", "-o", tmp_path / "again").output
+
+
+def test_an_output_folder_inside_the_input_is_no_input(folder: Path) -> None:
+    assert run(folder, "-o", folder / "out").exit_code == 0
+    again = run(folder, "-o", folder / "out")
+    assert again.exit_code == 0, again.output
+    assert "0 events" in again.output
+    assert "2 were there" in again.output
+
+
+def test_a_row_group_without_pulses_gets_fits(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "a.parquet")
+    empty = table.slice(1, 1)  # COUNTS
+    pq.write_table(empty, folder / "a.parquet", **writer_options(SCHEMA, "zstd"))
+    result = run(folder / "a.parquet", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert np.isfinite(pq.read_table(tmp_path / "out" / "a.parquet")["classical_fits"].to_pylist()).all()
 
 
 def test_a_bad_file_is_named_and_the_others_are_done(folder: Path, tmp_path: Path) -> None:

@@ -149,6 +149,12 @@ def test_an_energy_that_is_not_known_is_zero(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "out" / "pulses_0.parquet")["true_energy"].to_pylist() == [5.0, 0.0, 0.0]
 
 
+def test_an_energy_beyond_float32_is_named(tmp_path: Path) -> None:
+    write_flat(tmp_path, neutrinos([1] * 2), energy=np.array([5.0, 1e300]))
+    with pytest.raises(BadInputError, match=r"event 7: its energy is 1e\+300 GeV; expected less"):
+        import_with(tmp_path, tmp_path / "out")
+
+
 def test_the_angles_of_injection_point_to_the_source(tmp_path: Path) -> None:
     events = neutrinos([2, 2])
     angles = {f"injection_{name}": [getattr(event, name) for event in events] for name in ("azimuth", "zenith")}
@@ -169,6 +175,7 @@ FLAT_ERRORS = {
     "angle": ("truth", "zenith", [0.5, 4.0], "truth_0.parquet, event 7: its zenith is 4.0; expected 0 to π radians"),
     "azimuth": ("truth", "azimuth", [-1.0, 4.0], "event 0: its azimuth is -1.0; expected 0 to 2π radians"),
     "charge": ("pulses", "charge", [1, 1, 1, np.nan, 1], "row 3, event 7: its charge is nan; expected a finite number"),
+    "an id beyond int64": ("truth", "event_no", np.array([0, 2**63], np.uint64), "9223372036854775808 is too large"),
     "position": ("pulses", "dom_x", [0, 0, np.inf, 0, 0], "row 2: its position is [inf,"),
     "null": ("pulses", "dom_time", [0.0, 0.0, 0.0, None, 0.0], "column 'dom_time', row 3: the value is null"),
     "a type": ("truth", "zenith", ["a", "b"], "truth_0.parquet: column 'zenith' is of string; expected numbers"),

@@ -155,6 +155,9 @@ PULSE_ERRORS = {
     "negative sensor": ({"sensor_id": np.array([0, -1, 2, 3, 4, 5])}, "row 1, event 0: sensor -1 has no position"),
     "charge not a number": ({"charge": [1, 1, 1, float("nan"), 1, 1]}, "row 3, event 7: its charge is nan; expected a"),
     "negative charge": ({"charge": [1, 1, -0.5, 1, 1, 1]}, "row 2, event 0: its charge is -0.5; expected a finite"),
+    "charge beyond float32": ({"charge": [1, 1, 1e300, 1, 1, 1]}, "row 2, event 0: its charge is 1e+300; expected a"),
+    "time beyond float32": ({"time": [1, 2, 3, 4, 1e300, 6]}, "row 4, event 7: its time is 1e+300; expected a finite"),
+    "time beyond 2⁶²": ({"time": [1, 2, 3, 4, 2**62 + 2**60, -(2**62)]}, "row 4, event 7: its time is 576460752303423"),
     "infinite time": ({"time": [1, 2, 3, 4, float("inf"), 6]}, "row 4, event 7: its time is inf; expected a finite"),
     "null": ({"time": [1, 2, None, 4, 5, 6]}, "column 'time', row 2: the value is null; expected a number"),
     "no column": ({"charge": None}, "batch_1.parquet: it has no column 'charge', but sensor_id, time"),
@@ -172,6 +175,52 @@ def test_a_wrong_file_of_pulses_is_named(tmp_path: Path, columns: dict[str, Any]
         import_with(tmp_path, tmp_path / "out", "--from", "kaggle")
     assert "\n" not in str(error.value)
     assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("sensor_id", np.uint64), ("sensor_id", np.uint16), ("time", np.uint64), ("event_id", np.uint64)],
+)
+def test_numbers_may_be_of_any_type_of_integers(tmp_path: Path, name: str, dtype: Any) -> None:
+    events = neutrinos([3, 4])
+    write_kaggle(tmp_path, {1: events})
+    path = tmp_path / "train" / "batch_1.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index(name)
+    pq.write_table(table.set_column(place, name, pa.array(table[name].to_numpy().astype(dtype))), path)
+    import_with(tmp_path, tmp_path / "out")
+    assert events_in(tmp_path / "out" / "batch_1.parquet") == [expected(event) for event in events]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_times_far_apart_keep_their_order(tmp_path: Path, dtype: Any) -> None:
+    events = neutrinos([3])
+    write_kaggle(tmp_path, {1: events})
+    times = np.array([-(2**31), 2**31 - 1, 0], dtype)
+    write_batch(tmp_path / "train" / "batch_1.parquet", events, time=times, sensor_id=np.zeros(3, np.int16))
+    import_with(tmp_path, tmp_path / "out")
+    found = [pulse["time_ns"] for pulse in events_in(tmp_path / "out" / "batch_1.parquet")[0]["pulses"]]
+    assert found == pytest.approx([0, 2**31, 2**32])
+
+
+def test_other_columns_of_the_table_of_events_do_not_matter(tmp_path: Path) -> None:
+    events = {batch: neutrinos([3, 4], batch, first_id=100 * batch) for batch in (1, 2)}
+    write_kaggle(tmp_path, events)
+    path = tmp_path / "train_meta.parquet"
+    table = pq.read_table(path)
+    structs = pa.array([{"a": 90 + row, "b": 7} for row in range(len(table))])
+    pq.write_table(table.add_column(0, "own", structs), path, row_group_size=2)
+    import_with(tmp_path, tmp_path / "out")
+    for batch, wanted in events.items():
+        assert events_in(tmp_path / "out" / f"batch_{batch}.parquet") == [expected(event) for event in wanted]
+
+
+def test_two_files_of_one_batch_are_refused(tmp_path: Path) -> None:
+    write_kaggle(tmp_path, {1: neutrinos([3])})
+    batch = tmp_path / "train" / "batch_1.parquet"
+    batch.with_name("batch_01.parquet").write_bytes(batch.read_bytes())
+    with pytest.raises(BadInputError, match="are both batch 1; give one of them"):
+        import_with(tmp_path, tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
@@ -280,3 +281,21 @@ def test_a_few_events_are_learned_by_heart(make: Make) -> None:
     for _ in range(200):
         metrics = task.step(Batch((microbatch,)))
     assert metrics["angle_deg"] < 5
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+def test_a_compiled_network_makes_the_same_step(make: Make) -> None:
+    tiny = SetsNetworkConfig(hidden=4, layers=1, trust_hidden=4, trust_layers=1)
+    plain, compiled = make(network=tiny), make(network=tiny, compile=True)
+    for seed in range(2):
+        close(compiled.step(direction_batch(seed=seed)), plain.step(direction_batch(seed=seed)))
+    assert saved(compiled).keys() == saved(plain).keys()
+    assert saved(compiled)["networks"]["network"].keys() == saved(plain)["networks"]["network"].keys()
+
+
+def test_compiling_without_a_compiler_is_refused_with_the_fix(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(BadInputError, match=r"trainer\.sets\.compile = true needs a C\+\+ compiler"):
+        make(compile=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from workloads.base.segments import Segments
-from workloads.direction.models.transformer.padding import Padding
+from workloads.direction.models.transformer.padding import Padding, _groups
 
 MIXED = [3, 0, 1, 40, 2, 0, 5, 7, 38, 4, 1, 6, 2, 2, 9, 3, 5, 36]
 
@@ -45,6 +45,15 @@ def test_a_long_event_does_not_pad_all_others() -> None:
     counts = [10] * 60 + [1000] * 4
     rows = sum(group.num_rows for group in Padding.of(segments_of(counts)).groups)
     assert rows < 0.3 * len(counts) * max(counts)
+
+
+def test_a_gpu_has_one_group_unless_a_long_event_would_pad_too_many() -> None:
+    """4,000 events as long as one of 256 sensors would have 8 GB of terms of the attention's bias."""
+    few, many = (torch.tensor([0, 256, *[20] * num]) for num in (100, 4000))
+    assert [len(group) for group in _groups(few, one=True)] == [101]
+    found = list(_groups(many, one=True))
+    assert sum(len(group) for group in found) == 4001
+    assert sum(len(group) * int(many[group].max()) ** 2 for group in found) < 2 * int(many.square().sum())
 
 
 def test_gradients_are_those_of_the_definition() -> None:

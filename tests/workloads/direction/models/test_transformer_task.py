@@ -74,6 +74,14 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(geometry: str) 
     assert all(torch.equal(*pair) for pair in pairs)
 
 
+def test_a_network_that_has_learned_nothing_yet_does_not_look_collapsed(geometry: str) -> None:
+    """It has one arbitrary direction at first: a warning at the start of every run would be believed by nobody."""
+    tasks = [make_task(geometry, warmup_steps=steps) for steps in (0, 1)]
+    told = [float(task.step(direction_batch(32))["mean_direction"]) for task in tasks]
+    assert told[0] > 0.3
+    assert told[1] == 0
+
+
 def test_bfloat16_trains(geometry: str) -> None:
     metrics = make_task(geometry, bf16=True).step(direction_batch())
     assert metrics["skipped_updates"] == 0

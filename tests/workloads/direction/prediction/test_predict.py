@@ -15,6 +15,7 @@ from common.errors import BadInputError
 from icestream.front import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
+from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
 from workloads.direction.grouping import group_by_sensor
 from workloads.direction.prediction import predict
 from workloads.direction.prediction.predict import PredictOptions, run_predict
@@ -27,6 +28,7 @@ def run(
     tmp_path: Path, *inputs: Path, out: str = "out.parquet", predictor: TruthTeller | None = None, force: bool = False
 ) -> list[str]:
     teller = predictor or TruthTeller(run_of(tmp_path / "best.pt"))
+    teller.truth = inputs
     options = PredictOptions(
         checkpoint=tmp_path,
         inputs=tuple(map(str, inputs)),
@@ -143,6 +145,16 @@ def test_a_fault_of_the_model_with_the_events_names_the_file(tmp_path: Path) -> 
 
     with pytest.raises(BadInputError, match=r"2\.parquet: sensor 5159 has no position"):
         run(tmp_path, *two_files(tmp_path), predictor=Refuses(run_of(tmp_path / "best.pt")))
+
+
+def test_events_of_another_detector_than_the_models_are_refused(tmp_path: Path) -> None:
+    """Their sensor numbers mean other places: nothing else would tell that every direction is wrong."""
+    files = two_files(tmp_path)
+    write_geometry(tmp_path / "data" / GEOMETRY_FILE, icecube_geometry())
+    run(tmp_path, *files)
+    write_geometry(tmp_path / "data" / GEOMETRY_FILE, Geometry(icecube_geometry().position_S3[::-1].copy()))
+    with pytest.raises(BadInputError, match=r"sensor_geometry\.csv: its 5160 sensors are not those of the 5160"):
+        run(tmp_path, *files, force=True)
 
 
 @pytest.mark.parametrize(

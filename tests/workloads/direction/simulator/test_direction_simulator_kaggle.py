@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from common.errors import BadInputError
 from icestream.cli import cli
 from workloads.direction.geometry import GEOMETRY_FILE
 from workloads.direction.simulator import kaggle
@@ -123,3 +124,14 @@ def test_an_interrupted_batch_leaves_neither_itself_nor_a_table_of_events(
         write_kaggle_dataset(tmp_path, PLAN)
 
     assert names(tmp_path) == [GEOMETRY_FILE]
+
+
+def test_files_of_the_contest_itself_are_never_removed(tmp_path: Path) -> None:
+    write_kaggle_dataset(tmp_path, PLAN)
+    batch = tmp_path / "train" / "batch_2.parquet"
+    pq.write_table(pq.read_table(batch).replace_schema_metadata({}), batch)
+    before = names(tmp_path)
+    for write in (write_kaggle_dataset, write_dataset):
+        with pytest.raises(BadInputError, match=r"batch_2\.parquet was not simulated: choose another directory"):
+            write(tmp_path, PLAN, overwrite=True)
+    assert names(tmp_path) == before

@@ -56,7 +56,7 @@ _DRAWN: tuple[tuple[str, str, str, Callable[[ShownEvents], Figure | None]], ...]
     (
         "pulls",
         "Pulls",
-        "2κ(1 - cos θ) follows χ² with two degrees of freedom (mean 2, median 1.39) if κ is right.",
+        "2κ(1 - cos θ) follows χ² with two degrees of freedom (mean 2, median 1.39) if κ is right and large.",
         pulls,
     ),
     (

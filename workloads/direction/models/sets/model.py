@@ -9,6 +9,8 @@ Shape suffixes: E events, T sensors, D width, F features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,6 +45,10 @@ class SetsNetwork(DirectionNetwork):
         self.max_sensors = network.max_sensors
         self.light = _Branch(NUM_SENSOR_A, NUM_EVENT_A, network.hidden, network.layers, 4)
         self.trust = _Branch(NUM_SENSOR_B, NUM_EVENT_B + _NUM_FOUND, network.trust_hidden, network.trust_layers, 5)
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Exchange layers of both branches."""
+        return [*self.light.layers, *self.trust.layers]
 
     def forward(self, events: EventInput) -> Prediction:
         """Product of both experts; auxiliary: branch A alone."""

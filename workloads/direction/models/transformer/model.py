@@ -9,6 +9,8 @@ Shape suffixes: E events, T sensors, P pulses, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -55,6 +57,10 @@ class TransformerNetwork(DirectionNetwork):
             TransformerLayer(width, sizes.heads, sizes.feed_forward, 0) for _ in range(sizes.refining_layers)
         )
         self.head = Head(width, 5)
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """All layers with attention."""
+        return [*self.layers, *self.refining_layers]
 
     def forward(self, events: EventInput) -> Prediction:
         """Refined prediction; auxiliary: the first one."""

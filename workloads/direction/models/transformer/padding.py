@@ -17,6 +17,8 @@ from torch import Tensor
 from workloads.base.segments import Segments
 
 _GROWTH, _STEP = 1.3, 8
+_PAIRS_OF_ONE_GROUP = 1 << 24
+"""Most padded pairs of sensors for which a GPU has all events in one group: 0.5 GB of the bias's terms."""
 
 
 def _longest_of_groups(most: int) -> list[int]:
@@ -103,14 +105,16 @@ class Padding:
 
 
 def _groups(counts_E: Tensor, *, one: bool) -> Iterator[Tensor]:
-    """Events with sensors, of similar length each, or all at once: small kernels cost a GPU more than padding does."""
+    """Events with sensors, of similar length each. ``one``: all at once, as small kernels cost a GPU more than padding
+    does, unless a long event would pad too many others."""
     (present,) = (counts_E > 0).nonzero(as_tuple=True)
     if len(present) == 0:
         return
-    if one:
+    most = int(counts_E.max())
+    if one and len(present) * most**2 <= _PAIRS_OF_ONE_GROUP:
         yield present
         return
-    longest = torch.tensor(_longest_of_groups(int(counts_E.max())))
+    longest = torch.tensor(_longest_of_groups(most))
     group_of = torch.bucketize(counts_E[present], longest)
     order = group_of.argsort(stable=True)
     yield from (events for events in present[order].split(group_of.bincount().tolist()) if len(events))

@@ -5,7 +5,6 @@ Shape suffixes: E events, P particles, C conditions.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from common.errors import BadInputError
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
+from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.thin import counts_of
@@ -91,7 +90,7 @@ class WganNetworks:
         self._generate: Callable[..., Tensor] = self.generator
         self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
-            _check_compiler(device)
+            require_compiler(device, "trainer.wgan.compile")
             self._generate = torch.compile(self._generate, dynamic=True)
             self._raw_scores = torch.compile(self._raw_scores, dynamic=True)
             self._slope = torch.compile(self._slope, dynamic=True)
@@ -210,11 +209,3 @@ class WganNetworks:
         bounded_PF = features_PF.clamp(-sampling.max_deviation, sampling.max_deviation)
         num_capped = int((drawn_E > sampling.max_count).sum())
         return Bundles(counts_E, self.standardise.muons(bounded_PF), num_capped)
-
-
-def _check_compiler(device: torch.device) -> None:
-    if device.type == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
-        raise BadInputError(
-            "trainer.wgan.compile = true needs a C++ compiler on the CPU (g++ or clang++), and there is none: "
-            "install one, or set trainer.wgan.compile = false"
-        )
