@@ -7,6 +7,8 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
+from inspect import cleandoc
 from pathlib import Path
 
 import click
@@ -76,10 +78,11 @@ class LazyGroup(click.Group):
         if wanted is None and len(having) > 1:
             wanted = workload_of_run(rest)
         if wanted is None:
-            return cmd_name, command, rest
+            wanted = having[0]
         if wanted not in having:
             raise click.BadParameter(f"{wanted!r} has no {cmd_name}; those that have: {', '.join(having)}", ctx)
-        return cmd_name, imported(registry.verbs(wanted)[cmd_name]), rest
+        others = [name for name in having if name != wanted]
+        return cmd_name, naming_others(imported(registry.verbs(wanted)[cmd_name]), cmd_name, others), rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, Mapping[str, Verb]] = {"Commands": VERBS}
@@ -94,6 +97,16 @@ def imported(verb: Verb) -> click.Command:
     """Click command of a verb."""
     command = registry.imported(verb.target)
     assert isinstance(command, click.Command)
+    return command
+
+
+def naming_others(command: click.Command, verb: str, others: Sequence[str]) -> click.Command:
+    """Copy of the command whose help names the other workloads that have the verb."""
+    command = copy(command)
+    lines = [
+        f"With other options for the workload {name}: icestream {verb} --workload {name} --help" for name in others
+    ]
+    command.epilog = "\n\n".join([cleandoc(command.epilog or ""), *lines])
     return command
 
 

@@ -7,9 +7,12 @@ from glob import iglob
 from pathlib import Path
 from typing import Any
 
+from common.errors import BadInputError
 from common.files.suffixes import SUFFIXES
+from common.redact import shown
 from services.config.root import Config, load_config
 from workloads import registry
+from workloads.base.importer import Importer
 
 _MOST_LOOKED_AT = 100
 """Maximum directory entries, or matches of a pattern, in the search for a file."""
@@ -21,15 +24,17 @@ def load_run_config(
     """Resolved configuration of a new or existing run, with its workload. Raises BadInputError.
 
     A workload that is not set is detected from the columns of the inputs' first local Parquet file; without such a
-    file it is the default one.
+    file it is the default one. Files that `icestream convert` imports are refused.
     """
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
         return config
-    shown = workload_of_files(config.input)
-    if shown is None or shown == config.workload:
+    found = workload_of_files(config.input)
+    if found is None:
+        _refuse_foreign(config.input)
+    if found is None or found == config.workload:
         return config
-    return load_config(stored, toml=toml, assignments=assignments, flags={**flags, "workload": shown})
+    return load_config(stored, toml=toml, assignments=assignments, flags={**flags, "workload": found})
 
 
 def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
@@ -45,6 +50,21 @@ def workload_of_files(inputs: Sequence[str]) -> str | None:
         if columns and columns >= {source.path[0] for source in workload.schema.source_columns}:
             return workload.name
     return None
+
+
+def _refuse_foreign(inputs: Sequence[str]) -> None:
+    """Raise BadInputError if the first input with a local Parquet file is of a layout that has an importer."""
+    places = (Path(text) if Path(text).is_dir() else path for text in inputs for path in _local(text))
+    place = next(places, None)
+    if place is None:
+        return
+    importers = {name: target for workload in registry.every_workload() for name, target in workload.importers.items()}
+    for layout, target in importers.items():
+        importer: Importer = registry.imported(target)
+        if importer.recognises(place):
+            raise BadInputError(
+                f"{shown(str(place))} is of the layout {layout}: first import it with `icestream convert FOLDER OUT`"
+            )
 
 
 def _local(text: str) -> Iterator[Path]:

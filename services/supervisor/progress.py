@@ -176,7 +176,10 @@ def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
     wanted = f" of {fetcher.decoders_wanted} wanted" if fetcher.decoders_wanted else ""
     lost = f", {fetcher.decoders_lost} lost" if fetcher.decoders_lost else ""
     ranges = f", range {fetcher.ranges_listed} of {fetcher.ranges} listed" if fetcher.ranges > 1 else ""
-    rows = [("files", f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned{bad}{ranges}")]
+    planned = f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned"
+    if fetcher.files_planned > fetcher.files_total:  # a run of steps, not of epochs: the total is that of one
+        planned = f"{fetcher.files_planned:,} planned, {fetcher.files_total:,} an epoch"
+    rows = [("files", f"{planned}{bad}{ranges}")]
     if fetcher.listing and not fetcher.ranges_listed:
         rows.append(("listing", fetcher.listed or "waiting for the first answer"))
     if fetcher.received_bytes:

@@ -90,7 +90,7 @@ def test_every_verb_of_every_workload_can_be_imported_and_has_an_example() -> No
 
 
 def test_a_folder_is_a_workload_with_its_verbs(sparks: None) -> None:
-    assert registry.names() == ("muons", "sparks")
+    assert registry.names() == ("muons", "direction", "sparks")
     shown = CliRunner().invoke(cli, ["--help"]).output
     assert "Commands of the workload sparks:" in shown
     assert "Do ignite." in shown
@@ -101,6 +101,22 @@ def test_a_folder_is_a_workload_with_its_verbs(sparks: None) -> None:
 def test_a_verb_that_two_workloads_have_is_chosen_by_name_and_else_the_defaults(sparks: None, named: list[str]) -> None:
     assert CliRunner().invoke(cli, ["simulate", "here", *named]).output == "sparks in here\n"
     assert "--preset" in CliRunner().invoke(cli, ["simulate", "--help"]).output
+
+
+def test_the_help_of_a_verb_names_the_other_workloads_that_have_it(sparks: None) -> None:
+    shown = " ".join(CliRunner().invoke(cli, ["simulate", "--help"]).output.split())
+    assert "With other options for the workload sparks: icestream simulate --workload sparks --help" in shown
+    assert "for the workload muons:" not in shown
+    other = " ".join(CliRunner().invoke(cli, ["simulate", "--workload", "sparks", "--help"]).output.split())
+    assert "for the workload muons: icestream simulate --workload muons --help" in other
+
+
+def test_files_that_a_run_can_not_read_but_convert_can_import_say_so(tmp_path: Path) -> None:
+    folder = write(tmp_path / "train" / "batch_1.parquet", PULSES).parent
+    write(tmp_path / "train_meta.parquet", pa.table({"batch_id": [1]}))
+    for inputs in (tmp_path, folder, folder / "batch_1.parquet", folder / "*.parquet"):
+        with pytest.raises(BadInputError, match=r"of the layout kaggle.*import it with `icestream convert"):
+            workload_of(tmp_path, inputs)
 
 
 def test_a_verb_that_a_workload_has_not_names_those_that_have_it(sparks: None) -> None:
@@ -128,6 +144,9 @@ SPARKS = pa.table(
         {"truth": pa.list_(pa.float32()), "sparks": pa.list_(pa.struct({"t_s": pa.float32()})), "extra": pa.int64()},
     ),
 )
+
+
+PULSES = pa.table({"event_id": [1], "sensor_id": [2], "time": [3], "charge": [1.0], "auxiliary": [True]})
 
 
 def workload_of(tmp_path: Path, *inputs: object, assignments: tuple[str, ...] = ()) -> str:

@@ -103,6 +103,11 @@ def test_no_decoder_is_a_bottleneck_of_its_own() -> None:
     assert bottleneck(FETCHER.model_copy(update={"decoders": 0})) == "decoders (none is connected)"
 
 
+def test_a_run_without_a_last_epoch_shows_no_more_files_planned_than_there_are() -> None:
+    line = progress_model(FETCHER.model_copy(update={"files_planned": 45}), TRAINER, {}, 65.0).plain_line()
+    assert "files 45 planned, 40 an epoch" in line
+
+
 def test_the_line_holds_what_a_reader_wants_to_know() -> None:
     line = progress_model(FETCHER, TRAINER, {"trainer": 1, "decoder": 0}, 65.0).plain_line()
     for words in (

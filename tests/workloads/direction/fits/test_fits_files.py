@@ -144,6 +144,13 @@ def test_a_folder_without_a_table_of_sensors_needs_one_by_name(folder: Path, tmp
     assert run(folder, "-o", tmp_path / "out", "--geometry", tmp_path / "sensors.csv").exit_code == 0
 
 
+def test_files_of_another_layout_are_told_before_the_table_of_sensors_that_they_lack(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"event_id": [1], "time": [2.0]}), tmp_path / "batch_1.parquet")
+    message = refused(tmp_path, "-o", tmp_path / "out")
+    assert "batch_1.parquet" in message
+    assert GEOMETRY_FILE not in message
+
+
 def test_files_of_two_detectors_are_not_done_at_once(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
