@@ -76,15 +76,20 @@ def scene(request: pytest.FixtureRequest) -> Scene:
     return found
 
 
+def shared_memory() -> set[Path]:
+    """Files in shared memory; but not semaphores of multiprocessing, which pools of other tests have at any time."""
+    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp-")}
+
+
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[Processes]:
     """The run directory of the test. At its end nothing of the run may be left."""
-    shared_memory = set(Path("/dev/shm").iterdir())
+    before = shared_memory()
     processes = Processes(tmp_path / "run", tmp_path)
     try:
         yield processes
         processes.assert_nothing_is_left()
         assert not list(processes.run_dir.rglob("*.part"))
-        assert set(Path("/dev/shm").iterdir()) <= shared_memory
+        assert shared_memory() <= before
     finally:
         processes.end()

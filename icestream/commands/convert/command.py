@@ -24,7 +24,7 @@ from icestream.reading.workload import config_without_run
 
 
 @click.command(
-    epilog="Examples: icestream convert 'old/*.h5' new/; icestream convert kaggle/ events/ (files of another experiment); "
+    epilog="Examples: icestream convert 'old/*.h5' new/; icestream convert kaggle/ events/ (of another experiment); "
     "where lists hold more numbers than the workload's, name all:"
     ' --set \'source.fields.COLUMN=["a", "b", "c"]\''
 )
