@@ -203,7 +203,7 @@ def test_events_are_distributed_as_those_of_the_formulas_one_by_one() -> None:
 
 
 @pytest.mark.slow
-def test_line_fit_errs_as_it_does_in_the_prototype() -> None:
+def test_line_fit_errs_as_line_fits_of_this_detector_do() -> None:
     found = observed(as_simple(drawn(4000, seed=1)))
     track = found.is_track > 0
 
