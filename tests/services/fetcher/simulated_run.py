@@ -220,7 +220,8 @@ class SimulatedRun:
                     self.restaging += files
                 case Replan(cursor):
                     self.planned = cursor.block_first_unit
-                    self.evicted_before = min(self.evicted_before, cursor.block)  # the files are staged again
+                    self.evicted_before = min(self.evicted_before, cursor.block)
+                    self.restaging.clear()  # the files of all its blocks are staged again, before its units are added
                 case Evict(before_block):
                     self.evicted_before = max(self.evicted_before, before_block)
                 case EndRun():
