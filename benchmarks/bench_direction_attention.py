@@ -177,7 +177,7 @@ def measure(device: torch.device, repeats: int) -> dict[str, dict[str, float | N
             try:
                 torch.testing.assert_close(form(rows_TD, segments), expected, rtol=1e-3, atol=1e-4)
                 found[name][batch] = round(milliseconds(form, rows_TD, segments, repeats), 2)
-            except (RuntimeError, NotImplementedError) as error:
+            except RuntimeError as error:  # what torch has not on this device is a result, too; a wrong one is an error
                 print(f"{name}, {batch}: {type(error).__name__}: {str(error).strip().splitlines()[0][:150]}")
     return found
 
