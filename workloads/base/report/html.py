@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
+from workloads.base.report.numbers import NOTHING, floor_with_error, ratio_text, with_error
 from workloads.base.report.outcome import Outcome, Picture
 from workloads.base.report.verdict import MEANINGS, in_order, verdict
 from workloads.base.report.words import ReportWords
@@ -102,7 +102,7 @@ def _card(number: str, text: str) -> str:
 
 
 def _table(metrics: Mapping[str, Metric]) -> Iterator[str]:
-    numbers = ("value ± error", "floor", "ratio")
+    numbers = ("value ± error", "floor ± error", "ratio")
     yield '<div class="wide"><table><thead><tr><th>metric</th>'
     yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th></tr></thead>"
     yield "<tbody>"
@@ -110,7 +110,7 @@ def _table(metrics: Mapping[str, Metric]) -> Iterator[str]:
         word = verdict(metric)
         cells = "".join(
             f'<td class="number">{escape(text)}</td>'
-            for text in (with_error(metric), plain(metric.floor), ratio_text(metric))
+            for text in (with_error(metric), floor_with_error(metric), ratio_text(metric))
         )
         yield (
             f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'

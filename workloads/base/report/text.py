@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import plain, ratio_text, with_error
+from workloads.base.report.numbers import floor_with_error, ratio_text, with_error
 from workloads.base.report.outcome import MetricReport
 from workloads.base.report.verdict import in_order, verdict
 from workloads.base.report.words import ReportWords
 
-_HEAD = ("metric", "value ± error", "floor", "ratio", "unit", "verdict")
+_HEAD = ("metric", "value ± error", "floor ± error", "ratio", "unit", "verdict")
 
 
 def lines(report: MetricReport, words: ReportWords) -> Iterator[str]:
@@ -29,7 +29,7 @@ def lines(report: MetricReport, words: ReportWords) -> Iterator[str]:
 
 
 def _row(name: str, metric: Metric) -> tuple[str, ...]:
-    return name, with_error(metric), plain(metric.floor), ratio_text(metric), metric.unit, verdict(metric)
+    return name, with_error(metric), floor_with_error(metric), ratio_text(metric), metric.unit, verdict(metric)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

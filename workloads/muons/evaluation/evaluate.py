@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from workloads.muons.metrics.bundles import Float64
 from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.evaluate import evaluate
 from workloads.muons.metrics.sample import Sample
-from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.settings import REDRAWS, EvaluationSettings
 from workloads.muons.simulator.config import preset
 
 _PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
@@ -91,9 +92,10 @@ def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str],
 def _report(
     wanted: EvaluationRequest, sample: Sample, generated: GeneratedBundles, pit_E: Float64 | None
 ) -> MetricReport:
-    independent = None
+    independent = []
     if wanted.preset:
-        independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+        redraw = partial(drawn_again, sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+        independent = [partial(redraw, draw=draw) for draw in range(REDRAWS)]
     settings = EvaluationSettings(
         bootstraps=wanted.bootstraps, max_events=len(sample), c2st_epochs=wanted.c2st_epochs, seed=wanted.seed
     )
