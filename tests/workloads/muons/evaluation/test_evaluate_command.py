@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from muon_files import make_events, make_table
-from tiny_run import write_panel_scalars, write_tiny_run
+from tiny_run import write_panel_scalars, write_tiny_likelihood_run, write_tiny_run
 
 from icestream import cli
 from workloads.muons.evaluation.plots import panel
@@ -243,14 +243,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: Any, tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     write_tiny_run(run)
-    write_tiny_run(other, max_count=3)
-    what = ("--simulate", "bench", "--events", "1000", *FAST)
+    write_tiny_likelihood_run(other, max_count=3)
+    what = ("--simulate", "bench", "--events", "400", *FAST)
     alone = [icestream("evaluate", one, *what, "-o", tmp_path / f"{one.name}-alone") for one in (run, other)]
     answer = icestream("evaluate", run, *what, "--beside", other)
     assert [one.code for one in (*alone, answer)] == [0, 0, 0], answer.err
     head, *rows = answer.out.splitlines()
-    assert re.match(r"metric +wgan ± error +floor +ratio +unit +verdict +wgan beside ± error +verdict$", head)
-    assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(wgan, step 3\)$", answer.out, re.M)
+    assert re.match(r"metric +wgan ± error +floor +ratio +unit +verdict +likelihood ± error +verdict$", head)
+    assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(likelihood, step 3\)$", answer.out, re.M)
     row = next(row for row in rows if row.startswith("log10_energy_w1 "))
     assert row.count("±") == 2
     assert row.endswith("off")
@@ -264,14 +264,14 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
     assert report["beside"]["metrics"] == others_alone["metrics"]
     assert "beside" not in runs_alone
     about = report["beside"]["provenance"]
-    assert (about["model"], about["step"]) == ("wgan", 3)
+    assert (about["model"], about["step"]) == ("likelihood", 3)
     assert about["config_digest"] == others_alone["config_digest"] != report["config_digest"]
-    assert any(note.startswith("wgan beside: ") and "had more than 3 muons" in note for note in report["notes"])
+    assert any(note.startswith("likelihood: ") and "had more than 3 muons" in note for note in report["notes"])
     check_page(folder, report, num_pictures=len(runs_alone["pictures"]))
     text = (folder / "report.html").read_text()
     assert "wgan ± error" in text
-    assert "wgan beside ± error" in text
-    assert f"<code>{about['checkpoint']}</code> (wgan, step 3)" in text
+    assert "likelihood ± error" in text
+    assert f"<code>{about['checkpoint']}</code> (likelihood, step 3)" in text
 
 
 def test_events_that_a_run_beside_was_trained_on_are_told(icestream: Any, tmp_path: Path) -> None:
