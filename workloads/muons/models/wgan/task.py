@@ -16,6 +16,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import PartGradients, uncompiled
+from workloads.base.random_streams import SharedPurpose
 from workloads.base.step import BaseTask
 from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
@@ -240,7 +241,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         Raises RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
-        noise = Noise(0, self.device)
+        noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self.zero
         for microbatch in batch.microbatches:
