@@ -143,8 +143,9 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         generator. Raises RuntimeError before the first batch with muons.
         """
         sampler = self.sampler()
-        seed = stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
-        random = torch.Generator(self.device).manual_seed(seed)
+        random = torch.Generator(self.device).manual_seed(
+            stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
+        )
         primary_E4 = primary_E4.to(self.device)
         drawn_E = sampler.draw_counts(primary_E4, random)
         counts_E = drawn_E.clamp_max(self.config.max_count)
