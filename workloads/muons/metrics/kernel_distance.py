@@ -17,7 +17,8 @@ import numpy as np
 from workloads.muons.metrics.bundles import Float64
 
 DEGREE = 4
-_EVENTS_AT_A_TIME = 4096
+_EVENTS_AT_A_TIME = 512
+"""Few, so that their monomials fit into the processor's cache."""
 
 
 def polynomial_kernel(x_FD: Float64, y_FD: Float64) -> Float64:
@@ -30,13 +31,15 @@ def monomials(x_FD: Float64) -> Float64:
     """Monomials m(x) with m(x)·m(y) = k(x, y). (F, D) -> (F, M)."""
     # A fifth coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
     size = x_FD.shape[1]
-    wide_FD = np.concatenate([x_FD / math.sqrt(size), np.ones((len(x_FD), 1))], 1)
+    wide_DF = np.concatenate([x_FD.T / math.sqrt(size), np.ones((1, len(x_FD)))])
     chosen = list(itertools.combinations_with_replacement(range(size + 1), DEGREE))
     powers = [math.prod(math.factorial(one.count(index)) for index in set(one)) for one in chosen]
     factors = np.sqrt(math.factorial(DEGREE) / np.array(powers, np.float64))
-    first, second, third, fourth = np.array(chosen).T
-    found_FM: Float64 = wide_FD[:, first] * wide_FD[:, second] * wide_FD[:, third] * wide_FD[:, fourth] * factors
-    return found_FM
+    first, *others = np.array(chosen).T
+    found_MF: Float64 = wide_DF[first] * factors[:, None]
+    for other in others:
+        found_MF *= wide_DF[other]
+    return found_MF.T
 
 
 class KernelDistance:

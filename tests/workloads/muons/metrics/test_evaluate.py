@@ -53,7 +53,12 @@ def evaluated(
     settings: EvaluationSettings = NO_CLASSIFIERS,
 ) -> MetricReport:
     return evaluate(
-        real, generated, independent=independent, pit_E=pit_E, settings=settings, progress=lambda what, part: None
+        real,
+        generated,
+        independent=() if independent is None else (lambda: independent,),
+        pit_E=pit_E,
+        settings=settings,
+        progress=lambda what, part: None,
     )
 
 
@@ -288,7 +293,7 @@ def test_progress_goes_from_nothing_to_all() -> None:
     def progress(what: str, part: float) -> None:
         told.append((what, part))
 
-    evaluate(REAL, GOOD, independent=None, pit_E=None, settings=settings, progress=progress)
+    evaluate(REAL, GOOD, pit_E=None, settings=settings, progress=progress)
     parts = [part for _, part in told]
     assert parts == sorted(parts)
     assert parts[0] == 0.0
