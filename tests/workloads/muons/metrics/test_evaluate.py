@@ -299,3 +299,29 @@ def test_progress_goes_from_nothing_to_all() -> None:
     assert parts[0] == 0.0
     assert told[-1] == ("done", 1.0)
     assert len({what for what, _ in told}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("floor_kind", ["same primaries", "disjoint showers"])
+def test_floors_that_were_measured_with_another_generator_are_taken(floor_kind: str) -> None:
+    draws: list[str] = []
+
+    def draw() -> BundleArrays:
+        draws.append("drawn")
+        return INDEPENDENT
+
+    def report(generated: BundleArrays, measured: MetricReport | None) -> MetricReport:
+        return evaluate(
+            REAL,
+            generated,
+            independent=(draw, draw) if floor_kind == "same primaries" else (),
+            measured=measured.metrics if measured else None,
+            pit_E=None,
+            settings=replace(NO_CLASSIFIERS, bootstraps=2),
+            progress=lambda what, part: None,
+        )
+
+    other = report(GENERATORS["deterministic counts"], None)
+    drawn = len(draws)
+    assert report(GOOD, other) == replace(report(GOOD, None), notes=other.notes)
+    assert len(draws) == 2 * drawn == (4 if floor_kind == "same primaries" else 0)
