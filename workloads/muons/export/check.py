@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from workloads.base.random_streams import stream_seed
 from workloads.base.segments import Segments
 from workloads.muons.models.count_head import CountMixture
 from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
 from workloads.muons.models.wgan.sampler import WganSampler
+from workloads.muons.purposes import MuonPurpose
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest allowed difference, relative to the larger of value and 1. Rounding: 1e-6 to 1e-5 (energies are 10^x)."""
@@ -41,7 +43,7 @@ def typical_primaries(standardise: Standardise, num: int, random: torch.Generato
 
 def generator_inputs(sampler: WganSampler, num_events: int, num_particles: int, seed: int = 1) -> tuple[Tensor, ...]:
     """Arguments of GeneratorFunction; some events have no particles."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(stream_seed(MuonPurpose.EXPORT_GENERATOR, seed))
     event_P = torch.randint(0, num_events, (num_particles,), generator=random).sort().values
     network = sampler.generator
     return (
@@ -62,7 +64,7 @@ def trained_muons(sampler: WganSampler, inputs: tuple[Tensor, ...]) -> Tensor:
     noise = z_global_EZ, z_local_PZ
     features_PF = sampler.generator(sampler.standardise.conditions(primary_E4), segments, noise)
     most = sampler.config.sampling.max_deviation
-    muons_P3 = sampler.standardise.muons(features_PF.clamp(-most, most), torch.Generator().manual_seed(0))
+    muons_P3 = sampler.standardise.muons(features_PF.clamp(-most, most), torch.Generator())  # angles: see below
     if not sampler.standardise.symmetric:
         return muons_P3
     radius_P, angle_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2]), azimuth_P * (2 * math.pi)
@@ -83,7 +85,8 @@ def counts_difference(function: Function, sampler: WganSampler) -> float:
     """Largest relative difference of the distribution of counts."""
     worst = 0.0
     for seed, num_events in enumerate((1, 2, 300)):
-        primary_E4 = typical_primaries(sampler.standardise, num_events, torch.Generator().manual_seed(seed))
+        random = torch.Generator().manual_seed(stream_seed(MuonPurpose.EXPORT_COUNTS, seed))
+        primary_E4 = typical_primaries(sampler.standardise, num_events, random)
         mixture: CountMixture = sampler.count_head(sampler.standardise.conditions(primary_E4))
         worst = max(worst, _difference(function(primary_E4), [values_EK.exp() for values_EK in mixture]))
     return worst

@@ -34,6 +34,7 @@ def evaluate(
     generated: BundleArrays,
     *,
     independent: Sequence[Callable[[], BundleArrays]] = (),
+    measured: Mapping[str, Metric] | None = None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
     progress: Progress,
@@ -43,6 +44,8 @@ def evaluate(
     ``independent``: redraws of the real events for the same primaries, REDRAWS or more, each made when it is wanted.
     Without, real events are compared with those of other showers, and generated ones likewise, so that a perfect
     generator is at the floor: see docs/metrics.md.
+    ``measured``: metrics of another generator for the same real events and settings. Their floors of real events are
+    taken, which depend on no generator, and none are measured.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
     ``progress``: called with the name of the present step and the fraction of all that is done.
 
@@ -63,11 +66,14 @@ def evaluate(
     )
     # Chance does not increase these: all events can be compared.
     found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
-    steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
-    floors = floors_of(
-        [_of_real(make(), bins, weights, settings.seed, step) for make, step in zip(plan.of_real, steps, strict=True)],
-        plan.averaged,
-    )
+    if measured is None:
+        steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
+        of_real = zip(plan.of_real, steps, strict=True)
+        floors = floors_of(
+            [_of_real(make(), bins, weights, settings.seed, step) for make, step in of_real], plan.averaged
+        )
+    else:
+        floors = {name: metric.floor_with_errors for name, metric in measured.items()}
     if not plan.same_primaries:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         floors |= {name: chance_floor(name, _error(values_B)) for name, values_B in _two_sided(found).items()}

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from workloads.base.random_streams import numpy_stream, stream_seed
 from workloads.muons.metrics.bundles import Bool, Float64
-from workloads.muons.metrics.random_streams import Purpose, stream
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.two_sample.auc import Auc
 from workloads.muons.metrics.two_sample.inputs import SetInputs, SummaryInputs
 from workloads.muons.metrics.two_sample.networks import DeepSets, EventClassifier
+from workloads.muons.purposes import MuonPurpose
 
 _BATCH_EVENTS = 512
 _LEARNING_RATE = 3e-3
@@ -54,7 +55,7 @@ class ClassifierTest:
 
 def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
     """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
-    inputs = SetInputs(a, b, settings.c2st_max_muons, stream(settings.seed, Purpose.SET_MUONS))
+    inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
     return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, _TRAININGS, progress)
 
 
@@ -83,7 +84,7 @@ def _test(
         np.concatenate([one.weights_E / one.weights_E[~test].mean() for one, test in ((a, test_a_E), (b, test_b_E))])
     ).float()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(stream_seed(MuonPurpose.CLASSIFIER_WEIGHTS, settings.seed))
         networks = nn.ModuleList([make() for _ in range(trainings)])
     _train(networks, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
     num_a = int(test_a_E.sum())
@@ -94,7 +95,7 @@ def _test(
 def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
     """Masks of the test half: half of the showers, each with all its events of both samples."""
     names, index = np.unique(np.concatenate([a.shower_E, b.shower_E]), return_inverse=True)
-    chosen = stream(seed, Purpose.TEST_HALVES).permutation(len(names)) < len(names) // 2
+    chosen = numpy_stream(MuonPurpose.TEST_HALVES, seed).permutation(len(names)) < len(names) // 2
     test_a_E, test_b_E = np.split(chosen[index], [len(a)])
     return test_a_E, test_b_E
 
@@ -109,7 +110,7 @@ def _train(
     progress: Callable[[float], None],
 ) -> None:
     """Train all networks on the same batches, each for itself: no parameter has a gradient of another's loss."""
-    rng = stream(settings.seed, Purpose.BATCHES)
+    rng = numpy_stream(MuonPurpose.BATCHES, settings.seed)
     batches = max(len(events) // _BATCH_EVENTS, 1)
     optimiser = torch.optim.Adam(networks.parameters(), _LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -10,6 +10,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import uncompiled
+from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.step import BaseTask
 from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
@@ -17,6 +18,7 @@ from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.flow.networks import FlowNetworks
 from workloads.muons.models.flow.sampler import FlowSampler
+from workloads.muons.purposes import MuonPurpose
 
 
 class FlowTask(BaseTask[FlowConfig, Microbatch]):
@@ -81,7 +83,7 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
         networks.standardise.require_fit()
         total = sum(networks.total_weight(part) for part in batch.microbatches)
         m_loss = flow_loss = self.zero
-        for part in self.parts(batch, Noise(0, self.device)):
+        for part in self.parts(batch, Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)):
             m_loss = m_loss + networks.count_loss(part) / batch.num_events
             if part.num_particles > 0:
                 flow_loss = flow_loss + networks.flow_loss(part, networks.averaged.used) / total
@@ -95,7 +97,9 @@ class FlowTask(BaseTask[FlowConfig, Microbatch]):
         generator. Raises RuntimeError before the first batch with muons.
         """
         sampler = self.sampler()
-        random = torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
+        random = torch.Generator(self.device).manual_seed(
+            stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
+        )
         primary_E4 = primary_E4.to(self.device)
         drawn_E = sampler.draw_counts(primary_E4, random)
         counts_E = drawn_E.clamp_max(self.config.max_count)
