@@ -107,9 +107,10 @@ class ReferenceStep:
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
         if self._config.energy_score_weight > 0:
-            other = self._fake(conditions, counts, event_P, random)
+            more = range(1, self._config.score_events)
+            generated = [fake, *(self._fake(conditions, counts, event_P, random) for _ in more)]
             spread = self.networks.standardise.feature_spread_F[0]
-            score = _energy_score(fake, other, real, event_P, counts, spread)
+            score = _energy_score(generated, real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
             loss = loss + self._config.energy_score_weight * score
         self._generator.zero_grad()
@@ -158,15 +159,16 @@ class ReferenceStep:
         return limit * torch.tanh(scores / limit)
 
 
-def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
+def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
     """Mean energy score of muons and events: workloads.muons.models.wgan.energy_score with index arithmetic."""
     size = counts.clamp_min(1).float()
 
-    def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    def score(made: list[Tensor], wanted: Tensor) -> Tensor:
         def far(p: Tensor, q: Tensor) -> Tensor:
             return ((p - q).square().sum(1) + 1e-12).sqrt()
 
-        return (far(a, c) + far(b, c) - far(a, b)) / 2
+        pairs = [far(one, other) for at, one in enumerate(made) for other in made[:at]]
+        return sum(far(one, wanted) for one in made) / len(made) - sum(pairs) / len(pairs) / 2
 
     def mean(values: Tensor) -> Tensor:
         index = event_P.unsqueeze(1).expand_as(values)
@@ -180,8 +182,8 @@ def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, cou
         products = features[:, :1] * features
         return torch.cat([mean(features), mean(products), largest.unsqueeze(1), total.unsqueeze(1)], 1)
 
-    of_events = score(summary(one), summary(other), summary(real))[counts > 0]
-    return MUONS_SCORE_FACTOR * score(one, other, real).mean() + of_events.mean()
+    of_events = score([summary(one) for one in generated], summary(real))[counts > 0]
+    return MUONS_SCORE_FACTOR * score(generated, real).mean() + of_events.mean()
 
 
 def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:

@@ -49,24 +49,6 @@ def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.Monkey
     torch.testing.assert_close(rare, 4 * every)
 
 
-def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
-    task = make_wgan(gp_sample_fraction=0.25)
-    batch = toy_batch(64, counts=[2] * 64)
-    task.observe(batch)
-    (part,) = task.parts(batch, task.noise)
-    draw = task.networks.draw(part)
-    fake = task.networks.fake(part, draw.noise).detach()
-
-    sampled = [task.networks.penalty(part, fake, draw.mix_E, update) for update in range(200)]
-    task.networks.config = task.config.model_copy(update={"gp_sample_fraction": 1.0})
-    whole = task.networks.penalty(part, fake, draw.mix_E, 0)
-
-    assert whole is not None
-    assert len({float(one.penalty.detach()) for one in sampled if one is not None}) == 4
-    mean = sum(float(one.norm) for one in sampled if one is not None) / len(sampled)
-    assert mean == pytest.approx(float(whole.norm), rel=0.1)
-
-
 def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_state_is_saved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

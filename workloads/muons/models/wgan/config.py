@@ -153,16 +153,11 @@ class WganConfig(ConfigBranch):
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
     few features of an event directly, and stabilises their distributions (docs/model.md). 0: the critic alone."""
 
+    score_events: int = Field(default=4, ge=2)
+    """Generated events for each real one in the energy score: more make its gradient less noisy."""
+
     gp_every: int = Field(default=1, ge=1)
     """Critic updates for each gradient penalty, which is multiplied by this number."""
-
-    gp_max_muons: int = Field(default=0, ge=0)
-    """Most muons of a microbatch in the gradient penalty: as many whole consecutive events, from a random one on, as
-    fit. A single event with more muons is never penalised. 0: all."""
-
-    gp_sample_fraction: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the events of a microbatch in the gradient penalty: consecutive ones, from a random one on. Their
-    mean estimates that of all."""
 
     one_sided: bool = False
     """Penalise only gradient norms above 1."""
@@ -195,16 +190,11 @@ class WganConfig(ConfigBranch):
                 f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
                 " set schedule = 'cosine', or schedule_steps = 0"
             )
-        for name, value, neutral in (
-            ("gp_every", self.gp_every, 1),
-            ("gp_max_muons", self.gp_max_muons, 0),
-            ("gp_sample_fraction", self.gp_sample_fraction, 1.0),
-        ):
-            if self.penalty_weight == 0 and value != neutral:
-                raise ValueError(
-                    f"{name} = {value} has no effect with penalty_weight = 0:"
-                    f" set penalty_weight above 0 (1.0 is the default), or {name} = {neutral}"
-                )
+        if self.penalty_weight == 0 and self.gp_every != 1:
+            raise ValueError(
+                f"gp_every = {self.gp_every} has no effect with penalty_weight = 0:"
+                " set penalty_weight above 0 (1.0 is the default), or gp_every = 1"
+            )
         if self.adaptive.enabled and self.adaptive.max_critic_steps < self.critic_steps:
             raise ValueError(
                 f"adaptive.max_critic_steps = {self.adaptive.max_critic_steps} is below critic_steps ="
