@@ -85,8 +85,10 @@ class ReferenceStep:
         between = (mix * real + (1 - mix) * fake).requires_grad_(True)
         score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
         (slope,) = torch.autograd.grad(score, between, create_graph=True)
-        square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, slope.square().sum(1))
-        norm = (counts * square + 1e-12).sqrt()[present]
+        weight = counts[event_P].float()
+        weight[(counts.cumsum(0) - 1)[present]] = 1.0  # of the leading muons
+        square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, weight * slope.square().sum(1))
+        norm = (square + 1e-12).sqrt()[present]
         metrics["gp_norm"] = norm.mean().item()
         loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
         self._critic.zero_grad()
@@ -134,6 +136,8 @@ class ReferenceStep:
         context = torch.cat([z_E, conditions, size], 1)
         for layer in generator.event_network:
             context = _dense(layer, context)
+        tails = z_P[:, : generator.local_tails]
+        z_P = torch.cat([tails * tails.abs() / math.sqrt(3), z_P[:, generator.local_tails :]], 1)
         muons = _dense(generator.muon_input, torch.cat([context[event_P], z_P], 1))
         muons = _dense(generator.muon_network[0], muons)
         features: Tensor = generator.muon_network[1](muons)

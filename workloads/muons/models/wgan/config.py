@@ -22,6 +22,10 @@ class NetworkConfig(MuonNetworkConfig):
     z_local: int = Field(default=8, ge=1)
     """Number of random inputs of each muon: the difference between muons of one event."""
 
+    local_tails: int = Field(default=4, ge=0)
+    """How many of the ``z_local`` have exponential tails instead of normal ones, so that rare large energies can be
+    generated."""
+
     hidden: int = Field(default=128, ge=1)
     """Width of every hidden layer of generator and critic."""
 
@@ -52,6 +56,10 @@ class NetworkConfig(MuonNetworkConfig):
             raise ValueError(
                 "spectral_norm = true has no effect with layer_norm = true: set layer_norm = false"
                 " (and usually penalty_weight = 0)"
+            )
+        if self.local_tails > self.z_local:
+            raise ValueError(
+                f"local_tails = {self.local_tails} is more than z_local = {self.z_local}: raise z_local, or lower it"
             )
         if self.zero_truncated_counts and self.count_head != "nb_mixture":
             raise ValueError(
@@ -148,6 +156,11 @@ class WganConfig(ConfigBranch):
 
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
+
+    gradient_norm: Literal["leading", "plain"] = "leading"
+    """Norm of the critic's slope in the penalty. ``leading``: comparable between few and many muons, and the leading
+    muon counts as much as the mean of all others. ``plain``: the square root of the sum of all squares, as in
+    arXiv:1704.00028."""
 
     energy_score_weight: float = Field(default=5.0, ge=0)
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a

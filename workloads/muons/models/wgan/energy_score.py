@@ -6,8 +6,9 @@ For a real value y and m independent generated ones xᵢ of the same primary and
 
 has its smallest mean if and only if the xᵢ have the distribution of y (a strictly proper score: Gneiting & Raftery,
 JASA 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch:
-its gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is computed
-for single muons, all with the same weight, and for a few features of an event that depend on its muons' correlations.
+its gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is
+computed for single muons, all with the same weight, and for a few features of an event that depend on its muons'
+correlations.
 
 Shape suffixes: E events, P particles, F features, S summary numbers of an event.
 """

@@ -154,7 +154,8 @@ class WganNetworks:
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         with self._precision():
             slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
-        return losses.gradient_penalty(slope_PF, part.segments, one_sided=self.config.one_sided)
+        plain_norm = self.config.gradient_norm == "plain"
+        return losses.gradient_penalty(slope_PF, part.segments, one_sided=self.config.one_sided, plain_norm=plain_norm)
 
     def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
