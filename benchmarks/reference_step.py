@@ -35,8 +35,8 @@ class ReferenceStep:
         self._config = config
         self._device = device
         self._noise = Noise(seed, device)
-        self._critic = _optimiser(self.networks.critic, config, config.critic_lr)
-        self._generator = _optimiser(self.networks.generator, config, config.generator_lr)
+        self._critic = _optimiser(self.networks.critic, config, config.critic_lr, config.critic_betas)
+        self._generator = _optimiser(self.networks.generator, config, config.generator_lr, config.generator_betas)
         self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
         self._steps = 0
 
@@ -172,7 +172,7 @@ def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts
             return ((p - q).square().sum(1) + 1e-12).sqrt()
 
         pairs = [far(one, other) for at, one in enumerate(made) for other in made[:at]]
-        return sum(far(one, wanted) for one in made) / len(made) - sum(pairs) / len(pairs) / 2
+        return torch.stack([far(one, wanted) for one in made]).mean(0) - torch.stack(pairs).mean(0) / 2
 
     def mean(values: Tensor) -> Tensor:
         index = event_P.unsqueeze(1).expand_as(values)
@@ -213,7 +213,7 @@ def _norm(network: nn.Module) -> float:
     return torch.stack(squares).sum().sqrt().item()
 
 
-def _optimiser(network: nn.Module, config: WganConfig, rate: float) -> Optimizer:
+def _optimiser(network: nn.Module, config: WganConfig, rate: float, betas: tuple[float, float]) -> Optimizer:
     if config.optimiser == "sgd":
         return SGD(network.parameters(), rate, momentum=config.momentum, foreach=False)
-    return Adam(network.parameters(), rate, betas=config.betas, foreach=False)
+    return Adam(network.parameters(), rate, betas=betas, foreach=False)

@@ -22,7 +22,7 @@ class NetworkConfig(MuonNetworkConfig):
     z_local: int = Field(default=8, ge=1)
     """Number of random inputs of each muon: the difference between muons of one event."""
 
-    local_tails: int = Field(default=4, ge=0)
+    local_tails: int = Field(default=2, ge=0)
     """How many of the ``z_local`` have exponential tails instead of normal ones, so that rare large energies can be
     generated."""
 
@@ -132,8 +132,11 @@ class WganConfig(ConfigBranch):
     count_lr: float = Field(default=2e-3, gt=0)
     """Learning rate of the count head at the start of the schedule."""
 
-    betas: tuple[float, float] = (0.0, 0.9)
-    """Decay of Adam's means of the gradient and of its square, for generator and critic."""
+    generator_betas: tuple[float, float] = (0.5, 0.9)
+    """Decay of Adam's means of the gradient and of its square, for the generator."""
+
+    critic_betas: tuple[float, float] = (0.0, 0.9)
+    """The same for the critic."""
 
     momentum: float = Field(default=0.5, ge=0, lt=1)
     """Momentum of SGD; no effect with Adam."""
@@ -147,7 +150,7 @@ class WganConfig(ConfigBranch):
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the three learning rates rise from 0 at the start of a run."""
 
-    critic_steps: int = Field(default=5, ge=1)
+    critic_steps: int = Field(default=3, ge=1)
     """Critic updates per step, all on the same real batch with fresh noise each."""
 
     critic_max_muons: int = Field(default=0, ge=0)
@@ -178,7 +181,7 @@ class WganConfig(ConfigBranch):
     gradient_clip: float = Field(default=0.0, ge=0)
     """Largest gradient norm of an update, per network. 0: no clipping."""
 
-    generator_average_decay: float = Field(default=0.999, ge=0, lt=1)
+    generator_average_decay: float = Field(default=0.995, ge=0, lt=1)
     """Decay per step of the running mean of the generator's weights, from which events are generated.
     0: generate from the latest weights."""
 
@@ -196,8 +199,9 @@ class WganConfig(ConfigBranch):
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> WganConfig:
         """Raise ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
+        for name, betas in (("generator_betas", self.generator_betas), ("critic_betas", self.critic_betas)):
+            if not all(0 <= beta < 1 for beta in betas):
+                raise ValueError(f"{name} = {betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
         if self.schedule == "constant" and self.schedule_steps > 0:
             raise ValueError(
                 f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"

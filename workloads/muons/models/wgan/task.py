@@ -56,8 +56,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """Raises BadInputError if compilation is configured and not possible here."""
         self.networks = networks = WganNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
-        generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr)
-        critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr)
+        generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr, config.generator_betas)
+        critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr, config.critic_betas)
         super().__init__(
             config,
             context,
