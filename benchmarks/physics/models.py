@@ -150,7 +150,7 @@ def _penalty_per_muon(task: WganTask) -> None:
     """Use the present recipe's penalty: i-th real with i-th generated muon, in no order; a norm for each muon."""
     networks = task.networks
 
-    def penalty(part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty:
+    def penalty(part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
         slope_PF = networks.critic.slope(between_PF, part.conditions_EC, part.segments)
         norm_P = (slope_PF.square().sum(1) + losses.NORM_FLOOR).sqrt()
