@@ -41,7 +41,9 @@ def log_density(mixture_PX: Tensor, value_P1: Tensor) -> Tensor:
 
 def draw(mixture_PX: Tensor, uniform_P1: Tensor, normal_P1: Tensor) -> Tensor:
     """Value of each row's mixture from a uniform and a normal random number. (P, X) -> (P, 1)."""
-    logits_PK, means_PK, log_spreads_PK = mixture_PX.chunk(3, 1)
-    chosen_P1 = (uniform_P1 > cumulative(logits_PK.softmax(1))[:, :-1]).sum(1, keepdim=True)
-    spread_P1 = log_spreads_PK.gather(1, chosen_P1).clamp(*LOG_SPREAD_RANGE).exp()
-    return means_PK.gather(1, chosen_P1) + spread_P1 * normal_P1
+    # Rows of components, not columns: three times as fast on a CPU.
+    logits_KP, means_KP, log_spreads_KP = mixture_PX.t().contiguous().chunk(3, 0)
+    steps_KP = cumulative((logits_KP - logits_KP.amax(0)).exp())
+    chosen_1P = (uniform_P1.t() * steps_KP[-1] > steps_KP[:-1]).sum(0, keepdim=True)
+    spread_1P = log_spreads_KP.gather(0, chosen_1P).clamp(*LOG_SPREAD_RANGE).exp()
+    return (means_KP.gather(0, chosen_1P) + spread_1P * normal_P1.t()).t()

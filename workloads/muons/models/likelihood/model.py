@@ -92,30 +92,37 @@ class MuonDensities(nn.Module):
         # No gradient through q's own parameters: unbiased, and without noise where q is right (arXiv:1703.09194).
         away_EZ = (z_EZ - mean_EZ.detach()) * torch.exp(-log_spread_EZ.detach())
         log_q_E = (-0.5 * away_EZ.square() - log_spread_EZ.detach() - LOG_SQRT_2_PI).sum(1)
-        log_prior_E = log_density(self.prior(known_EK).float(), z_EZ[:, :1])
-        log_prior_E = log_prior_E + (-0.5 * z_EZ[:, 1:].square() - LOG_SQRT_2_PI).sum(1)
+        nll_E = self.nll_given(z_EZ, features_PF, known_EK, segments)
+        return Bound(nll_E, log_q_E - self.log_prior(z_EZ, known_EK))
+
+    def log_prior(self, z_EZ: Tensor, known_EK: Tensor) -> Tensor:
+        """Log density ln p(z | c, N). (E, Z), (E, K) -> (E,)."""
+        of_first_E = log_density(self.prior(known_EK).float(), z_EZ[:, :1])
+        return of_first_E + (-0.5 * z_EZ[:, 1:].square() - LOG_SQRT_2_PI).sum(1)
+
+    def nll_given(self, z_EZ: Tensor, features_PF: Tensor, known_EK: Tensor, segments: Segments) -> Tensor:
+        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,)."""
         context_ED, energy_EX, shift_EF = self._of_event(known_EK, z_EZ)
-        both_P = spread(torch.cat([energy_EX, shift_EF], 1), segments)
-        energy_PX, shift_PF = both_P[:, : energy_EX.shape[1]], both_P[:, energy_EX.shape[1] :]
+        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), segments)
+        energy_PX, shift_PF = both_PX.split([energy_EX.shape[1], shift_EF.shape[1]], 1)
         shifted_PF = features_PF - shift_PF
         log_p_P = log_density(energy_PX, shifted_PF[:, :1])
         for number, position in enumerate(self.positions, 1):
             mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], segments)
             log_p_P = log_p_P + log_density(mixture_PX, shifted_PF[:, number : number + 1] - line_P1)
-        return Bound(segment_sum(-log_p_P, segments), log_q_E - log_prior_E)
+        return segment_sum(-log_p_P, segments)
 
     def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
         """Standardised features of muons of events with these counts. (E, K) -> (P, F)."""
         first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
         z_EZ = torch.cat([first_E1, draws.z_normal_EZ[:, 1:]], 1)
         context_ED, energy_EX, shift_EF = self._of_event(known_EK, z_EZ)
-        both_P = energy_EX.index_select(0, segments.event_P), shift_EF.index_select(0, segments.event_P)
-        uniform_PF, normal_PF = draws.uniform_PF, draws.normal_PF
-        features_PF = draw(both_P[0], uniform_PF[:, :1], normal_PF[:, :1]) + both_P[1][:, :1]
+        energy_PX, shift_PF = (one.index_select(0, segments.event_P) for one in (energy_EX, shift_EF))
+        features_PF = draw(energy_PX, draws.uniform_PF[:, :1], draws.normal_PF[:, :1]) + shift_PF[:, :1]
         for number, position in enumerate(self.positions, 1):
-            mixture_PX, line_P1 = position(context_ED, features_PF, segments)
             own = slice(number, number + 1)
-            value_P1 = draw(mixture_PX, uniform_PF[:, own], normal_PF[:, own]) + line_P1 + both_P[1][:, own]
+            mixture_PX, line_P1 = position(context_ED, features_PF, segments)
+            value_P1 = draw(mixture_PX, draws.uniform_PF[:, own], draws.normal_PF[:, own]) + line_P1 + shift_PF[:, own]
             features_PF = torch.cat([features_PF, value_P1], 1)
         return features_PF
 

@@ -11,6 +11,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import PartGradients, uncompiled
+from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.step import BaseTask
 from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
@@ -18,6 +19,7 @@ from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.likelihood.networks import LikelihoodNetworks
 from workloads.muons.models.likelihood.sampler import LikelihoodSampler
+from workloads.muons.purposes import MuonPurpose
 
 BETAS = (0.9, 0.99)
 """Decay of Adam's means of the gradient and of its square, for both networks."""
@@ -128,7 +130,7 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         networks = self.networks
         networks.standardise.require_fit()
         counts = muons = self.zero
-        for part in self.parts(batch, Noise(0, self.device)):
+        for part in self.parts(batch, Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)):
             found = networks.held_out(part)
             counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
         return {"nll": counts + muons, "m_loss": counts}
@@ -141,7 +143,9 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         generator. Raises RuntimeError before the first batch with muons.
         """
         sampler = self.sampler()
-        random = torch.Generator(self.device).manual_seed(int(torch.randint(2**62, ())))
+        random = torch.Generator(self.device).manual_seed(
+            stream_seed(MuonPurpose.TASK_EVENTS, int(torch.randint(2**62, ())))
+        )
         primary_E4 = primary_E4.to(self.device)
         drawn_E = sampler.draw_counts(primary_E4, random)
         counts_E = drawn_E.clamp_max(self.config.max_count)

@@ -242,7 +242,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         Raises RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
-        noise, count_head = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device), self.networks.averaged_count_head.used
+        noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
+        count_head = self.networks.averaged_count_head.used
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self.zero
         for microbatch in batch.microbatches:
