@@ -44,7 +44,10 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 
     def build(run: TrainedRun, task_state: dict[str, Any]) -> Trained:
         if run.model not in SAMPLERS:
-            raise ValueError(f"{run.model!r} is no model of the muons: {', '.join(SAMPLERS)}")
+            raise ValueError(
+                f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
+                " it, or train one of these"
+            )
         config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
         return Trained(SAMPLERS[run.model](config, task_state, device), run, most_muons(config))
 

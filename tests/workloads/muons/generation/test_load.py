@@ -61,13 +61,15 @@ def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
         load_trained(path, torch.device("cpu"))
 
 
-def test_a_checkpoint_of_another_workload_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["sets", "kernel"])
+def test_a_checkpoint_of_a_model_that_is_not_there_names_it_and_the_remedy(tmp_path: Path, model: str) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
     state = torch.load(path, weights_only=True)
     config = json.loads(state["config"])
-    config["trainer"] |= {"model": "sparks", "sparks": {}}
+    config["trainer"] |= {"model": model, model: {}}
     torch.save(state | {"config": json.dumps(config)}, path)
-    with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built \('sparks' is no model"):
+    told = rf"step-1\.pt: its model can't be built \('{model}' is no model of .*wgan.*: use the version that wrote it"
+    with pytest.raises(BadInputError, match=told):
         load_trained(path, torch.device("cpu"))
 
 
