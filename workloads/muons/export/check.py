@@ -1,6 +1,6 @@
 """Check of exported functions against the trained modules: test inputs and expected outputs.
 
-Shape suffixes: E events, P particles.
+Shape suffixes: E events, P particles, K mixture components.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments
+from workloads.muons.export.functions import CountsFunction, GeneratorFunction
+from workloads.muons.export.inputs import FunctionInput
 from workloads.muons.models.count_head import CountMixture
 from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
-from workloads.muons.models.wgan.sampler import WganSampler
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest allowed difference, relative to the larger of value and 1. Rounding: 1e-6 to 1e-5 (energies are 10^x)."""
@@ -39,53 +39,48 @@ def typical_primaries(standardise: Standardise, num: int, random: torch.Generato
     )
 
 
-def generator_inputs(sampler: WganSampler, num_events: int, num_particles: int, seed: int = 1) -> tuple[Tensor, ...]:
-    """Arguments of GeneratorFunction; some events have no particles."""
+def generator_inputs(
+    function: GeneratorFunction, num_events: int, num_particles: int, seed: int = 1
+) -> tuple[Tensor, ...]:
+    """Arguments of an exported generator; some events have no particles."""
     random = torch.Generator().manual_seed(seed)
     event_P = torch.randint(0, num_events, (num_particles,), generator=random).sort().values
-    network = sampler.generator
-    return (
-        typical_primaries(sampler.standardise, num_events, random),
-        torch.bincount(event_P, minlength=num_events),
-        torch.randn(num_events, network.z_global, generator=random),
-        torch.randn(num_particles, network.z_local, generator=random),
-        torch.rand(num_particles, generator=random),
-        event_P,
-    )
+
+    def made(one: FunctionInput) -> Tensor:
+        rows = num_events if one.rows == "events" else num_particles
+        shape = (rows, one.width) if one.width else (rows,)
+        match one.kind:
+            case "primary":
+                return typical_primaries(function.standardise, num_events, random)
+            case "counts":
+                return torch.bincount(event_P, minlength=num_events)
+            case "event":
+                return event_P
+            case "normal":
+                return torch.randn(shape, generator=random)
+            case "uniform":
+                return torch.rand(shape, generator=random)
+
+    return tuple(made(one) for one in function.inputs)
 
 
-@torch.no_grad()
-def trained_muons(sampler: WganSampler, inputs: tuple[Tensor, ...]) -> Tensor:
-    """Muons from the trained modules for the same inputs, each module called separately."""
-    primary_E4, counts_E, z_global_EZ, z_local_PZ, azimuth_P, _ = inputs
-    segments = Segments.from_counts(counts_E, len(z_local_PZ))
-    noise = z_global_EZ, z_local_PZ
-    features_PF = sampler.generator(sampler.standardise.conditions(primary_E4), segments, noise)
-    most = sampler.config.sampling.max_deviation
-    muons_P3 = sampler.standardise.muons(features_PF.clamp(-most, most), torch.Generator().manual_seed(0))
-    if not sampler.standardise.symmetric:
-        return muons_P3
-    radius_P, angle_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2]), azimuth_P * (2 * math.pi)
-    return torch.stack([muons_P3[:, 0], radius_P * angle_P.cos(), radius_P * angle_P.sin()], 1)
-
-
-def generator_difference(function: Function, sampler: WganSampler) -> float:
+def generator_difference(found: Function, function: GeneratorFunction) -> float:
     """Largest relative difference over cases with no, one and many particles and events; infinite for other shapes."""
     worst = 0.0
     for seed, (num_events, num_particles) in enumerate(_SIZES):
-        inputs = generator_inputs(sampler, num_events, num_particles, seed)
-        worst = max(worst, _difference(function(*inputs), [trained_muons(sampler, inputs)]))
+        inputs = generator_inputs(function, num_events, num_particles, seed)
+        worst = max(worst, _difference(found(*inputs), [function.trained_muons(inputs)]))
     return worst
 
 
 @torch.no_grad()
-def counts_difference(function: Function, sampler: WganSampler) -> float:
+def counts_difference(found: Function, function: CountsFunction) -> float:
     """Largest relative difference of the distribution of counts."""
     worst = 0.0
     for seed, num_events in enumerate((1, 2, 300)):
-        primary_E4 = typical_primaries(sampler.standardise, num_events, torch.Generator().manual_seed(seed))
-        mixture: CountMixture = sampler.count_head(sampler.standardise.conditions(primary_E4))
-        worst = max(worst, _difference(function(primary_E4), [values_EK.exp() for values_EK in mixture]))
+        primary_E4 = typical_primaries(function.standardise, num_events, torch.Generator().manual_seed(seed))
+        mixture: CountMixture = function.count_head(function.standardise.conditions(primary_E4))
+        worst = max(worst, _difference(found(primary_E4), [values_EK.exp() for values_EK in mixture]))
     return worst
 
 

@@ -23,10 +23,11 @@ from services.config.root import Config
 from workloads.muons.commands.export import export
 from workloads.muons.export import check, formats
 from workloads.muons.export.card import covered
-from workloads.muons.export.export import OWN_FILES, sampler_of
-from workloads.muons.export.functions import COUNTS_INPUTS, GENERATOR_INPUTS, CountsFunction, GeneratorFunction
+from workloads.muons.export.export import OWN_FILES, functions_of
+from workloads.muons.export.functions import COUNTS_INPUTS, CountsFunction, GeneratorFunction, ModelFunctions
 from workloads.muons.export.run import default_report
 from workloads.muons.export.usage import program
+from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import load_trained
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 
@@ -82,11 +83,11 @@ def exported(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 def test_every_format_gives_the_muons_of_the_trained_model(
     run_dir: Path, exported: tuple[Path, str], suffix: str, num_events: int, num_particles: int
 ) -> None:
-    sampler = make_sampler(config_of().trainer.wgan, count_steps=60)
-    inputs = check.generator_inputs(sampler, num_events, num_particles, seed=99)
-    (muons_P3,) = formats.load(exported[0] / f"generator.{suffix}", GENERATOR_INPUTS)(*inputs)
+    function = WganFunction(make_sampler(config_of().trainer.wgan, count_steps=60))
+    inputs = check.generator_inputs(function, num_events, num_particles, seed=99)
+    (muons_P3,) = formats.load(exported[0] / f"generator.{suffix}", function.names)(*inputs)
     assert muons_P3.shape == (num_particles, 3)
-    torch.testing.assert_close(muons_P3, check.trained_muons(sampler, inputs), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(muons_P3, function.trained_muons(inputs), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
@@ -108,7 +109,8 @@ def test_every_format_gives_the_distribution_of_counts(exported: tuple[Path, str
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 def test_the_cards_program_runs_without_icestream(exported: tuple[Path, str], suffix: str) -> None:
     folder = exported[0]
-    text = program(suffix, z_global=16, z_local=8, max_count=100_000, has_counts=True)
+    inputs = WganFunction(make_sampler(config_of().trainer.wgan)).inputs
+    text = program(suffix, inputs, max_count=100_000, has_counts=True)
     assert text.rstrip() in (folder / "MODEL_CARD.md").read_text()
     told = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{text}\nprint(len(muons), counts.sum(), np.isfinite(muons).all())"],
@@ -174,10 +176,10 @@ def test_typical_primaries_are_standardised_to_mean_0_and_spread_1() -> None:
 def test_a_model_that_learned_x_and_y_has_the_same_inputs(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path / "run", config_of(azimuth="learned"))
     run(run_dir, "-o", tmp_path / "model", "--format", "onnx")  # whose exporter would drop an input without effect
-    sampler = make_sampler(config_of(azimuth="learned").trainer.wgan, count_steps=60)
-    inputs = check.generator_inputs(sampler, 9, 100)
-    (muons_P3,) = formats.load(tmp_path / "model" / "generator.onnx", GENERATOR_INPUTS)(*inputs)
-    torch.testing.assert_close(muons_P3, check.trained_muons(sampler, inputs), rtol=2e-5, atol=2e-5)
+    function = WganFunction(make_sampler(config_of(azimuth="learned").trainer.wgan, count_steps=60))
+    inputs = check.generator_inputs(function, 9, 100)
+    (muons_P3,) = formats.load(tmp_path / "model" / "generator.onnx", function.names)(*inputs)
+    torch.testing.assert_close(muons_P3, function.trained_muons(inputs), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -206,26 +208,28 @@ def test_nothing_is_written_if_the_files_disagree(
 
 def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
     sampler = make_sampler(config_of().trainer.wgan)
+    function = WganFunction(sampler)
+    counts = CountsFunction(sampler.standardise, sampler.count_head)  # type: ignore[arg-type]
 
     def shifted(*inputs: Tensor) -> Sequence[Tensor]:
-        muons_P3 = check.trained_muons(sampler, inputs).clone()
+        muons_P3 = function.trained_muons(inputs).clone()
         muons_P3[-1:, 2] += 0.001 * (1 + muons_P3[-1:, 2].abs())
         return [muons_P3]
 
     def shorter(*inputs: Tensor) -> Sequence[Tensor]:
-        return [check.trained_muons(sampler, inputs)[1:]]
+        return [function.trained_muons(inputs)[1:]]
 
     def other_counts(primary_E4: Tensor) -> Sequence[Tensor]:
-        weights, means, shapes = CountsFunction(sampler)(primary_E4)
+        weights, means, shapes = counts(primary_E4)
         return [weights, means, shapes * 1.01]
 
     def same(*inputs: Tensor) -> Sequence[Tensor]:
-        return [check.trained_muons(sampler, inputs)]
+        return [function.trained_muons(inputs)]
 
-    assert check.generator_difference(shifted, sampler) > check.LARGEST_DIFFERENCE
-    assert check.generator_difference(shorter, sampler) == np.inf
-    assert check.generator_difference(same, sampler) == 0
-    assert check.counts_difference(other_counts, sampler) > check.LARGEST_DIFFERENCE
+    assert check.generator_difference(shifted, function) > check.LARGEST_DIFFERENCE
+    assert check.generator_difference(shorter, function) == np.inf
+    assert check.generator_difference(same, function) == 0
+    assert check.counts_difference(other_counts, counts) > check.LARGEST_DIFFERENCE
 
 
 def test_what_is_in_the_way_is_told_and_replaced_only_if_told(run_dir: Path, tmp_path: Path) -> None:
@@ -295,9 +299,9 @@ def test_a_folder_may_be_the_current_one_or_a_link(
 
 def test_another_kind_of_model_is_refused(run_dir: Path) -> None:
     trained = load_trained(run_dir, torch.device("cpu"))
-    assert sampler_of(trained) is trained.generator
-    with pytest.raises(BadInputError, match="can't be exported, only 'wgan': use icestream generate"):
-        sampler_of(replace(trained, generator=object()))  # type: ignore[arg-type]
+    assert isinstance(functions_of(trained), ModelFunctions)
+    with pytest.raises(BadInputError, match="a model of the kind 'wgan' can't be exported: use icestream generate"):
+        functions_of(replace(trained, generator=object()))  # type: ignore[arg-type]
 
 
 def test_missing_packages_are_told_before_any_work(

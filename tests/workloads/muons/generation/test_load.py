@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from trained import make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
-from workloads.muons.export.export import sampler_of
-from workloads.muons.generation.load import Trained, load_trained, most_muons
+from workloads.muons.generation.load import load_trained, most_muons
 from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.wgan.config import NetworkConfig, SamplingConfig, WganConfig
 
@@ -44,14 +42,6 @@ def test_each_kind_of_model_has_its_cap(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
     assert load_trained(path, torch.device("cpu")).max_count == most_muons(WGAN) == 77
     assert most_muons(FlowConfig(max_count=55)) == 55
-
-
-def test_another_kind_of_model_is_not_exported(tmp_path: Path) -> None:
-    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
-    trained = load_trained(path, torch.device("cpu"))
-    of_flow = Trained(object(), replace(trained.run, model="flow"), 1)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match="'flow' can't be exported, only 'wgan'"):
-        sampler_of(of_flow)
 
 
 def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
