@@ -186,10 +186,10 @@ def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_pa
 
 def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     muons = registry.workload("muons")
-    other = replace(muons, name="other", models={"flow": muons.models["flow"]})
+    other = replace(muons, name="other", models={"kernel": muons.models["wgan"]})
     monkeypatch.setattr(registry, "every_workload", lambda: iter([muons, other]))
     store_config(tmp_path, Config())
-    assert "flow" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
+    assert "kernel" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
     assert load_config(tmp_path, environment=NOTHING) == Config()
 
 
