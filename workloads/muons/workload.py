@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from workloads.base.interface import Model, Workload
 from workloads.muons.columns import MUONS
-from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 WORKLOAD = Workload(
@@ -12,7 +11,6 @@ WORKLOAD = Workload(
     schema=MUONS,
     models={
         "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
-        "flow": Model("flow matching", FlowConfig, "workloads.muons.models.flow.training:TRAINING"),
     },
     sample="workloads.muons.simulator.write:write_sample",
 )

@@ -194,24 +194,24 @@ def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monke
 
 
 def stored_by_an_earlier_version(folder: Path, model: str) -> None:
-    """A configuration whose version had the model `kernel` as well."""
+    """A configuration of a version that had the model `flow` as well."""
     tree = json.loads(Config().own_json())
-    tree["trainer"] |= {"model": model, "kernel": {"width": 3, "network": {"hidden": 8}}}
+    tree["trainer"] |= {"model": model, "flow": {"flow_lr": 0.002, "network": {"hidden": 8}}}
     (folder / CONFIG_FILE).write_text(json.dumps(tree))
 
 
 def test_a_run_of_an_earlier_version_that_had_more_models_goes_on(tmp_path: Path) -> None:
     stored_by_an_earlier_version(tmp_path, "wgan")
     assert load_config(tmp_path, environment=NOTHING) == Config()
-    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.kernel\.width'"):
-        load_config(tmp_path, assignments=["trainer.kernel.width=3"], environment=NOTHING)
-    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.kernel\.width'"):
-        load_config(tmp_path, toml=toml_file(tmp_path, "[trainer.kernel]\nwidth = 3\n"), environment=NOTHING)
+    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
+        load_config(tmp_path, assignments=["trainer.flow.flow_lr=0.002"], environment=NOTHING)
+    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
+        load_config(tmp_path, toml=toml_file(tmp_path, "[trainer.flow]\nflow_lr = 0.002\n"), environment=NOTHING)
 
 
 def test_a_run_of_a_model_that_is_gone_names_it_and_the_remedy(tmp_path: Path) -> None:
-    stored_by_an_earlier_version(tmp_path, "kernel")
-    told = r"this run is of the model 'kernel': this version of icestream has no model .*wgan.*--fresh"
+    stored_by_an_earlier_version(tmp_path, "flow")
+    told = r"this run is of the model 'flow': this version of icestream has no model .*wgan.*--fresh"
     with pytest.raises(BadInputError, match=told):
         load_config(tmp_path, environment=NOTHING)
     assert load_config(tmp_path, flags={"trainer.model": "wgan"}, environment=NOTHING) == Config()

@@ -33,6 +33,6 @@ def test_training_does_not_go_on_from_a_checkpoint_of_another_model(written: str
 
 
 def test_training_does_not_go_on_from_a_checkpoint_of_a_model_that_is_gone() -> None:
-    checkpoint = {"step": 7, "config": json.dumps({"trainer": {"model": "kernel"}})}
-    with pytest.raises(BadInputError, match=r"step 7 is of the model 'kernel'.* has no model 'kernel'.*--fresh"):
+    checkpoint = {"step": 7, "config": json.dumps({"trainer": {"model": "flow"}})}
+    with pytest.raises(BadInputError, match=r"step 7 is of the model 'flow'.* has no model 'flow'.*--fresh"):
         require_model(checkpoint, Config())
