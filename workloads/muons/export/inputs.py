@@ -17,6 +17,8 @@ class FunctionInput:
     width: int
     """Numbers in a row; 0: the rows are numbers, in one dimension."""
     meaning: str
+    chooses: bool = False
+    """True if it chooses a component of a mixture: muons jump where it crosses the bound of two components."""
 
     @property
     def text(self) -> str:

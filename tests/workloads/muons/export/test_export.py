@@ -25,10 +25,12 @@ from workloads.muons.export import check, formats
 from workloads.muons.export.card import covered
 from workloads.muons.export.export import OWN_FILES, functions_of
 from workloads.muons.export.functions import COUNTS_INPUTS, CountsFunction, GeneratorFunction, ModelFunctions
+from workloads.muons.export.inputs import FunctionInput
 from workloads.muons.export.run import default_report
 from workloads.muons.export.usage import program
 from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import load_trained
+from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 
 SECRET_INPUT = "https://user:hunter2@origin.example/data.parquet?authz=eyJhbGciOi.eyJzdWIi.c2ln"
@@ -230,6 +232,30 @@ def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
     assert check.generator_difference(shorter, function) == np.inf
     assert check.generator_difference(same, function) == 0
     assert check.counts_difference(other_counts, counts) > check.LARGEST_DIFFERENCE
+
+
+class Choice(GeneratorFunction):
+    """An energy of 1 or 2, as a uniform number is below or above a half."""
+
+    inputs = (FunctionInput("part", "particles", "uniform", 0, "", chooses=True),)
+
+    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        energy_P = torch.where(inputs[0] > 0.5, 2.0, 1.0)
+        return torch.stack([energy_P.log10(), energy_P, energy_P], 1)
+
+
+def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is() -> None:
+    function = Choice(Standardise(NetworkConfig(azimuth="learned")), torch.nn.Identity())
+    for value, is_sure in ((0.5000001, False), (0.501, True)):
+        inputs = (torch.cat([torch.full((1,), value), torch.rand(100)]),)
+
+        def other(*inputs: Tensor) -> Sequence[Tensor]:
+            muons_P3 = function.trained_muons(inputs).clone()
+            muons_P3[0] *= 0.5
+            return [muons_P3]
+
+        assert (check.muons_difference(other, function, inputs) > check.LARGEST_DIFFERENCE) is is_sure
+    assert check.muons_difference(other, function, (torch.full((10,), 0.5000001),)) == np.inf
 
 
 def test_what_is_in_the_way_is_told_and_replaced_only_if_told(run_dir: Path, tmp_path: Path) -> None:
