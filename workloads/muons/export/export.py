@@ -17,11 +17,14 @@ from workloads.muons.export.functions import (
     COUNTS_OUTPUTS,
     GENERATOR_OUTPUTS,
     CountsFunction,
+    GeneratorFunction,
     ModelFunctions,
 )
+from workloads.muons.export.likelihood import LikelihoodFunction
 from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import Trained
 from workloads.muons.models.count_head import MixtureCountHead
+from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 
 CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"
@@ -44,13 +47,19 @@ class Exported:
 def functions_of(trained: Trained) -> ModelFunctions:
     """Functions of a trained model. Raises BadInputError if its kind can't be exported."""
     sampler = trained.generator
-    if not isinstance(sampler, WganSampler):
-        raise BadInputError(
-            f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported: use icestream generate"
-        )
+    match sampler:
+        case WganSampler():
+            generator: GeneratorFunction = WganFunction(sampler)
+        case LikelihoodSampler():
+            generator = LikelihoodFunction(sampler)
+        case _:
+            raise BadInputError(
+                f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported: use icestream"
+                " generate"
+            )
     head = sampler.count_head
     counts = CountsFunction(sampler.standardise, head) if isinstance(head, MixtureCountHead) else None
-    return ModelFunctions(WganFunction(sampler), counts)
+    return ModelFunctions(generator, counts)
 
 
 def export_functions(functions: ModelFunctions, folder: Path, wanted: Sequence[Format]) -> list[Exported]:

@@ -54,7 +54,7 @@ class GeneratorFunction(nn.Module):
         """Muons as from `Standardise.muons`, with a given azimuth in turns."""
         of = self.standardise
         raw_PF = features_PF * of.feature_spread_F + of.feature_mean_F
-        energy_P = torch.pow(10.0, raw_PF[:, 0])
+        energy_P = torch.pow(10.0, raw_PF[:, 0]) + of.energy_cut_gev
         if not of.symmetric:
             unused_P = 0 * azimuth_P  # keeps the same inputs for every model
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
