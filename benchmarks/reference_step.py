@@ -20,6 +20,7 @@ from torch.optim import SGD, Adam, Optimizer
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
+from workloads.base.random_streams import SharedPurpose
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.layers import LEAK, Dense
@@ -34,7 +35,7 @@ class ReferenceStep:
         self.networks = WganNetworks(config, StepContext(device, seed))
         self._config = config
         self._device = device
-        self._noise = Noise(seed, device)
+        self._noise = Noise(SharedPurpose.TRAINING_NOISE, seed, device)
         self._critic = _optimiser(self.networks.critic, config, config.critic_lr)
         self._generator = _optimiser(self.networks.generator, config, config.generator_lr)
         self._count = Adam(self.networks.count_head.parameters(), config.count_lr)

@@ -25,6 +25,7 @@ from common.schema import EventSchema
 from common.unit_arrays import UnitArrays
 from services.decoder.decode import Decode
 from services.decoder.microbatch import microbatch_bounds
+from workloads.base.random_streams import SharedPurpose, numpy_stream
 
 READ_FACTOR = 16
 """Maximum events read, as a factor on the wanted ones: neighbours in a file may be from one shower."""
@@ -61,7 +62,7 @@ def staged_in_random_order(
     sources: Sequence[SourceFile], stage: StageFile, enough_rows: int | None, seed: int
 ) -> list[StagedFile]:
     """Files in random order, until they have ``enough_rows`` together, or all. Raises the errors of ``stage``."""
-    order = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    order = numpy_stream(SharedPurpose.SAMPLE_FILES, seed).permutation(len(sources)).tolist()
     return staged_in_order(sources, order, stage, enough_rows)
 
 

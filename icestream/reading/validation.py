@@ -7,8 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.inputs import NothingFound, expand, local_path, named_inputs
@@ -28,6 +26,7 @@ from icestream.reading.events import (
     staged_in_order,
 )
 from services.config.root import Config
+from workloads.base.random_streams import SharedPurpose, numpy_stream
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ def _shuffled(
 ) -> Iterator[UnitArrays]:
     """Events of all files in random order, as far as a unit reaches. The arrays are valid until the next ones."""
     stage = stage_local(workload, stream, report)
-    rest = np.random.default_rng(seed).permutation(len(sources)).tolist()
+    rest = numpy_stream(SharedPurpose.VALIDATION_FILES, seed).permutation(len(sources)).tolist()
     while rest:
         staged = staged_in_order(sources, rest, stage, stream.unit_events)
         rest = rest[len(staged) :]

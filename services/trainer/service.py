@@ -38,6 +38,7 @@ from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.device import device_named
+from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.task import Task
 from workloads.base.training import Training
 
@@ -251,7 +252,7 @@ def set_up_torch(config: Config) -> None:
     torch.set_num_threads(1)  # networks as small as these are slower with several: the task runs parts in parallel
     if config.trainer.precision == "tf32":
         torch.set_float32_matmul_precision("high")
-    torch.manual_seed(config.seed)
+    torch.manual_seed(stream_seed(SharedPurpose.TRAINER, config.seed))
     if config.trainer.deterministic:
         be_deterministic()
 

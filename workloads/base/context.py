@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from workloads.base.limits import NO_LIMITS, UpdateLimits
+from workloads.base.random_streams import SharedPurpose, stream_seed
 
 SumOverRanks = Callable[[Sequence[Tensor]], None]
 """Sum of tensors over all ranks, in place."""
@@ -37,12 +38,12 @@ class StepContext:
 
     @contextmanager
     def initial_weights(self) -> Iterator[None]:
-        """Context for building networks: torch's generator starts at ``seed`` and is restored afterwards.
+        """Context for building networks: torch's generator starts from ``seed`` and is restored afterwards.
 
         Weights are drawn on the host, so that a seed means the same start on every device.
         """
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self.seed)
+            torch.default_generator.manual_seed(stream_seed(SharedPurpose.INITIAL_WEIGHTS, self.seed))
             yield
 
     def precision(self) -> AbstractContextManager[object]:

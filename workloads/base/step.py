@@ -16,6 +16,7 @@ from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
 from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, chunks, halved_if_out_of_memory
+from workloads.base.random_streams import SharedPurpose
 from workloads.base.schedule import Course, learning_rate_factor
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         self.config = config
         self.context = context
         self.device = context.device
-        self.noise = Noise(context.seed, context.device)
+        self.noise = Noise(SharedPurpose.TRAINING_NOISE, context.seed, context.device)
         self.steps = 0
         self.rate_scale = 1.0
         self.zero = torch.zeros((), device=context.device)

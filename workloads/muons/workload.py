@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workloads.base.interface import Model, Workload
 from workloads.muons.columns import MUONS
+from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 WORKLOAD = Workload(
@@ -11,6 +12,9 @@ WORKLOAD = Workload(
     schema=MUONS,
     models={
         "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
+        "likelihood": Model(
+            "exact likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"
+        ),
     },
     sample="workloads.muons.simulator.write:write_sample",
 )

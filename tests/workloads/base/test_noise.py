@@ -1,10 +1,11 @@
-"""Noise depends on seed, step and lane alone."""
+"""Noise depends on purpose, seed, step and lane alone."""
 
 from __future__ import annotations
 
 import torch
 
-from workloads.base.noise import Noise, noise_seed
+from workloads.base.noise import Noise
+from workloads.base.random_streams import SharedPurpose
 
 CPU = torch.device("cpu")
 
@@ -14,7 +15,7 @@ def draw(noise: Noise, lane: int) -> list[float]:
 
 
 def test_a_step_of_a_lane_has_the_same_noise_whatever_was_drawn_before() -> None:
-    first, second = Noise(7, CPU), Noise(7, CPU)
+    first, second = (Noise(SharedPurpose.TRAINING_NOISE, 7, CPU) for _ in range(2))
     first.begin(3)
     draw(first, 0)
     draw(first, 1)
@@ -26,8 +27,12 @@ def test_a_step_of_a_lane_has_the_same_noise_whatever_was_drawn_before() -> None
     assert draw(first, 1) != draw(second, 1)  # the second has drawn once already
 
 
-def test_seeds_steps_and_lanes_have_noise_of_their_own() -> None:
-    seeds = {noise_seed(seed, step, lane) for seed in range(10) for step in range(10) for lane in range(10)}
-
-    assert len(seeds) == 1000
-    assert all(0 <= seed < 2**63 for seed in seeds)
+def test_seeds_steps_lanes_and_purposes_have_noise_of_their_own() -> None:
+    drawn = set()
+    for purpose in (SharedPurpose.TRAINING_NOISE, SharedPurpose.HELD_OUT_NOISE):
+        for seed in range(4):
+            noise = Noise(purpose, seed, CPU)
+            for step in range(4):
+                noise.begin(step)
+                drawn |= {tuple(draw(noise, lane)) for lane in range(4)}
+    assert len(drawn) == 128

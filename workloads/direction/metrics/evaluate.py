@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.base.report.metric import Metric
 from workloads.base.report.outcome import MetricReport
 from workloads.direction.columns import CASCADE, TRACK
@@ -18,12 +19,11 @@ from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.predicted import PredictedEvents
 from workloads.direction.metrics.resolution import resolutions
 from workloads.direction.metrics.topology import confusion, track_auc
+from workloads.direction.purposes import DirectionPurpose
 
 CALIBRATED, POSTERIOR = "calibrated", "posterior"
 """Kinds of floors: of calibration alone, or of angles, too, by the simulator's own likelihood."""
 _CALIBRATED_DRAWS = 20
-_BOOTSTRAPS, _HALVES, _DRAWS = range(1001, 1004)
-"""Purposes of random numbers."""
 
 
 def evaluate(
@@ -44,7 +44,7 @@ def evaluate(
     usable_E = np.isfinite(events.angle_rad_E)
     used, chooses_E = events.take(usable_E), halves(len(events), seed)[usable_E]
     found = {"no_direction_share": float(1 - usable_E.mean())} | _figures(used, chooses_E)
-    random = np.random.default_rng([seed, _BOOTSTRAPS])
+    random = numpy_stream(DirectionPurpose.BOOTSTRAPS, seed)
     again: dict[str, list[float]] = {}
     for number in range(bootstraps if len(used) > 1 else 0):
         chosen = random.integers(0, len(used), len(used))
@@ -63,7 +63,7 @@ def evaluate(
 
 def halves(number: int, seed: int) -> Bool:
     """Mask of the random half of the events that choose thresholds; the others tell what these are worth."""
-    order_E = np.random.default_rng([seed, _HALVES]).permutation(number)
+    order_E = numpy_stream(DirectionPurpose.HALVES, seed).permutation(number)
     chooses_E: Bool = order_E % 2 == 0
     return chooses_E
 
@@ -88,7 +88,7 @@ def _floors(events: PredictedEvents, seed: int) -> dict[str, float]:
     found = {"zenith_bias_deg": 0.0, "no_direction_share": 0.0}
     if len(events):
         found["mean_direction_norm"] = float(np.linalg.norm(events.true_E3.mean(0)))
-        found |= calibrated(events.kappa_E, _CALIBRATED_DRAWS, np.random.default_rng([seed, _DRAWS]))
+        found |= calibrated(events.kappa_E, _CALIBRATED_DRAWS, numpy_stream(DirectionPurpose.CALIBRATED_ANGLES, seed))
     return found
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from common.errors import BadInputError
 from common.files.gather import offsets_of
 from workloads.base.dataset import check_request, share
+from workloads.base.random_streams import file_stream
 from workloads.direction.geometry import ARRAYS, Geometry
 from workloads.direction.simulator.events import BRIGHT, CASCADES, NATURAL, EndlessEvents, SimulatedEvents, joined
 
@@ -138,4 +139,4 @@ def reordered(events: SimulatedEvents, order_E: npt.NDArray[np.int64]) -> Simula
 
 
 def _generator(plan: EventsPlan, file_index: int, key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(plan.seed, spawn_key=(file_index, key))))
+    return file_stream(plan.seed, file_index, key)

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 
 from common.slow_progress import SlowProgress
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.stream import CountRule, generate
 from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
+from workloads.muons.purposes import MuonPurpose
 
 _EVENTS_AT_A_TIME = 16_384
 
@@ -56,6 +58,6 @@ def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: in
             return None
         found.append(torch.stack(cdf).cpu().numpy().astype(np.float64))
     below_E, up_to_E = np.concatenate(found, axis=1)
-    uniform_E = np.random.default_rng([seed, 1]).random(len(below_E))
+    uniform_E = numpy_stream(MuonPurpose.COUNT_PIT, seed).random(len(below_E))
     between_E: Float64 = below_E + uniform_E * (up_to_E - below_E)
     return np.clip(between_E, 0.0, 1.0)

@@ -11,8 +11,10 @@ import numpy as np
 
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
+from workloads.muons.purposes import MuonPurpose
 from workloads.muons.simulator.config import GROUP_MASS, SimulatorConfig
 from workloads.muons.simulator.flux import SimulatedPrimaries, h3a_flux, sample_primaries
 from workloads.muons.simulator.muons import simulate
@@ -26,7 +28,7 @@ _CENTIMETRES = 2
 
 def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
     """Independent events from the simulator."""
-    rng = np.random.default_rng([seed, 2])
+    rng = numpy_stream(MuonPurpose.SIMULATED_EVENTS, seed)
     config = replace(config, depth_kind="vertical")
     pieces = []
     with SlowProgress("simulating: events", events) as progress:
@@ -44,7 +46,7 @@ def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConf
 
     ``primary_E4``: energy_gev, zenith_rad, mass_a, depth_m (vertical). Order of events as given.
     """
-    rng = np.random.default_rng([seed, 3])
+    rng = numpy_stream(MuonPurpose.SIMULATED_AGAIN, seed)
     config = replace(config, depth_kind="vertical")
     # Files of several productions may share ids: events with different primaries are different showers.
     keys_E4 = np.column_stack([shower_E.astype(np.float64), primary_E4[:, :3]])

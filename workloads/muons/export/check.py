@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from workloads.base.random_streams import stream_seed
 from workloads.muons.export.functions import CountsFunction, GeneratorFunction
 from workloads.muons.export.inputs import FunctionInput
 from workloads.muons.models.count_head import CountMixture
 from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
+from workloads.muons.purposes import MuonPurpose
 
 LARGEST_DIFFERENCE = 1e-4
 """Largest allowed difference, relative to the larger of value and 1. Rounding: 1e-6 to 1e-5 (energies are 10^x)."""
@@ -46,7 +48,7 @@ def generator_inputs(
     function: GeneratorFunction, num_events: int, num_particles: int, seed: int = 1
 ) -> tuple[Tensor, ...]:
     """Arguments of an exported generator; some events have no particles."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(stream_seed(MuonPurpose.EXPORT_GENERATOR, seed))
     event_P = torch.randint(0, num_events, (num_particles,), generator=random).sort().values
 
     def made(one: FunctionInput) -> Tensor:
@@ -102,7 +104,8 @@ def counts_difference(found: Function, function: CountsFunction) -> float:
     """Largest relative difference of the distribution of counts."""
     worst = 0.0
     for seed, num_events in enumerate((1, 2, 300)):
-        primary_E4 = typical_primaries(function.standardise, num_events, torch.Generator().manual_seed(seed))
+        random = torch.Generator().manual_seed(stream_seed(MuonPurpose.EXPORT_COUNTS, seed))
+        primary_E4 = typical_primaries(function.standardise, num_events, random)
         mixture: CountMixture = function.count_head(function.standardise.conditions(primary_E4))
         worst = max(worst, _difference(found(primary_E4), [values_EK.exp() for values_EK in mixture]))
     return worst

@@ -43,7 +43,7 @@ class GeneratorFunction(nn.Module):
     @torch.no_grad()
     def trained_muons(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """Muons from the trained modules for the same inputs, each module called separately. -> (P, 3)."""
-        muons_P3 = self.standardise.muons(self.trained_features(inputs), torch.Generator().manual_seed(0))
+        muons_P3 = self.standardise.muons(self.trained_features(inputs), torch.Generator())  # angles: see below
         if not self.standardise.symmetric:
             return muons_P3
         radius_P = torch.hypot(muons_P3[:, 1], muons_P3[:, 2])

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.generation.primaries import Primaries
+from workloads.muons.purposes import MuonPurpose
 from workloads.muons.simulator.config import DepthKind, preset
 from workloads.muons.simulator.flux import sample_primaries
 
@@ -21,8 +23,7 @@ def simulated_primaries(preset_name: str, num_events: int, depth_kind: DepthKind
     """
     config = replace(preset(preset_name), depth_kind=depth_kind)
     for block, first in enumerate(range(0, num_events, _ROWS)):
-        # A separate branch of the seed: the muons' noise must not be correlated with the primaries.
-        rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=(0x9121, block))))
+        rng = numpy_stream(MuonPurpose.GENERATED_PRIMARIES, seed, block)
         rows = min(_ROWS, num_events - first)
         minor_E = np.arange(first, first + rows, dtype=np.uint64)
         ids_E2 = np.stack([np.zeros_like(minor_E), minor_E], 1)

@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from workloads.base.noise import noise_seed
+from workloads.base.random_streams import stream_seed
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.generation.primaries import Float32, Int64, Primaries, vertical
+from workloads.muons.purposes import MuonPurpose
 
 CHUNK_EVENTS = 8192
 """Rows that share a seed. Part of the guarantee "same seed, same bytes": another number gives other events."""
@@ -54,7 +55,7 @@ def generate(
     the division of the rows into batches or files.
     """
     for index, chunk in enumerate(chunks(primaries)):
-        random = torch.Generator(generator.device).manual_seed(noise_seed(seed, index, 0))
+        random = torch.Generator(generator.device).manual_seed(stream_seed(MuonPurpose.GENERATION, seed, index))
         primary_E4 = torch.from_numpy(vertical(chunk.primary_E4, depth_kind)).to(generator.device)
         wanted_E = _counts(chunk, primary_E4, generator, rule, random)
         counts_E = wanted_E.clamp(max=rule.max_count)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import Float64, Int64
-from workloads.muons.metrics.random_streams import Purpose, stream
+from workloads.muons.purposes import MuonPurpose
 
 _WEIGHTS_AT_A_TIME = 1 << 22
 """Weights in memory at once: 32 MiB."""
@@ -32,7 +33,7 @@ class WeightSets:
     def __iter__(self) -> Iterator[Float64]:
         """Sets of weights, (B, E) at a time, because all may not fit in memory."""
         yield self.weight_E[None]
-        rng = stream(self.seed, Purpose.BOOTSTRAPS)
+        rng = numpy_stream(MuonPurpose.BOOTSTRAPS, self.seed)
         most = max(_WEIGHTS_AT_A_TIME // len(self.weight_E), 1)
         for first in range(0, self.bootstraps, most):
             yield self.weight_E * resampled(self.shower_E, min(most, self.bootstraps - first), rng)

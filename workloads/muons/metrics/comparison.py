@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics import frechet
 from workloads.muons.metrics.bundles import BUNDLE_FEATURES, MUON_FEATURES, Bool, Float64, Int64
 from workloads.muons.metrics.conditional import ConditionBins, conditional_distances, plain_distance
@@ -18,10 +19,10 @@ from workloads.muons.metrics.decoherence import pair_distances
 from workloads.muons.metrics.event_features import event_summary, standardised
 from workloads.muons.metrics.intra_event import IntraEvent
 from workloads.muons.metrics.kernel_distance import KernelDistance
-from workloads.muons.metrics.random_streams import Purpose, stream
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.splits import parts
 from workloads.muons.metrics.wasserstein import BinnedWasserstein, Values
+from workloads.muons.purposes import MuonPurpose
 
 Measure = Callable[[Float64, Float64], dict[str, Float64]]
 """Weights (B, E) of the events of both samples -> metrics by name, each (B,)."""
@@ -67,8 +68,8 @@ def _named(name: str, distance: BinnedWasserstein) -> Measure:
 
 def _decoherence(a: Sample, b: Sample, seed: int) -> BinnedWasserstein | None:
     pairs_a, pairs_b = (
-        Values(*pair_distances(one.bundles, stream(seed, purpose)), np.zeros(len(one), np.int64))
-        for one, purpose in ((a, Purpose.PAIRS_REAL), (b, Purpose.PAIRS_GENERATED))
+        Values(*pair_distances(one.bundles, numpy_stream(purpose, seed)), np.zeros(len(one), np.int64))
+        for one, purpose in ((a, MuonPurpose.PAIRS_REAL), (b, MuonPurpose.PAIRS_GENERATED))
     )
     return BinnedWasserstein(pairs_a, pairs_b) if len(pairs_a.values) and len(pairs_b.values) else None
 
@@ -81,7 +82,7 @@ def _many_dimensions(a: Sample, b: Sample, seed: int) -> list[Measure]:
     filled_showers = min(len(np.unique(one.shower_E[one.bundles.filled_F])) for one in (a, b))
     if too_few_events or filled_showers < _MIN_SHOWERS_OF_PART * frechet.PARTS:
         return []
-    part_a_E, part_b_E = np.split(parts(showers, frechet.PARTS, stream(seed, Purpose.PARTS)), [len(a)])
+    part_a_E, part_b_E = np.split(parts(showers, frechet.PARTS, numpy_stream(MuonPurpose.PARTS, seed)), [len(a)])
     features = standardised(event_summary(a.bundles), event_summary(b.bundles))
     part_a_F, part_b_F = part_a_E[filled_a_F], part_b_E[filled_b_F]
     return [

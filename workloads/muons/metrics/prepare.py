@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.metrics.random_streams import Purpose, stream
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.splits import at_most
+from workloads.muons.purposes import MuonPurpose
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def prepare(
     """Selected events; for the arguments see workloads.muons.metrics.evaluate.evaluate."""
     _check(real, generated, independent, pit_E)
     notes = []
-    chosen_E = at_most(real.shower_E, settings.max_events, stream(settings.seed, Purpose.EVENTS))
+    chosen_E = at_most(real.shower_E, settings.max_events, numpy_stream(MuonPurpose.EVENTS, settings.seed))
     if not chosen_E.all():
         notes.append(f"{chosen_E.sum()} of {len(chosen_E)} events were looked at, whole showers chosen at random")
     if (weightless_E := chosen_E & (real.weights_E == 0)).any():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import Bool, Int64
+from workloads.muons.purposes import MuonPurpose
 
 
 def halves(shower_E: Int64, splits: int, seed: int = 0) -> list[Bool]:
@@ -13,7 +15,7 @@ def halves(shower_E: Int64, splits: int, seed: int = 0) -> list[Bool]:
     found = []
     for number in range(splits):
         in_first = np.zeros(len(names), np.bool_)
-        order = np.random.default_rng([seed, number]).permutation(len(names))
+        order = numpy_stream(MuonPurpose.SPLITS, seed, number).permutation(len(names))
         in_first[order[: len(names) // 2]] = True
         found.append(in_first[index_E])
     return found

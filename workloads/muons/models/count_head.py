@@ -68,9 +68,9 @@ class MixtureCountHead(nn.Module):
         """Random counts: component, then Gamma, then Poisson. (E, C) -> (E,) int64, unbounded."""
         mixture: CountMixture = self(conditions_EC)
         # By the inverse of the cumulative weights: torch.multinomial takes five times as long for so few components.
-        steps_EK = cumulative(mixture.log_weights_EK.exp())[:, :-1]
-        uniform_E1 = torch.rand(len(steps_EK), 1, device=steps_EK.device, generator=random)
-        component_E1 = (uniform_E1 > steps_EK).sum(1, keepdim=True)
+        steps_KE = cumulative(mixture.log_weights_EK.exp().t())[:-1]
+        uniform_E = torch.rand(steps_KE.shape[1], device=steps_KE.device, generator=random)
+        component_E1 = (uniform_E > steps_KE).sum(0).unsqueeze(1)
         mean_E = mixture.log_means_EK.exp().gather(1, component_E1).squeeze(1)
         shape_E = mixture.log_shapes_EK.exp().gather(1, component_E1).squeeze(1)
         rate_E = torch._standard_gamma(shape_E, generator=random) * (mean_E / shape_E)
@@ -165,9 +165,9 @@ def count_cdf(mixture: CountMixture, counts_E: Tensor) -> Tensor:
     return torch.where(counts_E1.squeeze(1) < 0, 0.0, cdf_E).to(counts_E.device)
 
 
-def cumulative(weights_EK: Tensor) -> Tensor:
-    """Cumulative sums of each row, (E, K) -> (E, K). CUDA has no deterministic cumsum of floating-point numbers."""
-    return torch.stack(list(accumulate(weights_EK.unbind(1))), 1)
+def cumulative(weights_KE: Tensor) -> Tensor:
+    """Cumulative sums over the rows, (K, E) -> (K, E). CUDA has no deterministic cumsum of floating-point numbers."""
+    return torch.stack(list(accumulate(weights_KE.unbind(0))))
 
 
 def _bounded(values: Tensor, limits: tuple[float, float]) -> Tensor:

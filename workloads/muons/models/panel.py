@@ -19,12 +19,15 @@ from torch import Tensor
 
 from workloads.base.batch import Batch
 from workloads.base.evaluator import Evaluation, Histogram
+from workloads.base.random_streams import stream_seed
 from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.models.bundles import Bundles
+from workloads.muons.purposes import MuonPurpose
 
 logger = logging.getLogger(__name__)
 
 FIGURE = "panel/distributions"
+SCORE = "panel/score"
 _EVENTS_AT_A_TIME = 256
 _MOST_TIMES_REAL = 32
 _MOST_AT_LEAST = 1 << 20
@@ -133,7 +136,7 @@ class _Real:
             scalars=scalars
             | {f"panel/{name}": value for name, value in found.items()}
             | {f"panel/{name}_floor": self._floor[name] for name in found if name in self._floor}
-            | {"panel/score": self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
+            | {SCORE: self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
             histograms={f"hist/real/{name}": histogram for name, histogram in self._histograms.items()}
             | {f"hist/generated/{name}": histogram for name, histogram in histograms.items()},
             images={
@@ -187,10 +190,10 @@ def _showers(block: Batch) -> npt.NDArray[np.int64]:
 
 @contextlib.contextmanager
 def _own_noise(device: torch.device, seed: int) -> Iterator[None]:
-    """Context in which torch's global generators start at ``seed``; they are restored for the training afterwards."""
+    """Context in which torch's global generators start from ``seed``; they are restored for the training afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(stream_seed(MuonPurpose.PANEL, seed))
         if device.type == "cuda":
             index = torch.cuda.current_device() if device.index is None else device.index
-            torch.cuda.default_generators[index].manual_seed(seed)
+            torch.cuda.default_generators[index].manual_seed(stream_seed(MuonPurpose.PANEL, seed))
         yield

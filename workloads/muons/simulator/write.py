@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 from common.atomic_file import AS_UMASK_SAYS, replacing
 from common.errors import BadInputError
 from workloads.base.dataset import Written, check_request, prepare_folder, share, write_files
+from workloads.base.random_streams import file_stream
 from workloads.muons.simulator.config import SimulatorConfig, preset
 from workloads.muons.simulator.flux import sample_primaries
 from workloads.muons.simulator.muons import SimulatedBundles, simulate
@@ -160,7 +161,7 @@ def to_table(bundles: SimulatedBundles, major_id: int, minor_id_E: npt.NDArray[n
 
 def _tables(config: SimulatorConfig, plan: DatasetPlan, file_index: int) -> Iterator[pa.Table]:
     """Rows of one file, about a row group at a time. Id: (file index, event or shower in the file)."""
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(plan.seed, spawn_key=(file_index,))))
+    rng = file_stream(plan.seed, file_index)
     num_units = plan.num_rows(file_index) // plan.rows_per_unit
     units_per_table = max(ROW_GROUP_ROWS // plan.rows_per_unit, 1)
     depths_m = shower_depths_m(plan.depths_per_shower, config)

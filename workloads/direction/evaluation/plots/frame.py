@@ -15,10 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from workloads.base.plots import BLACK, DPI, ORANGE, SERIES, Box
+from workloads.base.random_streams import numpy_stream
 from workloads.direction.columns import CASCADE, TRACK
 from workloads.direction.metrics.angles import Bool, Float64, azimuth_zenith_rad
 from workloads.direction.metrics.definitions import BASELINES
 from workloads.direction.metrics.predicted import PredictedEvents
+from workloads.direction.purposes import DirectionPurpose
 
 MODEL, TRUTH = ORANGE, BLACK
 COLOR_OF = {"": MODEL, "line": SERIES[0], "pandel": SERIES[2]}
@@ -56,7 +58,7 @@ class ShownEvents:
 
     def draws(self, number: int) -> Iterator[np.ndarray]:
         """Indices of bootstraps of ``number`` events."""
-        random = np.random.default_rng([self.seed, 1004])
+        random = numpy_stream(DirectionPurpose.PICTURE_BOOTSTRAPS, self.seed)
         for _ in range(BOOTSTRAPS):
             yield random.integers(0, number, number)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.panel import compare, figure, finish
 from workloads.muons.evaluation.plots.resample import bins_of
 from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
+from workloads.muons.purposes import MuonPurpose
 
 _MOST_SHOWN = 0.9995
 """Fraction of the muons that a linear axis shows."""
@@ -74,7 +76,7 @@ def _pair_distances(side: BundleArrays, seed: int) -> tuple[Float64, Int64, Floa
     event_Q = np.repeat(np.arange(len(counts_E)), num_pairs_E)
     if not len(event_Q):
         return np.zeros(0), event_Q, np.zeros(0)
-    random = np.random.default_rng([seed, 5])
+    random = numpy_stream(MuonPurpose.PICTURE_PAIRS, seed)
     counts_Q = counts_E[event_Q]
     first_Q = (random.random(len(event_Q)) * counts_Q).astype(np.int64)
     second_Q = (random.random(len(event_Q)) * (counts_Q - 1)).astype(np.int64)

@@ -11,7 +11,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.purposes import MuonPurpose
 
 GROUPS = 200
 BOOTSTRAPS = 200
@@ -21,7 +23,7 @@ class Groups:
     """Groups of whole showers, and the number of times that each is drawn."""
 
     def __init__(self, shower_E: Int64, weight_E: Float64 | None, seed: int) -> None:
-        random = np.random.default_rng([seed, 4])
+        random = numpy_stream(MuonPurpose.PICTURE_BOOTSTRAPS, seed)
         showers, shower_of_E = np.unique(shower_E, return_inverse=True)
         self._num = max(min(GROUPS, len(showers)), 1)
         self._group_E = (random.permutation(len(showers)) % self._num)[shower_of_E.reshape(-1)]

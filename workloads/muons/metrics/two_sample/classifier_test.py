@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from workloads.base.random_streams import numpy_stream, stream_seed
 from workloads.muons.metrics.bundles import Bool, Float64
-from workloads.muons.metrics.random_streams import Purpose, stream
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.two_sample.auc import Auc
 from workloads.muons.metrics.two_sample.inputs import SetInputs, SummaryInputs
 from workloads.muons.metrics.two_sample.networks import DeepSets, EventClassifier
+from workloads.muons.purposes import MuonPurpose
 
 _BATCH_EVENTS = 512
 _LEARNING_RATE = 3e-3
@@ -38,7 +39,7 @@ class ClassifierTest:
 
 def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
     """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
-    inputs = SetInputs(a, b, settings.c2st_max_muons, stream(settings.seed, Purpose.SET_MUONS))
+    inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
     return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, progress)
 
 
@@ -66,7 +67,7 @@ def _test(
         np.concatenate([one.weights_E / one.weights_E[~test].mean() for one, test in ((a, test_a_E), (b, test_b_E))])
     ).float()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
+        torch.manual_seed(stream_seed(MuonPurpose.CLASSIFIER_WEIGHTS, settings.seed))
         network = make()
     _train(network, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
     scores = _scores(network, inputs, np.flatnonzero(test_E))
@@ -77,7 +78,7 @@ def _test(
 def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
     """Masks of the test half: half of the showers, each with all its events of both samples."""
     names, index = np.unique(np.concatenate([a.shower_E, b.shower_E]), return_inverse=True)
-    chosen = stream(seed, Purpose.TEST_HALVES).permutation(len(names)) < len(names) // 2
+    chosen = numpy_stream(MuonPurpose.TEST_HALVES, seed).permutation(len(names)) < len(names) // 2
     test_a_E, test_b_E = np.split(chosen[index], [len(a)])
     return test_a_E, test_b_E
 
@@ -91,7 +92,7 @@ def _train(
     settings: EvaluationSettings,
     progress: Callable[[float], None],
 ) -> None:
-    rng = stream(settings.seed, Purpose.BATCHES)
+    rng = numpy_stream(MuonPurpose.BATCHES, settings.seed)
     batches = max(len(events) // _BATCH_EVENTS, 1)
     optimiser = torch.optim.Adam(network.parameters(), _LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(

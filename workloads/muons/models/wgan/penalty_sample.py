@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from workloads.base.batch import Microbatch
-from workloads.base.noise import noise_seed
+from workloads.base.random_streams import stream_seed
+from workloads.muons.purposes import MuonPurpose
 
 
 def penalised_events(events: Microbatch, *, fraction: float, max_particles: float, update: int) -> tuple[int, int]:
@@ -21,7 +22,7 @@ def penalised_events(events: Microbatch, *, fraction: float, max_particles: floa
     if wanted >= events.num_events:
         return 0, events.num_events
     places = math.ceil(events.num_events / wanted)
-    first = wanted * (noise_seed(events.unit, events.index, update) % places)
+    first = wanted * (stream_seed(MuonPurpose.PENALTY, events.unit, events.index, update) % places)
     last = min(first + wanted, events.num_events)
     if max_particles > 0:
         offsets = events.host_offsets_E1

@@ -16,6 +16,7 @@ from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import PartGradients, uncompiled
+from workloads.base.random_streams import SharedPurpose
 from workloads.base.step import BaseTask
 from workloads.base.thin import thinned
 from workloads.muons.models.bundles import Bundles
@@ -241,7 +242,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         Raises RuntimeError before the first batch with muons.
         """
         self.networks.standardise.require_fit()
-        noise, count_head = Noise(0, self.device), self.networks.averaged_count_head.used
+        noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
+        count_head = self.networks.averaged_count_head.used
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self.zero
         for microbatch in batch.microbatches:
