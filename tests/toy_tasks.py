@@ -20,7 +20,7 @@ from workloads.muons.models.wgan.task import WganTask
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
 SMALL_WGAN = NetworkConfig(hidden=16, count_hidden=16, z_global=4, z_local=4)
-SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, components=4, count_hidden=16)
+SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, components=4, count_hidden=16, energy_cut_gev=0.0)
 
 
 def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:

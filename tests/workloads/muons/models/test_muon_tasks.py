@@ -256,12 +256,12 @@ CHECKPOINT = {
         "gp_norm": set(),
         "held_out_gap": set(),
     },
-    "flow": {
-        "networks": {"standardise", "count_head", "velocity", "velocity_average"},
-        "optimisers": {"count", "flow"},
+    "likelihood": {
+        "networks": {"standardise", "count_head", "count_head_average", "muons", "muons_average"},
+        "optimisers": {"count", "muons"},
         "counters": {"steps", "rate_scale"},
         "recipe": {
-            *("schedule", "schedule_steps", "warmup_steps", "flow_lr", "count_lr", "muon_weight", "pair_by_energy"),
+            *("schedule", "schedule_steps", "warmup_steps", "likelihood_lr", "count_lr", "muon_weight", "max_muons"),
         },
     },
 }
@@ -309,9 +309,7 @@ def test_another_recipe_is_logged_when_training_goes_on(model: str, caplog: pyte
 # ---- Use without training.
 
 
-@pytest.mark.parametrize(
-    ("model", "names"), [("wgan", {"m_loss", "w_gap"}), ("likelihood", {"m_loss", "nll"})]
-)
+@pytest.mark.parametrize(("model", "names"), [("wgan", {"m_loss", "w_gap"}), ("likelihood", {"m_loss", "nll"})])
 def test_held_out_metrics_change_nothing_and_are_the_same_again(model: str, names: set[str]) -> None:
     task = MAKE[model]()
     task.step(toy_batch())
