@@ -48,7 +48,8 @@ class _Settings(ConfigBranch):
 
     model: str = registry.workload(registry.DEFAULT).default_model
     """Model to train: ``wgan`` (docs/model.md) or ``likelihood`` (docs/likelihood.md). ``none``: events are only
-    counted, which measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own model."""
+    counted, which measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own
+    model."""
     start_from: str = ""
     """Checkpoint or run directory of another run, whose weights and standardisation are the start. Optimisers, learning
     rates and the data start afresh. Once the run has a checkpoint of its own, it continues from that."""

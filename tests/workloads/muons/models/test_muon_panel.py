@@ -83,16 +83,7 @@ def test_the_configuration_names_the_model(model: str, panel: type) -> None:
 
 def test_bench_trainer_measures_the_likelihood_model() -> None:
     small = [f"--set=trainer.likelihood.network.{name}=8" for name in ("hidden", "count_hidden")]
-    arguments = [
-        "bench",
-        "trainer",
-        "--generator",
-        "likelihood",
-        "--batches=2",
-        "--events=32",
-        "--seconds=0",
-        "--device=cpu",
-    ]
-    done = CliRunner().invoke(cli, [*arguments, *small, "--set=trainer.likelihood.network.energy_cut_gev=0"])
+    arguments = ["bench", "trainer", "--model", "likelihood", "--batches=2", "--events=32", "--seconds=0", *small]
+    done = CliRunner().invoke(cli, [*arguments, "--device=cpu"])
     assert done.exit_code == 0, done.output
     assert "replay ceiling on cpu" in done.output
