@@ -179,7 +179,7 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.jobs, mp_context=get_context("spawn")) as pool:
         runs = [
             pool.submit(run, data, coupling, seed, arguments.steps)
-            for data, seed, coupling in product(arguments.data.split(","), seeds, (False, True))
+            for seed, data, coupling in product(seeds, arguments.data.split(","), (False, True))
         ]
         for one in runs:
             rows.append(one.result())
