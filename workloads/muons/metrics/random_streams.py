@@ -18,6 +18,7 @@ class Purpose(IntEnum):
     SET_MUONS = 1006
     TEST_HALVES = 1007
     BATCHES = 1008
+    ATTENTION_EVENTS = 1009
 
 
 def stream(seed: int, purpose: Purpose) -> np.random.Generator:
