@@ -144,7 +144,6 @@ PURE = (
     "workloads/base/segments.py",
     "services/trainer/stream/waits.py",
     "workloads/muons/models/wgan/adaptive.py",
-    "workloads/muons/models/wgan/penalty_sample.py",
     "workloads/base/schedule.py",
     "services/trainer/telemetry/window.py",
 )

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from workloads.muons.metrics.bundles import Float64
 
@@ -29,17 +31,22 @@ def polynomial_kernel(x_FD: Float64, y_FD: Float64) -> Float64:
 
 def monomials(x_FD: Float64) -> Float64:
     """Monomials m(x) with m(x)·m(y) = k(x, y). (F, D) -> (F, M)."""
-    # A fifth coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
+    # A further coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
     size = x_FD.shape[1]
     wide_DF = np.concatenate([x_FD.T / math.sqrt(size), np.ones((1, len(x_FD)))])
-    chosen = list(itertools.combinations_with_replacement(range(size + 1), DEGREE))
-    powers = [math.prod(math.factorial(one.count(index)) for index in set(one)) for one in chosen]
-    factors = np.sqrt(math.factorial(DEGREE) / np.array(powers, np.float64))
-    first, *others = np.array(chosen).T
-    found_MF: Float64 = wide_DF[first] * factors[:, None]
+    factors_M, (first, *others) = _terms(size + 1)
+    found_MF: Float64 = wide_DF[first] * factors_M[:, None]
     for other in others:
         found_MF *= wide_DF[other]
     return found_MF.T
+
+
+@cache
+def _terms(size: int) -> tuple[Float64, npt.NDArray[np.int64]]:
+    """Factor of each monomial of ``size`` coordinates, (M,), and its coordinates, (DEGREE, M)."""
+    chosen = list(itertools.combinations_with_replacement(range(size), DEGREE))
+    powers = [math.prod(math.factorial(one.count(index)) for index in set(one)) for one in chosen]
+    return np.sqrt(math.factorial(DEGREE) / np.array(powers, np.float64)), np.array(chosen).T
 
 
 class KernelDistance:
