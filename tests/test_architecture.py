@@ -47,6 +47,7 @@ PURE = (
     "common/files/parquet/lists.py",
     "common/files/reader.py",
     "common/files/rows.py",
+    "workloads/base/report/beside.py",
     "workloads/base/report/html.py",
     "workloads/base/report/numbers.py",
     "workloads/muons/evaluation/plots/events.py",
@@ -143,7 +144,6 @@ PURE = (
     "workloads/base/segments.py",
     "services/trainer/stream/waits.py",
     "workloads/muons/models/wgan/adaptive.py",
-    "workloads/muons/models/wgan/penalty_sample.py",
     "workloads/base/schedule.py",
     "services/trainer/telemetry/window.py",
 )

@@ -58,6 +58,6 @@ def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool =
         torch.zeros(num_particles, self.generator.z_local),
         torch.full((num_events,), 0.5),
     )
-    has_other = for_generator and self.config.energy_score_weight > 0
-    other = (torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ))
-    return draw._replace(other=other) if has_other else draw
+    has_others = for_generator and self.config.energy_score_weight > 0
+    others = ((torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ)),)
+    return draw._replace(others=others) if has_others else draw

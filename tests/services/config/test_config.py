@@ -11,8 +11,10 @@ from common.errors import BadInputError
 from common.run_dir import CONFIG_FILE
 from services.config.root import Config, known_keys, load_config, store_config
 from workloads import registry
+from workloads.muons.models.wgan.config import WganConfig
 
 NOTHING: dict[str, str] = {}
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 def toml_file(folder: Path, text: str) -> Path:
@@ -191,6 +193,18 @@ def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monke
     store_config(tmp_path, Config())
     assert "kernel" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
     assert load_config(tmp_path, environment=NOTHING) == Config()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_each_configuration_to_start_from_is_valid(tmp_path: Path, path: Path) -> None:
+    assert load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
+
+
+def test_the_plain_wgan_gp_trains_with_the_critic_alone(tmp_path: Path) -> None:
+    wgan = load_config(tmp_path, toml=CONFIGS / "wgan-gp.toml", environment=NOTHING).trainer.of_model
+    assert isinstance(wgan, WganConfig)
+    assert (wgan.critic_steps, wgan.penalty_weight, wgan.gradient_norm) == (5, 10.0, "plain")
+    assert (wgan.energy_score_weight, wgan.generator_average_decay, wgan.network.local_tails) == (0.0, 0.0, 0)
 
 
 def stored_by_an_earlier_version(folder: Path, model: str) -> None:

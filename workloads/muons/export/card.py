@@ -67,7 +67,9 @@ def as_json(
         },
         "covered": covered(functions.generator.standardise),
         "metrics": None if report is None else report.get("metrics", {}),
-        "evaluation": None if report is None else {key: value for key, value in report.items() if key != "metrics"},
+        "evaluation": None
+        if report is None
+        else {key: value for key, value in report.items() if key not in ("metrics", "beside")},
         "limits": LIMITS,
         "licence": licence or NO_LICENCE,
         "files": {

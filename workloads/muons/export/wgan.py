@@ -51,7 +51,8 @@ class WganFunction(GeneratorFunction):
         linear = network.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight[:, : linear.out_features], linear.weight[:, linear.out_features :]
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        muons_PD = F.leaky_relu(of_event_ED.index_select(0, event_P) + F.linear(z_local_PZ, of_muon_DZ), LEAK)
+        of_muon_PD = F.linear(network.local_inputs(z_local_PZ), of_muon_DZ)
+        muons_PD = F.leaky_relu(of_event_ED.index_select(0, event_P) + of_muon_PD, LEAK)
         features_PF = network.muon_network(muons_PD).clamp(-self.max_deviation, self.max_deviation)
         return self._muons(features_PF, azimuth_P)
 
