@@ -9,7 +9,7 @@ from typing import Any
 
 from workloads.base.report.beside import value_heads
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
+from workloads.base.report.numbers import NOTHING, floor_with_error, ratio_text, with_error
 from workloads.base.report.outcome import Outcome, Picture
 from workloads.base.report.verdict import MEANINGS, in_order, verdict
 from workloads.base.report.words import ReportWords
@@ -119,14 +119,14 @@ def _card(number: str, text: str) -> str:
 
 def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
     value, other_value = map(escape, value_heads(outcome.provenance["model"], outcome.beside))
-    numbers = (value, "floor", "ratio")
+    numbers = (value, "floor ± error", "ratio")
     yield '<div class="wide"><table><thead><tr><th>metric</th>'
     yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th>"
     if outcome.beside:
         yield f'<th class="number">{other_value}</th><th>verdict</th>'
     yield "</tr></thead><tbody>"
     for name, metric in metrics.items():
-        cells = "".join(map(_number, (with_error(metric), plain(metric.floor), ratio_text(metric))))
+        cells = "".join(map(_number, (with_error(metric), floor_with_error(metric), ratio_text(metric))))
         yield f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'
         yield f"<td>{escape(metric.unit)}</td>{_verdict(verdict(metric))}"
         if outcome.beside:

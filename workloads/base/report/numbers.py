@@ -12,14 +12,24 @@ NOTHING = "–"
 
 def with_error(metric: Metric) -> str:
     """Value ± error as text, both to the second digit of the error."""
-    if not math.isfinite(metric.value):
+    return _with_error(metric.value, metric.error)
+
+
+def floor_with_error(metric: Metric) -> str:
+    """Floor ± standard deviation of a perfect model's value from it, or ± the floor's own error if that is unknown."""
+    known = [one for one in (metric.floor_spread, metric.floor_error) if math.isfinite(one)]
+    return _with_error(metric.floor, math.hypot(*known))
+
+
+def _with_error(value: float, error: float) -> str:
+    if not math.isfinite(value):
         return NOTHING
-    if not (math.isfinite(metric.error) and metric.error > 0):
-        return plain(metric.value)
-    decimals = min(max(1 - math.floor(math.log10(metric.error)), 0), 9)
+    if not (math.isfinite(error) and error > 0):
+        return plain(value)
+    decimals = min(max(1 - math.floor(math.log10(error)), 0), 9)
     if decimals > 6:
-        return f"{metric.value:.3g} ± {metric.error:.2g}"
-    return f"{metric.value:.{decimals}f} ± {metric.error:.{decimals}f}"
+        return f"{value:.3g} ± {error:.2g}"
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
 def plain(value: float) -> str:

@@ -99,6 +99,8 @@ def _metric(metric: Metric) -> dict[str, Any]:
         "value": _finite(metric.value),
         "error": _finite(metric.error),
         "floor": _finite(metric.floor),
+        "floor_error": _finite(metric.floor_error),
+        "floor_spread": _finite(metric.floor_spread),
         "ratio": _finite(ratio(metric)),
         "unit": metric.unit,
         "better": metric.better,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from workloads.base.report.beside import value_heads
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import plain, ratio_text, with_error
+from workloads.base.report.numbers import floor_with_error, ratio_text, with_error
 from workloads.base.report.outcome import Outcome
 from workloads.base.report.verdict import in_order, verdict
 from workloads.base.report.words import ReportWords
@@ -20,7 +20,7 @@ def lines(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     report, beside = outcome.report, outcome.beside
     headline, others = in_order(report.metrics, words.headline)
     value, other_value = value_heads(outcome.provenance["model"], beside)
-    head: tuple[str, ...] = ("metric", value, "floor", "ratio", "unit", "verdict")
+    head: tuple[str, ...] = ("metric", value, "floor ± error", "ratio", "unit", "verdict")
     rows = [_row(name, metric) for name, metric in (headline | others).items()]
     if beside:
         head = (*head, other_value, "verdict")
@@ -39,7 +39,7 @@ def lines(outcome: Outcome, words: ReportWords) -> Iterator[str]:
 
 
 def _row(name: str, metric: Metric) -> tuple[str, ...]:
-    return name, with_error(metric), plain(metric.floor), ratio_text(metric), metric.unit, verdict(metric)
+    return name, with_error(metric), floor_with_error(metric), ratio_text(metric), metric.unit, verdict(metric)
 
 
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:

@@ -14,7 +14,8 @@ _SIGMAS = 2.0
 _NEAR = 2.0
 
 MEANINGS: Mapping[Verdict, str] = {
-    "at floor": f"not more than {_SIGMAS:g} errors above the floor: no difference from a perfect model is seen",
+    "at floor": f"not more than {_SIGMAS:g} standard deviations above the floor: no difference from a perfect model is"
+    " seen",
     "near": f"up to {_NEAR:g} times the floor",
     "off": "more than that",
     "no floor": "there is no floor to compare with",
@@ -33,13 +34,21 @@ def ratio(metric: Metric) -> float:
     return distance(metric, metric.value) / floor if math.isfinite(floor) and floor > 0 else math.nan
 
 
+def null_deviation(metric: Metric) -> float:
+    """Standard deviation of value - floor for a perfect model: the spread of its values, and the error of the floor.
+
+    The error of the value takes the place of a spread that is unknown.
+    """
+    spread = metric.floor_spread if math.isfinite(metric.floor_spread) else metric.error
+    return math.hypot(*(one for one in (spread, metric.floor_error) if math.isfinite(one)))
+
+
 def verdict(metric: Metric) -> Verdict:
     """Verdict on a metric; see MEANINGS."""
     floor, value = distance(metric, metric.floor), distance(metric, metric.value)
     if not (math.isfinite(floor) and math.isfinite(value)):
         return "no floor"
-    error = metric.error if math.isfinite(metric.error) else 0.0
-    if value <= floor + _SIGMAS * error:
+    if value <= floor + _SIGMAS * null_deviation(metric):
         return "at floor"
     return "near" if value <= _NEAR * floor else "off"
 

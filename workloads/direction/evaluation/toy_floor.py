@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
+from workloads.base.report.metric import Floor
 from workloads.direction.metrics.definitions import DEFINITIONS
 
 FLOOR_FILE = "toy_floor.json"
@@ -17,10 +18,8 @@ FLOOR_FILE = "toy_floor.json"
 class ToyFloor:
     """Figures of the best possible prediction of the simulator's events, with its standard settings."""
 
-    figures: Mapping[str, float]
+    figures: Mapping[str, Floor]
     """By the names of metrics."""
-    error_deg: float
-    """Of the mean angle of all events."""
     events: int
     date: str
     array: str = "icecube"
@@ -31,13 +30,17 @@ class ToyFloor:
         """Where the figures come from."""
         return (
             f"floors of angles: posteriors by the simulator's own likelihood of {self.events:,} other events, measured"
-            f" {self.date} by benchmarks/bench_direction_floor.py; the mean of all is known to ± {self.error_deg:.2f}°"
+            f" {self.date} by benchmarks/bench_direction_floor.py; the mean of all is known to"
+            f" ± {self.figures['angle_mean_deg'].error:.2f}°"
         )
 
 
 def read_toy_floor() -> ToyFloor:
     """Floor from the file beside this module."""
     stored = json.loads(files("workloads.direction.evaluation").joinpath(FLOOR_FILE).read_text(encoding="utf-8"))
-    figures = {name: float(one["value"]) for name, one in stored["figures"].items() if name in DEFINITIONS}
-    error_deg = float(stored["figures"]["angle_mean_deg"]["error"])
-    return ToyFloor(figures, error_deg, int(stored["events"]), str(stored["date"]), str(stored["array"]))
+    figures = {
+        name: Floor(float(one["value"]), float(one["error"]))
+        for name, one in stored["figures"].items()
+        if name in DEFINITIONS
+    }
+    return ToyFloor(figures, int(stored["events"]), str(stored["date"]), str(stored["array"]))

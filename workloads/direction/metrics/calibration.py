@@ -5,10 +5,12 @@ E events, B bins of κ.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from workloads.base.report.metric import Floor
 from workloads.direction.metrics import von_mises_fisher
 from workloads.direction.metrics.angles import Float64
 
@@ -63,7 +65,11 @@ def calibration(angle_rad_E: Float64, kappa_E: Float64) -> dict[str, float]:
     }
 
 
-def calibrated(kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, float]:
+def calibrated(kappa_E: Float64, draws: int, random: np.random.Generator) -> dict[str, Floor]:
     """The same figures for a model that is right: angles drawn from its own distributions, mean over ``draws``."""
     many = [calibration(von_mises_fisher.drawn_angles_rad(kappa_E, random), kappa_E) for _ in range(draws)]
-    return {name: float(np.mean([one[name] for one in many])) for name in many[0]}
+    found = {}
+    for name in many[0]:
+        values = np.array([one[name] for one in many])
+        found[name] = Floor(float(values.mean()), error=float(values.std(ddof=1)) / math.sqrt(draws))
+    return found

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from workloads.base.random_streams import numpy_stream
-from workloads.base.report.metric import Metric
+from workloads.base.report.metric import Floor, Metric
 from workloads.base.report.outcome import MetricReport
 from workloads.direction.columns import CASCADE, TRACK
 from workloads.direction.metrics.angles import Bool, azimuth_zenith_rad
@@ -31,7 +31,7 @@ def evaluate(
     *,
     bootstraps: int,
     seed: int,
-    floors: Mapping[str, float] | None = None,
+    floors: Mapping[str, Floor] | None = None,
     progress: Callable[[float], None] = lambda part: None,
 ) -> MetricReport:
     """Report of all metrics. Errors: standard deviations over ``bootstraps`` draws of the events, with replacement.
@@ -84,10 +84,10 @@ def _figures(events: PredictedEvents, chooses_E: Bool) -> dict[str, float]:
     return found
 
 
-def _floors(events: PredictedEvents, seed: int) -> dict[str, float]:
-    found = {"zenith_bias_deg": 0.0, "no_direction_share": 0.0}
+def _floors(events: PredictedEvents, seed: int) -> dict[str, Floor]:
+    found = {name: Floor(0.0, error=0.0) for name in ("zenith_bias_deg", "no_direction_share")}
     if len(events):
-        found["mean_direction_norm"] = float(np.linalg.norm(events.true_E3.mean(0)))
+        found["mean_direction_norm"] = Floor(float(np.linalg.norm(events.true_E3.mean(0))), error=0.0)
         found |= calibrated(events.kappa_E, _CALIBRATED_DRAWS, numpy_stream(DirectionPurpose.CALIBRATED_ANGLES, seed))
     return found
 
@@ -108,14 +108,7 @@ def _notes(events: PredictedEvents, used: PredictedEvents) -> list[str]:
     return notes
 
 
-def _metric(name: str, value: float, again: list[float], floors: Mapping[str, float]) -> Metric:
-    definition = DEFINITIONS[name]
+def _metric(name: str, value: float, again: list[float], floors: Mapping[str, Floor]) -> Metric:
     finite = np.array(again)[np.isfinite(again)] if again else np.zeros(0)
-    return Metric(
-        value=value,
-        error=float(finite.std(ddof=1)) if len(finite) > 1 else float("nan"),
-        floor=floors.get(name, float("nan")),
-        unit=definition.unit,
-        better=definition.better,
-        meaning=definition.meaning,
-    )
+    error = float(finite.std(ddof=1)) if len(finite) > 1 else float("nan")
+    return Metric.of(DEFINITIONS[name], value, error, floors.get(name, Floor()))

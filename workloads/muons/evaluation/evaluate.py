@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from workloads.base.evaluation.files import check_writable, trained_on_warnings
 from workloads.base.front import Front
 from workloads.base.report.beside import Beside
 from workloads.base.report.html import page
+from workloads.base.report.metric import Metric
 from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
 from workloads.base.report.provenance import default_output, provenance
 from workloads.base.report.thresholds import missed, read_thresholds
@@ -37,7 +39,7 @@ from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.evaluate import evaluate
 from workloads.muons.metrics.sample import Sample
-from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.settings import REDRAWS, EvaluationSettings
 from workloads.muons.simulator.config import preset
 
 _PACKAGES = ("icestream", "torch", "numpy", "scipy", "pyarrow", "matplotlib")
@@ -85,14 +87,12 @@ def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str],
     if len(np.unique(sample.shower_E[sample.weights_E > 0])) < 2:
         those = "the events" if sample.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    independent = None
-    if wanted.preset:
-        independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
-    found = _compared(wanted, trained, sample, independent)
+    redraws = _redraws(wanted, sample)
+    found = _compared(wanted, trained, sample, redraws)
     notes = [*real.notes, *_notes(sample), *found.report.notes]
     beside = None
     if other:
-        also = _compared(wanted, other, sample, independent)
+        also = _compared(wanted, other, sample, redraws, found.report.metrics)
         beside = Beside(provenance(other.run, _PACKAGES), also.report.metrics)
         name = beside.named(trained.run.model)
         notes += [f"{name}: {note}" for note in also.report.notes if note not in notes]
@@ -121,10 +121,22 @@ def _other(place: Path, device: torch.device) -> Trained:
         ) from None
 
 
+def _redraws(wanted: EvaluationRequest, sample: Sample) -> Sequence[Callable[[], BundleArrays]]:
+    """Redraws of the real events, for the floors; none if they can't be simulated."""
+    if not wanted.preset:
+        return ()
+    redraw = partial(drawn_again, sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+    return [partial(redraw, draw=draw) for draw in range(REDRAWS)]
+
+
 def _compared(
-    wanted: EvaluationRequest, trained: Trained, sample: Sample, independent: BundleArrays | None
+    wanted: EvaluationRequest,
+    trained: Trained,
+    sample: Sample,
+    redraws: Sequence[Callable[[], BundleArrays]],
+    measured: Mapping[str, Metric] | None = None,
 ) -> _Compared:
-    """Comparison of a model with the real events; ``independent``: see workloads.muons.metrics.evaluate."""
+    """Comparison of a model with the real events; ``measured``: metrics of another model, with the floors."""
     generator, max_count = trained.generator, trained.max_count
     generated = generated_events(generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
     pit_E = pit(generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
@@ -135,7 +147,8 @@ def _compared(
         report = evaluate(
             sample,
             generated.bundles,
-            independent=independent,
+            independent=redraws,
+            measured=measured,
             pit_E=pit_E,
             settings=settings,
             progress=lambda _, part: progress.reach(int(100 * part), 100),

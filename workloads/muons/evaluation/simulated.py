@@ -41,12 +41,15 @@ def drawn_sample(config: SimulatorConfig, events: int, seed: int) -> Sample:
     return Sample(primary_E4, np.arange(events), bundles)
 
 
-def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int) -> BundleArrays:
+def drawn_again(
+    primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConfig, *, seed: int, draw: int = 0
+) -> BundleArrays:
     """Independent bundles for the same primaries; events of one shower again belong to one shower.
 
     ``primary_E4``: energy_gev, zenith_rad, mass_a, depth_m (vertical). Order of events as given.
+    ``draw``: number of the redraw; each is independent of the others.
     """
-    rng = numpy_stream(MuonPurpose.SIMULATED_AGAIN, seed)
+    rng = numpy_stream(MuonPurpose.SIMULATED_AGAIN, seed, draw)
     config = replace(config, depth_kind="vertical")
     # Files of several productions may share ids: events with different primaries are different showers.
     keys_E4 = np.column_stack([shower_E.astype(np.float64), primary_E4[:, :3]])
@@ -56,16 +59,13 @@ def drawn_again(primary_E4: Float64, shower_E: np.ndarray, config: SimulatorConf
     shower_of_E = shower_of_E.reshape(-1)
     alone_E = size_S[shower_of_E] == 1
     pieces: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    with SlowProgress("simulating once more: events", len(primary_E4)) as progress:
-        alone = np.flatnonzero(alone_E)
-        for first in range(0, len(alone), _EVENTS_AT_A_TIME):
-            events = alone[first : first + _EVENTS_AT_A_TIME]
-            drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
-            pieces.append((events, drawn.counts_E, drawn.muons_P3))
-            progress.advance(len(events))
-        for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
-            pieces.append((events, *_showers(primary_E4, events, shower_of_E[events], first_S, config, rng)))
-            progress.advance(len(events))
+    alone = np.flatnonzero(alone_E)
+    for first in range(0, len(alone), _EVENTS_AT_A_TIME):
+        events = alone[first : first + _EVENTS_AT_A_TIME]
+        drawn = simulate(SimulatedPrimaries.from_columns(primary_E4[events], config), config, rng)
+        pieces.append((events, drawn.counts_E, drawn.muons_P3))
+    for events in _shower_groups(shower_of_E, size_S, primary_E4[:, 3]):
+        pieces.append((events, *_showers(primary_E4, events, shower_of_E[events], first_S, config, rng)))
     return _in_order(pieces, len(primary_E4))
 
 

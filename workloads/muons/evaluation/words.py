@@ -26,9 +26,9 @@ WORDS = ReportWords(
     sizes_line="{events:,} events, {muons_real:,} real and {muons_generated:,} generated muons",
     about_numbers="Each number says how far generated events are from real ones. Two finite samples of the same"
     " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
-    " standard deviations over bootstraps of whole showers.",
+    " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
     floors={
-        "same primaries": "found here with real events that the simulator drew once more for the same primaries",
+        "same primaries": "found here with real events that the simulator drew 8 times more for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
     about_plots="Black: real, orange: generated, for the same primaries. Bands: one standard deviation over"

@@ -19,19 +19,23 @@ class UniformityKS:
 
     def __call__(self, weights_BE: Float64) -> Float64:
         """Distances, (B, E) -> (B,)."""
-        return np.array([self._one(weight_E[self._order]) for weight_E in weights_BE])
+        distances = []
+        for weight_E in weights_BE:
+            after = self._cumulative(weight_E)
+            before = np.concatenate([[0.0], after[:-1]])
+            distances.append(max((after - self._sorted).max(), (self._sorted - before).max()))
+        return np.array(distances)
 
-    def _one(self, weight: Float64) -> float:
-        after = np.cumsum(weight)
+    def null(self, weight_E: Float64, weights_BE: Float64) -> Float64:
+        """Distances of bootstraps from the sample: how far chance alone takes a right model. (E,), (B, E) -> (B,).
+
+        Bootstraps of whole showers have the correlations of their events.
+        """
+        sample = self._cumulative(weight_E)
+        return np.array([np.abs(self._cumulative(one_E) - sample).max() for one_E in weights_BE])
+
+    def _cumulative(self, weight_E: Float64) -> Float64:
+        """Weight up to each value of u, in order, 1 at the end."""
+        after: Float64 = np.cumsum(weight_E[self._order])
         after /= after[-1]
-        before = np.concatenate([[0.0], after[:-1]])
-        return float(max((after - self._sorted).max(), (self._sorted - before).max()))
-
-
-def expected_ks(weight_E: Float64) -> float:
-    """Mean distance for uniform numbers of independent events.
-
-    The mean of Kolmogorov's distribution is sqrt(pi / 2) ln 2; weights reduce the effective sample size (Kish).
-    """
-    effective = weight_E.sum() ** 2 / (weight_E**2).sum()
-    return float(np.sqrt(np.pi / 2) * np.log(2) / np.sqrt(effective))
+        return after

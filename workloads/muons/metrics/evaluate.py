@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from workloads.base.report.metric import TARGETS, Metric
+from workloads.base.report.metric import TARGETS, Floor, Metric
 from workloads.base.report.outcome import MetricReport
 from workloads.muons.metrics.bootstrap import WeightSets
 from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.metrics.calibration import UniformityKS, expected_ks
+from workloads.muons.metrics.calibration import UniformityKS
 from workloads.muons.metrics.comparison import Comparison, Measure
 from workloads.muons.metrics.conditional import ConditionBins
 from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.design import design
+from workloads.muons.metrics.floors import chance_floor, floors_of, null_floor
 from workloads.muons.metrics.prepare import Prepared, prepare
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
@@ -32,15 +33,19 @@ def evaluate(
     real: Sample,
     generated: BundleArrays,
     *,
-    independent: BundleArrays | None,
+    independent: Sequence[Callable[[], BundleArrays]] = (),
+    measured: Mapping[str, Metric] | None = None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
     progress: Progress,
 ) -> MetricReport:
-    """Report of all metrics. Event i of ``generated`` and of ``independent`` has the primary of event i of ``real``.
+    """Report of all metrics. Event i of ``generated`` and of each of ``independent`` has the primary of ``real``'s.
 
-    ``independent``: real events drawn again for the same primaries. Without, real events are compared with those of
-    other showers, and generated ones likewise, so that a perfect generator is at the floor: see docs/metrics.md.
+    ``independent``: redraws of the real events for the same primaries, REDRAWS or more, each made when it is wanted.
+    Without, real events are compared with those of other showers, and generated ones likewise, so that a perfect
+    generator is at the floor: see docs/metrics.md.
+    ``measured``: metrics of another generator for the same real events and settings. Their floors of real events are
+    taken, which depend on no generator, and none are measured.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
     ``progress``: called with the name of the present step and the fraction of all that is done.
 
@@ -61,21 +66,22 @@ def evaluate(
     )
     # Chance does not increase these: all events can be compared.
     found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
-    steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
-    floors = _floor(
-        [
-            _measured(one, one.measures(bins, settings.seed), weights.sample(), step)
-            for one, step in zip(plan.of_real, steps, strict=True)
-        ]
-    )
+    if measured is None:
+        steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
+        of_real = zip(plan.of_real, steps, strict=True)
+        floors = floors_of(
+            [_of_real(make(), bins, weights, settings.seed, step) for make, step in of_real], plan.averaged
+        )
+    else:
+        floors = {name: metric.floor_with_errors for name, metric in measured.items()}
     if not plan.same_primaries:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
-        for name, values_B in _two_sided(found).items():
-            floors[name] = TARGETS[DEFINITIONS[name].better] + _error(values_B)
+        floors |= {name: chance_floor(name, _error(values_B)) for name, values_B in _two_sided(found).items()}
     if given.pit_E is not None:
         uniformity = UniformityKS(given.pit_E)
         found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
-        floors[_PIT] = expected_ks(weights.weight_E)
+        null = [uniformity.null(weights.weight_E, weights_BE) for weights_BE in weights]
+        floors[_PIT] = null_floor(np.concatenate(null)[1:])
     if settings.c2st:
         # Imported here: torch takes a second to import, and nothing else needs it.
         from workloads.muons.metrics.two_sample.classifiers import classifier_metrics
@@ -83,7 +89,7 @@ def evaluate(
         (classifying,) = _steps(progress, "classifiers", share, 1.0, 1)
         aucs, chance = classifier_metrics(plan.paired, settings, weights, classifying)
         found |= aucs
-        floors |= chance
+        floors |= {name: chance_floor(name, floor - TARGETS["half"]) for name, floor in chance.items()}
     progress("done", 1.0)
     return _report(given, found, floors, settings)
 
@@ -116,24 +122,20 @@ def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets,
     return {name: np.concatenate(values) for name, values in found.items()}
 
 
+def _of_real(one: Comparison, bins: ConditionBins, weights: WeightSets, seed: int, step: Step) -> dict[str, float]:
+    """Metrics of a comparison of real events with real ones, without errors."""
+    found = _measured(one, one.measures(bins, seed), weights.sample(), step)
+    return {name: float(values_B[0]) for name, values_B in found.items()}
+
+
 def _mean(told: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
     """Mean over comparisons; names that are not in all are left out."""
     names = [name for name in told[0] if all(name in one for one in told)]
     return {name: np.mean([one[name] for one in told], axis=0) for name in names}
 
 
-def _floor(told: Sequence[Mapping[str, Float64]]) -> dict[str, float]:
-    """Mean over comparisons of real with real; for two-sided metrics the RMS distance from the best value."""
-    found = {}
-    for name in _mean(told):
-        values = np.array([one[name][0] for one in told])
-        target = TARGETS.get(DEFINITIONS[name].better)
-        found[name] = float(values.mean() if target is None else target + np.sqrt(np.mean((values - target) ** 2)))
-    return found
-
-
 def _report(
-    given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, float], settings: EvaluationSettings
+    given: Prepared, found: Mapping[str, Float64], floors: Mapping[str, Floor], settings: EvaluationSettings
 ) -> MetricReport:
     wanted = [
         name
@@ -143,28 +145,20 @@ def _report(
     told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
     missing = ", ".join(name for name in wanted if name not in told)
     return MetricReport(
-        metrics={name: _metric(name, found[name], floors) for name in told},
+        metrics={name: _metric(name, found[name], floors.get(name, Floor())) for name in told},
         sizes={
             "events": len(given.real),
             "muons_real": int(given.real.bundles.counts_E.sum()),
             "muons_generated": int(given.generated.bundles.counts_E.sum()),
         },
-        floor_kind="disjoint showers" if given.independent is None else "same primaries",
+        floor_kind="same primaries" if given.independent else "disjoint showers",
         notes=(*given.notes, *([f"too few events or muons for {missing}"] if missing else [])),
     )
 
 
-def _metric(name: str, values_B: Float64, floors: Mapping[str, float]) -> Metric:
+def _metric(name: str, values_B: Float64, floor: Floor) -> Metric:
     """Metric from the value of the sample and those of its bootstraps."""
-    definition = DEFINITIONS[name]
-    return Metric(
-        value=float(values_B[0]),
-        error=_error(values_B),
-        floor=floors.get(name, float("nan")),
-        unit=definition.unit,
-        better=definition.better,
-        meaning=definition.meaning,
-    )
+    return Metric.of(DEFINITIONS[name], float(values_B[0]), _error(values_B), floor)
 
 
 def _error(values_B: Float64) -> float:

@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from workloads.muons.metrics.bundles import Float64
 
 DEGREE = 4
-_EVENTS_AT_A_TIME = 4096
+_EVENTS_AT_A_TIME = 512
+"""Few, so that their monomials fit into the processor's cache."""
 
 
 def polynomial_kernel(x_FD: Float64, y_FD: Float64) -> Float64:
@@ -28,15 +31,22 @@ def polynomial_kernel(x_FD: Float64, y_FD: Float64) -> Float64:
 
 def monomials(x_FD: Float64) -> Float64:
     """Monomials m(x) with m(x)·m(y) = k(x, y). (F, D) -> (F, M)."""
-    # A fifth coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
+    # A further coordinate, 1, makes the polynomial homogeneous; the factors are those of the multinomial theorem.
     size = x_FD.shape[1]
-    wide_FD = np.concatenate([x_FD / math.sqrt(size), np.ones((len(x_FD), 1))], 1)
-    chosen = list(itertools.combinations_with_replacement(range(size + 1), DEGREE))
+    wide_DF = np.concatenate([x_FD.T / math.sqrt(size), np.ones((1, len(x_FD)))])
+    factors_M, (first, *others) = _terms(size + 1)
+    found_MF: Float64 = wide_DF[first] * factors_M[:, None]
+    for other in others:
+        found_MF *= wide_DF[other]
+    return found_MF.T
+
+
+@cache
+def _terms(size: int) -> tuple[Float64, npt.NDArray[np.int64]]:
+    """Factor of each monomial of ``size`` coordinates, (M,), and its coordinates, (DEGREE, M)."""
+    chosen = list(itertools.combinations_with_replacement(range(size), DEGREE))
     powers = [math.prod(math.factorial(one.count(index)) for index in set(one)) for one in chosen]
-    factors = np.sqrt(math.factorial(DEGREE) / np.array(powers, np.float64))
-    first, second, third, fourth = np.array(chosen).T
-    found_FM: Float64 = wide_FD[:, first] * wide_FD[:, second] * wide_FD[:, third] * wide_FD[:, fourth] * factors
-    return found_FM
+    return np.sqrt(math.factorial(DEGREE) / np.array(powers, np.float64)), np.array(chosen).T
 
 
 class KernelDistance:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from workloads.base.random_streams import numpy_stream
-from workloads.muons.metrics.bundles import BundleArrays, Float64
+from workloads.muons.metrics.bundles import Bool, BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.splits import at_most
@@ -20,21 +21,30 @@ class Prepared:
 
     real: Sample
     generated: Sample
-    independent: Sample | None
+    independent: Sequence[Callable[[], BundleArrays]]
+    """Redraws of all events, not selected yet."""
     pit_E: Float64 | None
     notes: tuple[str, ...]
     """Remarks on the selection for the reader."""
+    chosen_E: Bool
+    """Mask of the selected events among all."""
+
+    def chosen(self, redraw: BundleArrays) -> BundleArrays:
+        """Selected events of a redraw. Raises ValueError if it is of another number of events."""
+        if len(redraw) != len(self.chosen_E):
+            raise ValueError(f"independent: {len(redraw)} events, but there are {len(self.chosen_E)} real ones")
+        return redraw.only(self.chosen_E).finite()[0]
 
 
 def prepare(
     real: Sample,
     generated: BundleArrays,
-    independent: BundleArrays | None,
+    independent: Sequence[Callable[[], BundleArrays]],
     pit_E: Float64 | None,
     settings: EvaluationSettings,
 ) -> Prepared:
     """Selected events; for the arguments see workloads.muons.metrics.evaluate.evaluate."""
-    _check(real, generated, independent, pit_E)
+    _check(real, generated, pit_E)
     notes = []
     chosen_E = at_most(real.shower_E, settings.max_events, numpy_stream(MuonPurpose.EVENTS, settings.seed))
     if not chosen_E.all():
@@ -55,15 +65,16 @@ def prepare(
     return Prepared(
         real=cleaned("real", real.bundles),
         generated=cleaned("generated", generated.only(chosen_E)),
-        independent=None if independent is None else cleaned("independent real", independent.only(chosen_E)),
+        independent=independent,
         pit_E=None if pit_E is None else pit_E[chosen_E],
         notes=tuple(notes),
+        chosen_E=chosen_E,
     )
 
 
-def _check(real: Sample, generated: BundleArrays, independent: BundleArrays | None, pit_E: Float64 | None) -> None:
+def _check(real: Sample, generated: BundleArrays, pit_E: Float64 | None) -> None:
     """Check lengths and weights. Raises ValueError."""
-    for what, one in (("generated", generated), ("independent", independent), ("pit_E", pit_E)):
+    for what, one in (("generated", generated), ("pit_E", pit_E)):
         if one is not None and len(one) != len(real):
             raise ValueError(f"{what}: {len(one)} events, but there are {len(real)} real ones")
     if not (np.isfinite(real.weights_E).all() and (real.weights_E >= 0).all()):

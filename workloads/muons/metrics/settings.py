@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+REDRAWS = 8
+"""Number of independent redraws of the real events, for the floors and their errors."""
+
 
 @dataclass(frozen=True)
 class EvaluationSettings:

@@ -21,6 +21,7 @@ from common.errors import BadInputError
 from icestream.front import FrontDoor
 from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from tests.workloads.direction.metrics.events import rotated
+from workloads.base.report.metric import Floor
 from workloads.base.report.outcome import Outcome
 from workloads.direction.columns import CLASSICAL_FITS
 from workloads.direction.commands.evaluate import evaluate as evaluate_command
@@ -163,13 +164,16 @@ def test_simulated_events_have_the_measured_floors(tmp_path: Path) -> None:
     stored = json.loads((Path(module.__file__).parent / "toy_floor.json").read_text())
     for name in ("angle_mean_deg", "track_angle_median_deg", "cascade_angle_68_deg"):
         assert outcome.report.metrics[name].floor == stored["figures"][name]["value"]
+        assert outcome.report.metrics[name].floor_error == stored["figures"][name]["error"]
     assert any(stored["date"] in note and "bench_direction_floor" in note for note in outcome.report.notes)
     assert "own likelihood" in (folder / "report.html").read_text()
 
 
 def test_floors_of_another_array_are_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_direction_file(tmp_path / "a.parquet", event_rows(COUNTS[:20]))
-    monkeypatch.setattr(module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": 4.0}, 0.1, 9, "today", "hex"))
+    monkeypatch.setattr(
+        module, "read_toy_floor", lambda: ToyFloor({"angle_mean_deg": Floor(4.0, 0.1)}, 9, "today", "hex")
+    )
     with pytest.raises(BadInputError, match="known for the array 'hex' alone"):
         evaluated(tmp_path, path, simulated=True)
 

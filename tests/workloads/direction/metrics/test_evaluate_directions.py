@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.workloads.direction.metrics.events import calibrated_events, events_at
+from workloads.base.report.metric import Floor
 from workloads.base.report.outcome import MetricReport
 from workloads.base.report.verdict import verdict
 from workloads.direction.metrics.calibration import kappa_bins
@@ -58,6 +59,7 @@ def test_a_calibrated_model_is_at_its_floors() -> None:
     assert 0.93 < metrics["kappa_decile_lowest_ratio"].value < 1 < metrics["kappa_decile_highest_ratio"].value < 1.07
     for name in ("kappa_pull_mean", "kappa_nll_mean"):
         assert abs(metrics[name].value - metrics[name].floor) < 4 * metrics[name].error, name
+        assert 0 < metrics[name].floor_error < metrics[name].error / 2, "the mean of 20 draws"
 
 
 @pytest.mark.parametrize(("too_sure", "ratio"), [(4.0, 2.0), (0.25, 0.5)])
@@ -145,9 +147,10 @@ def test_floors_of_angles_are_told_only_where_they_are_given() -> None:
     events = calibrated_events(300)
     assert report(events).floor_kind == CALIBRATED
     assert math.isnan(report(events).metrics["angle_mean_deg"].floor)
-    given = evaluate(events, bootstraps=0, seed=0, floors={"angle_mean_deg": 4.2})
+    given = evaluate(events, bootstraps=0, seed=0, floors={"angle_mean_deg": Floor(4.2, 0.3)})
     assert given.floor_kind == POSTERIOR
     assert given.metrics["angle_mean_deg"].floor == 4.2
+    assert given.metrics["angle_mean_deg"].floor_error == 0.3
 
 
 def test_every_metric_that_is_measured_is_defined_and_almost_every_defined_one_is_measured() -> None:

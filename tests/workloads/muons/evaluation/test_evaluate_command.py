@@ -137,7 +137,8 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     for name in HEADLINE:
         metric = report["metrics"][name]
         assert all(math.isfinite(metric[key]) for key in ("value", "error", "floor")), name
-        assert set(metric) == {"value", "error", "floor", "ratio", "unit", "better", "verdict", "meaning"}
+        floor = {"floor", "floor_error", "floor_spread"}
+        assert set(metric) == {*floor, "value", "error", "ratio", "unit", "better", "verdict", "meaning"}
     assert set(report["thresholds_missed"]) == {"count_tv", "c2st_auc"}
     assert report["checkpoint"] == str(run / "checkpoints" / "step-000000003.pt")
     assert (report["step"], report["events"], report["seed"], report["model"]) == (3, 7000, 0, "wgan")

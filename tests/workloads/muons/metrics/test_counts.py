@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, poisson
 
-from workloads.muons.metrics.calibration import UniformityKS, expected_ks
+from workloads.base.report.metric import Floor
+from workloads.muons.metrics.bootstrap import resampled
+from workloads.muons.metrics.calibration import UniformityKS
 from workloads.muons.metrics.counts import CountMetrics
+from workloads.muons.metrics.floors import null_floor
 
 REAL = np.array([0, 0, 1, 3])
 GENERATED = np.array([0, 1, 1, 2, 12, 0, 2, 6])
@@ -72,19 +75,34 @@ def test_integer_weights_of_u_are_repetitions() -> None:
     assert found == pytest.approx(kstest(np.repeat(u, times), "uniform").statistic)
 
 
-def test_the_floor_of_the_pit_is_what_uniform_numbers_have_in_the_mean() -> None:
+def null(u: np.ndarray, shower: np.ndarray) -> Floor:
+    """Floor of the PIT by 200 bootstraps of these showers."""
+    bootstraps = resampled(shower, 200, np.random.default_rng(6))
+    return null_floor(UniformityKS(u).null(np.ones(len(u)), bootstraps))
+
+
+def test_the_floor_of_the_pit_is_what_uniform_numbers_have() -> None:
+    """Mean and standard deviation of Kolmogorov's distribution, whatever the model's own u."""
     rng = np.random.default_rng(4)
     drawn = [UniformityKS(rng.random(2_000))(np.ones((1, 2_000)))[0] for _ in range(200)]
-    assert np.mean(drawn) == pytest.approx(expected_ks(np.ones(2_000)), rel=0.08)
-    weight = np.where(np.arange(2_000) < 500, 1.0, 0.0)
-    assert expected_ks(weight) == pytest.approx(2 * expected_ks(np.ones(2_000)))
+    for u in (rng.random(2_000), rng.random(2_000) ** 2):
+        floor = null(u, np.arange(2_000))
+        assert floor.value == pytest.approx(np.mean(drawn), rel=0.08)
+        assert floor.spread == pytest.approx(np.std(drawn), rel=0.25)
+        assert floor.error == pytest.approx(floor.spread / np.sqrt(200))
+
+
+def test_showers_of_four_alike_events_double_the_floor_of_the_pit() -> None:
+    u = np.repeat(np.random.default_rng(5).random(500), 4)
+    independent, alike = null(u, np.arange(2_000)), null(u, np.repeat(np.arange(500), 4))
+    assert alike.value == pytest.approx(2 * independent.value, rel=0.1)
 
 
 def test_the_pit_of_a_right_count_model_is_uniform_and_that_of_a_wrong_one_is_not() -> None:
     rng = np.random.default_rng(5)
     mean = rng.uniform(0.2, 20.0, 5_000)
     counts = rng.poisson(mean)
-    floor = expected_ks(np.ones(5_000))
+    floor = null(rng.random(5_000), np.arange(5_000)).value
     for wrong, expected in ((1.0, True), (1.2, False)):
         below = poisson.cdf(counts - 1, mean * wrong)
         u = below + rng.random(5_000) * (poisson.cdf(counts, mean * wrong) - below)

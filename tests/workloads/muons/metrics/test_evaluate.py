@@ -53,7 +53,12 @@ def evaluated(
     settings: EvaluationSettings = NO_CLASSIFIERS,
 ) -> MetricReport:
     return evaluate(
-        real, generated, independent=independent, pit_E=pit_E, settings=settings, progress=lambda what, part: None
+        real,
+        generated,
+        independent=() if independent is None else (lambda: independent,),
+        pit_E=pit_E,
+        settings=settings,
+        progress=lambda what, part: None,
     )
 
 
@@ -288,9 +293,35 @@ def test_progress_goes_from_nothing_to_all() -> None:
     def progress(what: str, part: float) -> None:
         told.append((what, part))
 
-    evaluate(REAL, GOOD, independent=None, pit_E=None, settings=settings, progress=progress)
+    evaluate(REAL, GOOD, pit_E=None, settings=settings, progress=progress)
     parts = [part for _, part in told]
     assert parts == sorted(parts)
     assert parts[0] == 0.0
     assert told[-1] == ("done", 1.0)
     assert len({what for what, _ in told}) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("floor_kind", ["same primaries", "disjoint showers"])
+def test_floors_that_were_measured_with_another_generator_are_taken(floor_kind: str) -> None:
+    draws: list[str] = []
+
+    def draw() -> BundleArrays:
+        draws.append("drawn")
+        return INDEPENDENT
+
+    def report(generated: BundleArrays, measured: MetricReport | None) -> MetricReport:
+        return evaluate(
+            REAL,
+            generated,
+            independent=(draw, draw) if floor_kind == "same primaries" else (),
+            measured=measured.metrics if measured else None,
+            pit_E=None,
+            settings=replace(NO_CLASSIFIERS, bootstraps=2),
+            progress=lambda what, part: None,
+        )
+
+    other = report(GENERATORS["deterministic counts"], None)
+    drawn = len(draws)
+    assert report(GOOD, other) == replace(report(GOOD, None), notes=other.notes)
+    assert len(draws) == 2 * drawn == (4 if floor_kind == "same primaries" else 0)

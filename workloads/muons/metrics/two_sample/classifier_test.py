@@ -53,10 +53,12 @@ class ClassifierTest:
         return float(np.median([auc.chance(a.weights_E, b.weights_E, a.shower_E, b.shower_E) for auc in self.aucs]))
 
 
-def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
+def set_test(
+    a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None], trainings: int = _TRAININGS
+) -> ClassifierTest:
     """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
     inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
-    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, _TRAININGS, progress)
+    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, trainings, progress)
 
 
 def summary_test(
