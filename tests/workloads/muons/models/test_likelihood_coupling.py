@@ -8,7 +8,6 @@ from itertools import permutations
 
 import pytest
 import torch
-from torch import Tensor
 from toy_events import make_microbatch, toy_batch, toy_microbatch
 
 from workloads.base.batch import Batch
@@ -142,32 +141,3 @@ def test_opposite_energies_are_found_with_a_coupling_and_not_without() -> None:
     assert found[True][0] < -0.9
     assert abs(found[False][0]) < 0.2
     assert found[True][1] < found[False][1] - 0.5
-
-
-class Drawing(torch.nn.Module):
-    """Draw of muons as a function of tensors only."""
-
-    def __init__(self, muons: MuonDensities) -> None:
-        super().__init__()
-        self.muons = muons
-
-    def forward(self, known_EK: Tensor, counts_E: Tensor, event_P: Tensor, draws: list[Tensor]) -> Tensor:
-        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E)
-        return self.muons.draw(known_EK, segments, Draws(*draws))
-
-
-def test_an_exported_function_draws_the_same_muons() -> None:
-    muons, random = coupled(), torch.Generator().manual_seed(1)
-
-    def inputs(counts: list[int]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-        segments = Segments.from_counts(torch.tensor(counts), sum(counts))
-        drawn = Draws.of(segments, muons.latent, muons.num_features, random)
-        return torch.randn(len(counts), NUM_KNOWN), segments.counts_E, segments.event_P, list(drawn)
-
-    events, particles = {0: torch.export.Dim("events")}, {0: torch.export.Dim("particles")}
-    shapes = (events, events, particles, [events, events, particles, particles])
-    exported = torch.export.export(Drawing(muons), inputs([2, 0, 5]), dynamic_shapes=shapes).module()
-
-    for counts in ([3, 1, 0, 40], [0], [1]):
-        given = inputs(counts)
-        torch.testing.assert_close(exported(*given), Drawing(muons)(*given), rtol=1e-4, atol=1e-4)
