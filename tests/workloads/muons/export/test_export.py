@@ -213,6 +213,20 @@ def test_a_model_that_learned_x_and_y_has_the_same_inputs(model: str, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_a_coupled_model_is_exported(suffix: str, tmp_path: Path) -> None:
+    config = config_of("likelihood", coupling=True)
+    run_dir = make_run(tmp_path / "run", config)
+    result = run(run_dir, "-o", tmp_path / "model", "--format", suffix)
+    assert result.exit_code == 0, result.output
+    function = function_of(config)
+    loaded = formats.load(tmp_path / "model" / f"generator.{suffix}", function.names)
+    for num_events, num_particles in ((1, 0), (1, 900), (70, 2500)):
+        inputs = check.generator_inputs(function, num_events, num_particles, seed=99)
+        assert check.muons_difference(loaded, function, inputs) < 2e-5
+
+
+@pytest.mark.slow
 def test_a_model_without_a_distribution_of_counts_is_exported_without_one(tmp_path: Path) -> None:
     result = run(make_run(tmp_path / "run", config_of(count_head="mse")), "-o", tmp_path / "model", "--format", "pt2")
     names = {path.name for path in (tmp_path / "model").iterdir()}
