@@ -68,7 +68,8 @@ def exported(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("model") / "model"
     metric = {"value": 0.0123, "error": 0.001, "floor": 0.004}
-    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}}
+    beside = {"metrics": {"count_tv": metric}}
+    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}, "beside": beside}
     (run_dir / "evaluation").mkdir()
     (run_dir / "evaluation" / "report.json").write_text(json.dumps(report))
     result = run(run_dir, "-o", folder, "--licence", "CC BY 4.0")
@@ -141,6 +142,7 @@ def test_the_card_tells_training_metrics_limits_and_no_secret(exported: tuple[Pa
     assert "`data/*.parquet`" in text
     assert "CC BY 4.0." in text
     assert card["training"]["steps"] == 7
+    assert set(card["evaluation"]) == {"step", "events", "input"}, "not another run's numbers"
     assert card["configuration"]["trainer"]["wgan"]["network"]["hidden"] == 16
     assert "must not" in text
     for secret in ("hunter2", "c2ln"):
