@@ -52,7 +52,7 @@ def test_before_the_first_step_the_loss_is_that_of_no_velocity_at_all(muon_weigh
 
 
 def test_noise_that_is_paired_by_energy_has_less_of_a_way_to_go() -> None:
-    batch = toy_batch(counts=[5] * 32)
+    batch = toy_batch(256, counts=[5] * 256)
     apart, paired = (make_flow(pair_by_energy=pair).step(batch)["flow_loss"] for pair in (False, True))
     assert paired < 0.8 * apart
 
