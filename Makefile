@@ -9,6 +9,7 @@ RUN ?= runs/$(if $(filter $(DEMO),$(INPUT)),demo,local)
 DECODERS ?= 2
 CONFIG ?= $(if $(filter $(DEMO),$(INPUT)),configs/demo.toml)
 VALIDATION ?= $(if $(filter $(DEMO),$(INPUT)),$(DEMO)-validation)
+BESIDE ?= $(if $(filter $(DEMO),$(INPUT)),runs/demo-likelihood)
 SIMULATED ?= $(if $(filter $(DEMO)-validation,$(VALIDATION)),bench)
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
@@ -38,11 +39,14 @@ $(DEMO)-validation: | $(VENV)/.complete
 	mv $(DEMO)-validation.part $(DEMO)-validation
 
 # make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
-# With VALIDATION='held-out/*.parquet', too, it ends with the report that the demo ends with.
+# With VALIDATION='held-out/*.parquet', too, it ends with the report that the demo ends with; BESIDE=runs/other shows a second
+# run in it. The demo trains the likelihood model for that, in seconds (BESIDE= leaves it out).
 run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validation,$(VALIDATION))
 	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
+	$(if $(filter runs/demo-likelihood,$(BESIDE)),$(BIN)/icestream run -i $(DEMO) --run-dir '$(BESIDE)' --decoders $(DECODERS) \
+		-c configs/demo-likelihood.toml)
 	$(if $(VALIDATION),$(BIN)/icestream evaluate '$(RUN)' -i '$(VALIDATION)' -o '$(RUN)/evaluation' \
-		$(if $(SIMULATED),--simulated $(SIMULATED)))
+		$(if $(SIMULATED),--simulated $(SIMULATED)) $(if $(BESIDE),--beside '$(BESIDE)'))
 
 # The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
 run-direction: $(VENV)/.complete direction-demo direction-demo-validation

@@ -47,6 +47,7 @@ PURE = (
     "common/files/parquet/lists.py",
     "common/files/reader.py",
     "common/files/rows.py",
+    "workloads/base/report/beside.py",
     "workloads/base/report/html.py",
     "workloads/base/report/numbers.py",
     "workloads/muons/evaluation/plots/events.py",

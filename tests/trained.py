@@ -48,6 +48,7 @@ def write_checkpoint(path: Path, config: Config, sampler: WganSampler) -> Path:
     networks = {
         "standardise": sampler.standardise.state_dict(),
         "count_head": sampler.count_head.state_dict(),
+        "count_head_average": sampler.count_head.state_dict(),
         "generator": sampler.generator.state_dict(),
         "generator_average": sampler.generator.state_dict(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workloads.base.interface import Model, Workload
 from workloads.muons.columns import MUONS
 from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 WORKLOAD = Workload(
@@ -12,6 +13,9 @@ WORKLOAD = Workload(
     schema=MUONS,
     models={
         "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
+        "likelihood": Model(
+            "exact likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"
+        ),
         "flow": Model("flow matching", FlowConfig, "workloads.muons.models.flow.training:TRAINING"),
     },
     sample="workloads.muons.simulator.write:write_sample",

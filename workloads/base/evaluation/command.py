@@ -68,7 +68,7 @@ def typed_options(inputs: tuple[str, ...], token_file: Path | None, options: dic
 
 def tell(outcome: Outcome, folder: Path, words: ReportWords) -> None:
     """Print the report. Raises SystemExit with code 1 if thresholds are missed."""
-    click.echo("\n".join(lines(outcome.report, words)))
+    click.echo("\n".join(lines(outcome, words)))
     for warning in outcome.warnings:
         click.echo(f"WARNING: {warning}")
     for line in missed_lines(outcome.missed):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
+from workloads.base.report.beside import value_heads
 from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import NOTHING, plain, ratio_text, with_error
 from workloads.base.report.outcome import Outcome, Picture
@@ -65,22 +66,23 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
         step=f"{told['step']:,}",
     )
     yield f'<p class="dim">{subject} · {escape(str(told["date"]))}</p>'
+    if beside := outcome.beside:
+        text = "Beside it, on the same real events: <code>{checkpoint}</code> ({model}, step {step:,})"
+        yield f'<p class="dim">{text.format_map(_escaped(beside.provenance))}</p>'
     for warning in outcome.warnings:
         yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
     for name, why in outcome.missed.items():
         yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
-    verdicts = [found for metric in headline.values() if (found := verdict(metric)) != "no floor"]
     yield '<div class="cards">'
-    if verdicts:
-        yield _card(f"{verdicts.count('at floor')} of {len(verdicts)}", "headline metrics at their floor")
+    yield from _cards_at_floor(outcome, headline)
     yield from (_card(f"{report.sizes[name]:,}", label) for name, label in words.sizes.items())
     yield "</div>"
     yield "<h2>Numbers</h2>"
     yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind])}</p>"
-    yield from _table(headline)
+    yield from _table(headline, outcome)
     if others:
         yield f"<details><summary>{len(others)} more</summary>"
-        yield from _table(others)
+        yield from _table(others, outcome)
         yield "</details>"
     yield '<p class="dim">' + "; ".join(f"<em>{name}</em>: {text}" for name, text in MEANINGS.items()) + ".</p>"
     if report.notes:
@@ -97,26 +99,49 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     yield '<p class="dim">The same numbers for programs: <code>report.json</code> beside this file.</p>'
 
 
+def _cards_at_floor(outcome: Outcome, headline: Mapping[str, Metric]) -> Iterator[str]:
+    """Cards with the number of headline metrics at their floor, of each run."""
+    text = "headline metrics at their floor"
+    runs = {text: headline}
+    if beside := outcome.beside:
+        model = str(outcome.provenance["model"])
+        also = {name: beside.metrics[name] for name in headline if name in beside.metrics}
+        runs = {f"{model}: {text}": headline, f"{beside.named(model)}: {text}": also}
+    for label, metrics in runs.items():
+        verdicts = [found for metric in metrics.values() if (found := verdict(metric)) != "no floor"]
+        if verdicts:
+            yield _card(f"{verdicts.count('at floor')} of {len(verdicts)}", label)
+
+
 def _card(number: str, text: str) -> str:
     return f'<div class="card"><b>{escape(number)}</b><span class="dim">{escape(text)}</span></div>'
 
 
-def _table(metrics: Mapping[str, Metric]) -> Iterator[str]:
-    numbers = ("value ± error", "floor", "ratio")
+def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
+    value, other_value = map(escape, value_heads(outcome.provenance["model"], outcome.beside))
+    numbers = (value, "floor", "ratio")
     yield '<div class="wide"><table><thead><tr><th>metric</th>'
-    yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th></tr></thead>"
-    yield "<tbody>"
+    yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th>"
+    if outcome.beside:
+        yield f'<th class="number">{other_value}</th><th>verdict</th>'
+    yield "</tr></thead><tbody>"
     for name, metric in metrics.items():
-        word = verdict(metric)
-        cells = "".join(
-            f'<td class="number">{escape(text)}</td>'
-            for text in (with_error(metric), plain(metric.floor), ratio_text(metric))
-        )
-        yield (
-            f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'
-            f'<td>{escape(metric.unit)}</td><td class="verdict {word.replace(" ", "-")}">{word}</td></tr>'
-        )
+        cells = "".join(map(_number, (with_error(metric), plain(metric.floor), ratio_text(metric))))
+        yield f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'
+        yield f"<td>{escape(metric.unit)}</td>{_verdict(verdict(metric))}"
+        if outcome.beside:
+            other, word = outcome.beside.cells(name)
+            yield _number(other) + _verdict(word)
+        yield "</tr>"
     yield "</tbody></table></div>"
+
+
+def _number(text: str) -> str:
+    return f'<td class="number">{escape(text)}</td>'
+
+
+def _verdict(word: str) -> str:
+    return f'<td class="verdict {word.replace(" ", "-")}">{word}</td>'
 
 
 def _figure(picture: Picture) -> str:
@@ -126,6 +151,10 @@ def _figure(picture: Picture) -> str:
         f'{escape(picture.caption)}</figcaption><img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
         "</figure>"
     )
+
+
+def _escaped(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: escape(value) if isinstance(value, str) else value for key, value in provenance.items()}
 
 
 def _words(key: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
+from workloads.base.report.beside import Beside
 from workloads.base.report.metric import Metric
 from workloads.base.report.verdict import ratio, verdict
 
@@ -54,6 +55,7 @@ class Outcome:
     """Missed thresholds, by metric."""
     warnings: Sequence[str]
     """Reasons not to believe the numbers."""
+    beside: Beside | None = None
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
@@ -68,7 +70,8 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "notes": list(report.notes),
         "thresholds_missed": dict(outcome.missed),
         "pictures": [f"{picture.name}.png" for picture in outcome.pictures],
-        "metrics": {name: _metric(metric) for name, metric in report.metrics.items()},
+        "metrics": _metrics(report.metrics),
+        **({"beside": _beside(outcome.beside)} if outcome.beside else {}),
     }
 
 
@@ -81,6 +84,14 @@ def store(folder: Path, outcome: Outcome, html: str) -> None:
     (folder / REPORT_HTML).write_text(html, encoding="utf-8")
     text = json.dumps(as_json(outcome), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     replace_file(folder / REPORT_JSON, text, durable=False, mode=AS_UMASK_SAYS)
+
+
+def _beside(beside: Beside) -> dict[str, Any]:
+    return {"provenance": dict(beside.provenance), "metrics": _metrics(beside.metrics)}
+
+
+def _metrics(metrics: Mapping[str, Metric]) -> dict[str, dict[str, Any]]:
+    return {name: _metric(metric) for name, metric in metrics.items()}
 
 
 def _metric(metric: Metric) -> dict[str, Any]:

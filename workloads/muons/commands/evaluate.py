@@ -38,6 +38,12 @@ from workloads.muons.simulator.config import PRESETS
     show_default=True,
     help="Of the classifiers, which take most of the time.",
 )
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="A second checkpoint or run directory: its values and verdicts, on the same real events, are shown beside.",
+)
 @click.pass_obj
 def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, **options: Any) -> None:
     """Compare generated with real muon bundles: metrics with their floors, plots, and an HTML report.

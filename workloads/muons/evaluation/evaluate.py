@@ -18,11 +18,13 @@ from workloads.base.checkpoint import run_dir_of
 from workloads.base.device import device_named
 from workloads.base.evaluation.files import check_writable, trained_on_warnings
 from workloads.base.front import Front
+from workloads.base.report.beside import Beside
 from workloads.base.report.html import page
 from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
 from workloads.base.report.provenance import default_output, provenance
 from workloads.base.report.thresholds import missed, read_thresholds
-from workloads.muons.evaluation.generate import GeneratedBundles, generated_events, pit
+from workloads.base.trained_run import TrainedRun
+from workloads.muons.evaluation.generate import generated_events, pit
 from workloads.muons.evaluation.plots.events import EventPairs
 from workloads.muons.evaluation.plots.gallery import pictures
 from workloads.muons.evaluation.plots.training import TrainingCurve, read_courses
@@ -31,7 +33,7 @@ from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.evaluation.simulated import drawn_again, drawn_sample, natural_weights
 from workloads.muons.evaluation.words import WORDS
 from workloads.muons.generation.load import Trained, load_trained
-from workloads.muons.metrics.bundles import Float64
+from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.evaluate import evaluate
 from workloads.muons.metrics.sample import Sample
@@ -52,6 +54,15 @@ class Real:
     warnings: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class _Compared:
+    """Generated events of one model, compared with the real ones."""
+
+    report: MetricReport
+    generated: BundleArrays
+    pit_E: Float64 | None
+
+
 def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str], None]) -> tuple[Outcome, Path]:
     """Outcome of the evaluation, and the folder of its files. ``say`` takes a line about each step.
 
@@ -59,46 +70,69 @@ def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str],
     """
     torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
-    trained = load_trained(wanted.checkpoint, device_named(wanted.device))
+    device = device_named(wanted.device)
+    trained = load_trained(wanted.checkpoint, device)
+    other = _other(wanted.beside, device) if wanted.beside else None
     folder = wanted.output or default_output(trained.run.path)
     check_writable(folder)
-    say(f"{trained.run.path}: {trained.run.model}, step {trained.run.step:,}")
-    real = _real(front, wanted, trained)
+    for one in (trained, other):
+        if one:
+            say(f"{one.run.path}: {one.run.model}, step {one.run.step:,}")
+    real = _real(front, wanted, [one.run for one in (trained, other) if one])
     for warning in real.warnings:
         say(f"WARNING: {warning}")
     sample = real.sample
     if len(np.unique(sample.shower_E[sample.weights_E > 0])) < 2:
         those = "the events" if sample.weight_E is None else "the events with a weight above 0"
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
-    generated = generated_events(trained.generator, sample.primary_E4, max_count=trained.max_count, seed=wanted.seed)
-    pit_E = pit(trained.generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
-    report = _report(wanted, sample, generated, pit_E)
-    notes = [*real.notes, *_notes(sample, generated.num_capped, trained.max_count, pit_E is not None), *report.notes]
+    independent = None
+    if wanted.preset:
+        independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+    found = _compared(wanted, trained, sample, independent)
+    notes = [*real.notes, *_notes(sample), *found.report.notes]
+    beside = None
+    if other:
+        also = _compared(wanted, other, sample, independent)
+        beside = Beside(provenance(other.run, _PACKAGES), also.report.metrics)
+        name = beside.named(trained.run.model)
+        notes += [f"{name}: {note}" for note in also.report.notes if note not in notes]
     courses = _courses(trained.run.path)
     if not courses:
         notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
     outcome = Outcome(
-        report=replace(report, notes=tuple(notes)),
-        pictures=_drawn(EventPairs(sample, generated.bundles.finite()[0], wanted.seed), pit_E, courses),
+        report=replace(found.report, notes=tuple(notes)),
+        pictures=_drawn(EventPairs(sample, found.generated.finite()[0], wanted.seed), found.pit_E, courses),
         provenance=_provenance(wanted, trained, real.inputs),
-        missed=missed(thresholds, report.metrics),
+        missed=missed(thresholds, found.report.metrics),
         warnings=real.warnings,
+        beside=beside,
     )
     store(folder, outcome, page(outcome, WORDS))
     return outcome, folder
 
 
-def _report(
-    wanted: EvaluationRequest, sample: Sample, generated: GeneratedBundles, pit_E: Float64 | None
-) -> MetricReport:
-    independent = None
-    if wanted.preset:
-        independent = drawn_again(sample.primary_E4, sample.shower_E, preset(wanted.preset), seed=wanted.seed)
+def _other(place: Path, device: torch.device) -> Trained:
+    """Trained model that is shown beside. Raises BadInputError."""
+    try:
+        return load_trained(place, device)
+    except BadInputError as error:
+        raise BadInputError(
+            f"--beside: {error}; name a checkpoint or run directory of a muon model, or leave the option out"
+        ) from None
+
+
+def _compared(
+    wanted: EvaluationRequest, trained: Trained, sample: Sample, independent: BundleArrays | None
+) -> _Compared:
+    """Comparison of a model with the real events; ``independent``: see workloads.muons.metrics.evaluate."""
+    generator, max_count = trained.generator, trained.max_count
+    generated = generated_events(generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
+    pit_E = pit(generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
     settings = EvaluationSettings(
         bootstraps=wanted.bootstraps, max_events=len(sample), c2st_epochs=wanted.c2st_epochs, seed=wanted.seed
     )
     with SlowProgress("comparing", 100, to_text="{} %".format) as progress:
-        return evaluate(
+        report = evaluate(
             sample,
             generated.bundles,
             independent=independent,
@@ -106,6 +140,14 @@ def _report(
             settings=settings,
             progress=lambda _, part: progress.reach(int(100 * part), 100),
         )
+    notes = []
+    if generated.num_capped:
+        notes.append(
+            f"{generated.num_capped:,} generated events had more than {max_count:,} muons and were cut down to that"
+        )
+    if pit_E is None:
+        notes.append("the model has no distribution of the number of muons: no reliability plot")
+    return _Compared(replace(report, notes=(*notes, *report.notes)), generated.bundles, pit_E)
 
 
 def _drawn(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> list[Picture]:
@@ -132,31 +174,32 @@ def _provenance(wanted: EvaluationRequest, trained: Trained, inputs: Sequence[st
     )
 
 
-def _real(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
+def _real(front: Front, wanted: EvaluationRequest, runs: Sequence[TrainedRun]) -> Real:
+    """Real events, of which none of the ``runs`` should have been trained on."""
     if wanted.simulate:
         config = preset(wanted.simulate)
         sample = drawn_sample(config, wanted.events, wanted.seed)
         real = Real(sample, (f"icestream simulate --preset {wanted.simulate}",))
     else:
-        real = _read(front, wanted, trained)
+        real = _read(front, wanted, runs)
     if wanted.weights == NATURAL_FLUX:
         weight_E = natural_weights(real.sample.primary_E4, preset(wanted.preset))
         real = replace(real, sample=replace(real.sample, weight_E=weight_E))
     return real
 
 
-def _read(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
-    """Events of files, read with the settings of the training unless the command overrides them."""
+def _read(front: Front, wanted: EvaluationRequest, runs: Sequence[TrainedRun]) -> Real:
+    """Events of files, read with the settings of the first run's training unless the command overrides them."""
     settings = front.file_settings(
-        wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=trained.run.config_json
+        wanted.inputs, toml=wanted.toml, assignments=wanted.assignments, config_json=runs[0].config_json
     )
     found = read_real(
         front,
         settings,
         events=wanted.events,
         seed=wanted.seed,
-        trained_inputs=trained.run.inputs,
-        held_out=trained.run.held_out,
+        trained_inputs=[text for run in runs for text in run.inputs],
+        held_out=min(run.held_out for run in runs),  # a larger share includes all events of a smaller one
         weights="" if wanted.weights == NATURAL_FLUX else wanted.weights or "",
     )
     warnings = trained_on_warnings(found.trained_on, found.num_sources)
@@ -165,16 +208,11 @@ def _read(front: Front, wanted: EvaluationRequest, trained: Trained) -> Real:
     return Real(found.sample, inputs, notes, warnings)
 
 
-def _notes(sample: Sample, num_capped: int, max_count: int, has_pit: bool) -> list[str]:
-    notes = []
-    if sample.weight_E is not None:
-        effective = sample.weight_E.sum() ** 2 / (sample.weight_E**2).sum()
-        notes.append(f"weighted events: they count as much as {effective:,.0f} unweighted ones")
-    if num_capped:
-        notes.append(f"{num_capped:,} generated events had more than {max_count:,} muons and were cut down to that")
-    if not has_pit:
-        notes.append("the model has no distribution of the number of muons: no reliability plot")
-    return notes
+def _notes(sample: Sample) -> list[str]:
+    if sample.weight_E is None:
+        return []
+    effective = sample.weight_E.sum() ** 2 / (sample.weight_E**2).sum()
+    return [f"weighted events: they count as much as {effective:,.0f} unweighted ones"]
 
 
 def _courses(checkpoint: Path) -> Mapping[str, TrainingCurve]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from common.errors import BadInputError
 from workloads.base.evaluation.options import EvaluationOptions
@@ -21,6 +22,8 @@ class EvaluationRequest(EvaluationOptions):
     weights: str | None = None
     """Parquet column, or NATURAL_FLUX."""
     c2st_epochs: int = 12
+    beside: Path | None = None
+    """Second trained run, evaluated on the same events."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

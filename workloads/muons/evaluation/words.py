@@ -6,11 +6,13 @@ from workloads.base.report.words import ReportWords
 
 HEADLINE = (
     "count_tv",
+    "count_mean_ratio",
     "log10_energy_w1",
     "log10_radius_w1",
     "radius_m_w1",
     "log10_bundle_energy_w1",
     "log10_leading_energy_w1",
+    "energy_above_10_tev_ratio",
     "conditional_log10_energy_w1",
     "c2st_auc",
 )

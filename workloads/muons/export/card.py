@@ -77,7 +77,9 @@ def as_json(
         },
         "covered": covered(sampler.standardise),
         "metrics": None if report is None else report.get("metrics", {}),
-        "evaluation": None if report is None else {key: value for key, value in report.items() if key != "metrics"},
+        "evaluation": None
+        if report is None
+        else {key: value for key, value in report.items() if key not in ("metrics", "beside")},
         "limits": LIMITS,
         "licence": licence or NO_LICENCE,
         "files": {

@@ -12,11 +12,13 @@ import torch
 from workloads.base.trained_run import TrainedRun, load_run
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.models.flow.sampler import FlowSampler
+from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.workload import WORKLOAD
 
 SAMPLERS: dict[str, Callable[[Any, dict[str, Any], torch.device], MuonGenerator]] = {
     "wgan": WganSampler.from_state,
+    "likelihood": LikelihoodSampler.from_state,
     "flow": FlowSampler.from_state,
 }
 

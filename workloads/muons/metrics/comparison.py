@@ -13,7 +13,12 @@ import numpy as np
 from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics import frechet
 from workloads.muons.metrics.bundles import BUNDLE_FEATURES, MUON_FEATURES, Bool, Float64, Int64
-from workloads.muons.metrics.conditional import ConditionBins, conditional_distances, plain_distance
+from workloads.muons.metrics.conditional import (
+    ConditionalCounts,
+    ConditionBins,
+    conditional_distances,
+    plain_distance,
+)
 from workloads.muons.metrics.counts import CountMetrics
 from workloads.muons.metrics.decoherence import pair_distances
 from workloads.muons.metrics.event_features import event_summary, standardised
@@ -21,6 +26,7 @@ from workloads.muons.metrics.intra_event import IntraEvent
 from workloads.muons.metrics.kernel_distance import KernelDistance
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.splits import parts
+from workloads.muons.metrics.tails import TailMetrics
 from workloads.muons.metrics.wasserstein import BinnedWasserstein, Values
 from workloads.muons.purposes import MuonPurpose
 
@@ -49,13 +55,13 @@ class Comparison:
         if (decoherence := _decoherence(a, b, seed)) is not None:
             distances["decoherence_m_w1"] = decoherence
         distances |= conditional_distances(a, b, bins)
-        many_dimensions = _many_dimensions(a, b, seed)
-        return [*self.moments(), *(_named(name, one) for name, one in distances.items()), *many_dimensions]
+        named = [_named(name, one) for name, one in distances.items()]
+        return [*self.moments(), *named, ConditionalCounts(a, b, bins), *_many_dimensions(a, b, seed)]
 
     def moments(self) -> list[Measure]:
         """The fast metrics, which include all two-sided ones (differences and ratios)."""
         a, b = self.a.bundles, self.b.bundles
-        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b)]
+        return [CountMetrics(a.counts_E, b.counts_E), IntraEvent(a, b), TailMetrics(a, b)]
 
     def weights(self, weights_BE: Float64) -> tuple[Float64, Float64]:
         """Weights of the events of both samples, from those of all events."""

@@ -1,4 +1,7 @@
-"""Distances in bins of the primaries: errors that marginal distributions hide. Pure."""
+"""Distances and mean counts in bins of the primaries: errors that marginal distributions hide. Pure.
+
+B sets of weights, E events, K bins.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.metrics.bundles import Bool, Float64, Int64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.wasserstein import BinnedWasserstein, Values
 
@@ -50,6 +53,44 @@ def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str
             if num_bins:
                 found[f"{name}_{feature}_w1"] = BinnedWasserstein(values_a, values_b, num_bins)
     return found
+
+
+class ConditionalCounts:
+    """RMS over bins of the relative deviation of the mean count, generated / real - 1.
+
+    A bin counts with its real muons: bins of few muons have the largest fluctuations.
+    """
+
+    def __init__(self, a: Sample, b: Sample, bins: ConditionBins) -> None:
+        self._counts_a_E, self._counts_b_E = a.bundles.counts_E, b.bundles.counts_E
+        self._bins = {}
+        of_a, of_b = bins.of(a.primary_E4), bins.of(b.primary_E4)
+        for name in of_a:
+            size = int(max(of_a[name].max(), of_b[name].max())) + 1
+            good_K = np.bincount(of_a[name], self._counts_a_E, size) >= MIN_VALUES
+            for of in (of_a, of_b):
+                good_K &= np.bincount(of[name], minlength=size) >= MIN_EVENTS
+            if good_K.any():
+                self._bins[f"{name}_count_mean_deviation"] = (of_a[name], of_b[name], good_K)
+
+    def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> dict[str, Float64]:
+        """Deviations ``<bins>_count_mean_deviation``; NaN where a bin has no event, or no real muon."""
+        found = {}
+        for name, (bin_a_E, bin_b_E, good_K) in self._bins.items():
+            muons_a_BK, events_a_BK = _sums(self._counts_a_E, bin_a_E, weights_a_BE, good_K)
+            muons_b_BK, events_b_BK = _sums(self._counts_b_E, bin_b_E, weights_b_BE, good_K)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                deviation_BK = (muons_b_BK / events_b_BK) / (muons_a_BK / events_a_BK) - 1
+                found[name] = np.sqrt((muons_a_BK * deviation_BK**2).sum(1) / muons_a_BK.sum(1))
+        return found
+
+
+def _sums(counts_E: Int64, bin_E: Int64, weights_BE: Float64, good_K: Bool) -> tuple[Float64, Float64]:
+    """Weighted numbers of muons and of events in each of the good bins. (B, good bins)."""
+    size = len(good_K)
+    muons = [np.bincount(bin_E, weight_E * counts_E, size)[good_K] for weight_E in weights_BE]
+    events = [np.bincount(bin_E, weight_E, size)[good_K] for weight_E in weights_BE]
+    return np.stack(muons), np.stack(events)
 
 
 def plain_distance(a: Sample, b: Sample, feature: str) -> BinnedWasserstein | None:

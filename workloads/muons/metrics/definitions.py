@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workloads.base.report.metric import Definition
+from workloads.muons.metrics.intra_event import VARIANCE_AT_LEAST
+from workloads.muons.metrics.tails import ENERGY_ABOVE_TEV, RADIUS_ABOVE_M
 
 
 def _at_least(number: int) -> Definition:
     return Definition("", "one", f"events with at least {number} muons: generated / real")
 
 
+def _above(tail: str) -> Definition:
+    return Definition("", "one", f"part of the muons with {tail}: generated / real")
+
+
 _DEX = "dex"
 _BINS = {
-    "conditional": "mean over bins of primary energy and mass",
-    "conditional_zenith": "mean over bins of zenith",
-    "conditional_depth": "mean over bins of depth",
+    "conditional": "over bins of primary energy and mass",
+    "conditional_zenith": "over bins of zenith",
+    "conditional_depth": "over bins of depth",
 }
 _FEATURES = {
     "log10_energy": "log10 E of the muons",
@@ -34,6 +40,10 @@ DEFINITIONS: Mapping[str, Definition] = {
     "count_pit_ks": Definition(
         "", "lower", "are the model's count probabilities right? KS distance of the PIT from uniform"
     ),
+    **{
+        f"{bins}_count_mean_deviation": Definition("", "lower", f"RMS deviation of the mean number of muons, {where}")
+        for bins, where in _BINS.items()
+    },
     "log10_energy_w1": Definition(_DEX, "lower", "W1 of log10 E of all muons"),
     "log10_radius_w1": Definition(_DEX, "lower", "W1 of log10(r + 0.1 m) of all muons"),
     "radius_m_w1": Definition("m", "lower", "W1 of the muons' distance to the shower axis"),
@@ -44,13 +54,19 @@ DEFINITIONS: Mapping[str, Definition] = {
     "weighted_radius_m_w1": Definition("m", "lower", "W1 of a bundle's energy-weighted mean r"),
     "decoherence_m_w1": Definition("m", "lower", "W1 of the distances between two muons of an event"),
     **{
-        f"{bins}_{feature}_w1": Definition(_DEX, "lower", f"W1 of {of}, {where}")
+        f"{bins}_{feature}_w1": Definition(_DEX, "lower", f"W1 of {of}, mean {where}")
         for bins, where in _BINS.items()
         for feature, of in _FEATURES.items()
     },
-    "mean_log10_radius_variance_difference": Definition(
-        "dex²", "zero", "variance of the mean log10 r of events with 20 muons or more: generated - real"
-    ),
+    **{f"energy_above_{tev}_tev_ratio": _above(f"E > {tev} TeV") for tev in ENERGY_ABOVE_TEV},
+    "energy_below_cut_share": Definition("", "lower", "part of the generated muons with E below the smallest real E"),
+    f"radius_above_{RADIUS_ABOVE_M}_m_ratio": _above(f"r > {RADIUS_ABOVE_M} m"),
+    **{
+        f"mean_log10_radius_variance_ratio_at_least_{least}": Definition(
+            "", "one", f"variance of the mean log10 r of events with {least} muons or more: generated / real"
+        )
+        for least in VARIANCE_AT_LEAST
+    },
     "energy_radius_correlation_difference": Definition(
         "", "zero", "correlation of log10 E and log10 r over all muons: generated - real"
     ),

@@ -25,8 +25,6 @@ from workloads.muons.metrics.settings import EvaluationSettings
 Progress = Callable[[str, float], None]
 Step = Callable[[float], None]
 """Callback with the fraction of one step that is done, 0 to 1."""
-_C2ST = ("c2st_summary_auc", "c2st_auc")
-_C2ST_MIN_SHOWERS = 100
 _PIT = "count_pit_ks"
 
 
@@ -78,13 +76,14 @@ def evaluate(
         uniformity = UniformityKS(given.pit_E)
         found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])
         floors[_PIT] = expected_ks(weights.weight_E)
-    if settings.c2st and len(np.unique(given.real.shower_E)) >= _C2ST_MIN_SHOWERS:
-        training, telling = _steps(progress, "classifiers", share, 0.8, 2)
-        tests = _classifier_tests(plan.paired, settings, training)
-        found |= _measured(plan.paired, tests, weights, telling)
-        training, telling = _steps(progress, "classifiers between real and real", 0.8, 1.0, 2)
-        tests = _classifier_tests(plan.of_real[0], settings, training)
-        floors |= _floor([_measured(plan.of_real[0], tests, weights.sample(), telling)])
+    if settings.c2st:
+        # Imported here: torch takes a second to import, and nothing else needs it.
+        from workloads.muons.metrics.two_sample.classifiers import classifier_metrics
+
+        (classifying,) = _steps(progress, "classifiers", share, 1.0, 1)
+        aucs, chance = classifier_metrics(plan.paired, settings, weights, classifying)
+        found |= aucs
+        floors |= chance
     progress("done", 1.0)
     return _report(given, found, floors, settings)
 
@@ -117,21 +116,6 @@ def _measured(one: Comparison, measures: Sequence[Measure], weights: WeightSets,
     return {name: np.concatenate(values) for name, values in found.items()}
 
 
-def _classifier_tests(one: Comparison, settings: EvaluationSettings, step: Step) -> list[Measure]:
-    """Trained classifiers; none without muons in one of the samples."""
-    # Imported here: torch takes a second to import, and nothing else needs it.
-    from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
-
-    if not (len(one.a.bundles.filled_F) and len(one.b.bundles.filled_F)):
-        return []
-    summary = summary_test(one.a, one.b, settings, lambda part: step(0.1 * part))
-    sets = set_test(one.a, one.b, settings, lambda part: step(0.1 + 0.9 * part))
-    return [
-        lambda weights_a_BE, weights_b_BE: {_C2ST[0]: summary(weights_a_BE, weights_b_BE)},
-        lambda weights_a_BE, weights_b_BE: {_C2ST[1]: sets(weights_a_BE, weights_b_BE)},
-    ]
-
-
 def _mean(told: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
     """Mean over comparisons; names that are not in all are left out."""
     names = [name for name in told[0] if all(name in one for one in told)]
@@ -154,7 +138,7 @@ def _report(
     wanted = [
         name
         for name in DEFINITIONS
-        if (settings.c2st or name not in _C2ST) and (given.pit_E is not None or name != _PIT)
+        if (settings.c2st or not name.startswith("c2st")) and (given.pit_E is not None or name != _PIT)
     ]
     told = [name for name in wanted if name in found and np.isfinite(found[name][0])]
     missing = ", ".join(name for name in wanted if name not in told)

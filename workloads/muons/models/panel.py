@@ -27,6 +27,7 @@ from workloads.muons.purposes import MuonPurpose
 logger = logging.getLogger(__name__)
 
 FIGURE = "panel/distributions"
+SCORE = "panel/score"
 _EVENTS_AT_A_TIME = 256
 _MOST_TIMES_REAL = 32
 _MOST_AT_LEAST = 1 << 20
@@ -135,7 +136,7 @@ class _Real:
             scalars=scalars
             | {f"panel/{name}": value for name, value in found.items()}
             | {f"panel/{name}_floor": self._floor[name] for name in found if name in self._floor}
-            | {"panel/score": self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
+            | {SCORE: self._metrics.score(found, self._floor), "panel/muons_not_finite": float(num_bad)},
             histograms={f"hist/real/{name}": histogram for name, histogram in self._histograms.items()}
             | {f"hist/generated/{name}": histogram for name, histogram in histograms.items()},
             images={

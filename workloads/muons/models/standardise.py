@@ -18,13 +18,17 @@ NUM_CONDITIONS = 5
 """Number of conditions: lg E, lg(E/A), cos zenith, lg A, lg depth. The energy per nucleon E/A determines the count."""
 
 MIN_ENERGY_GEV = 1e-3
-"""Lower limit of energies before the logarithm; lower ones are raised to it."""
+"""Lower limit of energies, above the energy cut, before the logarithm; lower ones are raised to it."""
+MIN_RADIUS_M = 1e-3
+"""Lower limit of distances to the shower axis in a density, which diverges there."""
 POSITION_SCALE_M = 3.0
 """Scale in asinh(x / scale): linear within some metres of the shower axis, logarithmic outside."""
 DEPTH_OFFSET_M = 1.0
 """Offset in lg(depth + offset), which is finite for a bundle recorded at the surface."""
 MIN_SPREAD = 1e-4
 """Lower limit of a standard deviation; a smaller one means a constant with rounding errors, and is replaced by 1."""
+
+_LN_10 = math.log(10)
 
 
 class Standardise(nn.Module):
@@ -37,8 +41,10 @@ class Standardise(nn.Module):
     conditions_fitted: Tensor
     features_fitted: Tensor
 
-    def __init__(self, config: MuonNetworkConfig) -> None:
+    def __init__(self, config: MuonNetworkConfig, energy_cut_gev: float = 0.0) -> None:
+        """``energy_cut_gev``: the first feature is lg(E - cut), so that no energy below the cut has features."""
         super().__init__()
+        self.energy_cut_gev = energy_cut_gev
         self.symmetric = config.azimuth == "symmetric"
         self.radius_offset_m = config.radius_offset_m
         self.num_features = 2 if self.symmetric else 3
@@ -99,7 +105,7 @@ class Standardise(nn.Module):
         radius are recovered, x and y are not. Energies below ``MIN_ENERGY_GEV`` become that value.
         """
         raw_PF = features_PF * self.feature_spread_F + self.feature_mean_F
-        energy_P = torch.pow(10.0, raw_PF[:, 0])
+        energy_P = torch.pow(10.0, raw_PF[:, 0]) + self.energy_cut_gev
         if self.symmetric:
             radius_P = (torch.pow(10.0, raw_PF[:, 1]) - self.radius_offset_m).clamp_min(0)
             azimuth_P = torch.rand(radius_P.shape, device=radius_P.device, generator=random) * (2 * math.pi)
@@ -108,9 +114,29 @@ class Standardise(nn.Module):
             x_P, y_P = (raw_PF[:, 1:3].sinh() * POSITION_SCALE_M).unbind(1)
         return torch.stack([energy_P, x_P, y_P], 1)
 
+    def num_below_cut(self, muons_P3: Tensor) -> Tensor:
+        """Number of muons below the energy cut, whose features are those of the cut. (P, 3) -> ()."""
+        return (muons_P3[:, 0] < self.energy_cut_gev).sum()
+
+    def log_scale(self, muons_P3: Tensor) -> Tensor:
+        """Log of the features' volume per volume of (lg E, x, y), x and y in metres. (P, 3) -> (P,) float32.
+
+        Added to a log density of standardised features, it gives one that doesn't depend on the standardisation.
+        """
+        energy_P, x_P, y_P = muons_P3.unbind(1)
+        above_P = self._above_cut(energy_P)
+        log_scale_P = (above_P + self.energy_cut_gev).log() - above_P.log() - self.feature_spread_F.log().sum()
+        if self.symmetric:  # a density in r becomes one in x and y, flat in the azimuth
+            radius_P = torch.hypot(x_P, y_P).clamp_min(MIN_RADIUS_M)
+            return log_scale_P - ((radius_P + self.radius_offset_m) * _LN_10 * 2 * math.pi * radius_P).log()
+        return log_scale_P - 0.5 * sum((one_P.square() + POSITION_SCALE_M**2).log() for one_P in (x_P, y_P))
+
+    def _above_cut(self, energy_P: Tensor) -> Tensor:
+        return (energy_P - self.energy_cut_gev).clamp_min(MIN_ENERGY_GEV)
+
     def _raw_features(self, muons_P3: Tensor) -> Tensor:
         energy_P, x_P, y_P = muons_P3.unbind(1)
-        lg_energy_P = energy_P.clamp_min(MIN_ENERGY_GEV).log10()
+        lg_energy_P = self._above_cut(energy_P).log10()
         if self.symmetric:
             return torch.stack([lg_energy_P, (torch.hypot(x_P, y_P) + self.radius_offset_m).log10()], 1)
         return torch.stack([lg_energy_P, (x_P / POSITION_SCALE_M).asinh(), (y_P / POSITION_SCALE_M).asinh()], 1)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from muon_files import make_events, make_table
-from tiny_run import write_panel_scalars, write_tiny_run
+from tiny_run import write_panel_scalars, write_tiny_likelihood_run, write_tiny_run
 
 from icestream import cli
 from workloads.muons.evaluation.plots import panel
@@ -86,10 +86,9 @@ class Page(HTMLParser):
         assert tag not in ("script", "link", "iframe", "object", "base"), tag
 
 
-def check_page(folder: Path, report: dict[str, Any]) -> None:
+def check_page(folder: Path, report: dict[str, Any], *, num_pictures: int = 12) -> None:
     """The HTML page shows every metric and every picture, and fetches nothing."""
-    assert len(report["pictures"]) == 12
-    assert "training.png" in report["pictures"]
+    assert len(report["pictures"]) == num_pictures
     for name in report["pictures"]:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     text = (folder / "report.html").read_text()
@@ -97,7 +96,7 @@ def check_page(folder: Path, report: dict[str, Any]) -> None:
     assert page.fetched == []
     assert "url(" not in text
     assert "@import" not in text
-    assert page.images == 12
+    assert page.images == num_pictures
     assert page.anchors == {name.removesuffix(".png") for name in report["pictures"]} <= page.ids
     assert "prefers-color-scheme: dark" in text
     assert all(f"<code>{name}</code>" in text for name in report["metrics"])
@@ -148,6 +147,7 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     assert re.fullmatch(r"[0-9a-f]{16}", report["config_digest"])
     assert {"python", "torch", "numpy"} <= set(report["versions"])
 
+    assert "training.png" in report["pictures"]
     check_page(folder, report)
 
     again = icestream(*arguments[:-6], *FAST, "-o", tmp_path / "again")
@@ -236,6 +236,77 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     last = answer.err.splitlines()[-1]
     assert last.startswith("Error: ")
     assert reason in last
+    assert not (tmp_path / "run" / "evaluation").exists()
+
+
+@pytest.mark.slow
+def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: Any, tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    write_tiny_run(run)
+    write_tiny_likelihood_run(other, max_count=3)
+    what = ("--simulate", "bench", "--events", "400", *FAST)
+    alone = [icestream("evaluate", one, *what, "-o", tmp_path / f"{one.name}-alone") for one in (run, other)]
+    answer = icestream("evaluate", run, *what, "--beside", other)
+    assert [one.code for one in (*alone, answer)] == [0, 0, 0], answer.err
+    head, *rows = answer.out.splitlines()
+    assert re.match(r"metric +wgan ± error +floor +ratio +unit +verdict +likelihood ± error +verdict$", head)
+    assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(likelihood, step 3\)$", answer.out, re.M)
+    row = next(row for row in rows if row.startswith("log10_energy_w1 "))
+    assert row.count("±") == 2
+    assert row.endswith("off")
+
+    folder = run / "evaluation"
+    report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
+    runs_alone, others_alone = (
+        json.loads((tmp_path / f"{one}-alone" / "report.json").read_text()) for one in ("run", "other")
+    )
+    assert report["metrics"] == runs_alone["metrics"]
+    assert report["beside"]["metrics"] == others_alone["metrics"]
+    assert "beside" not in runs_alone
+    about = report["beside"]["provenance"]
+    assert (about["model"], about["step"]) == ("likelihood", 3)
+    assert about["config_digest"] == others_alone["config_digest"] != report["config_digest"]
+    assert any(note.startswith("likelihood: ") and "had more than 3 muons" in note for note in report["notes"])
+    check_page(folder, report, num_pictures=len(runs_alone["pictures"]))
+    text = (folder / "report.html").read_text()
+    assert "wgan ± error" in text
+    assert "likelihood ± error" in text
+    assert f"<code>{about['checkpoint']}</code> (likelihood, step 3)" in text
+
+
+def test_events_that_a_run_beside_was_trained_on_are_told(icestream: Any, tmp_path: Path) -> None:
+    files = simulate(tmp_path / "files", 200)
+    write_tiny_run(tmp_path / "run", held_out=0.5)
+    write_tiny_run(tmp_path / "other", (str(files),))
+    beside = ("--beside", tmp_path / "other", "--thresholds", tmp_path / "limits.toml")
+    (tmp_path / "limits.toml").write_text("count_tv = 0\n")
+    answer = icestream("evaluate", tmp_path / "run", "-i", files, *FAST, *beside)
+    assert answer.code == 1, answer.err
+    assert re.search(r"^WARNING: 2 of the 2 files are among those that the model was trained on", answer.err, re.M)
+    head = answer.out.splitlines()[0]
+    assert "wgan ± error" in head
+    assert "wgan beside ± error" in head
+    assert answer.err.count("missed: count_tv") == 1
+    assert json.loads((tmp_path / "run" / "evaluation" / "report.json").read_text())["events"] == 200
+
+
+def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestream: Any, tmp_path: Path) -> None:
+    write_tiny_run(tmp_path / "run")
+    ending = "; name a checkpoint or run directory of a muon model, or leave the option out"
+    what = ("evaluate", tmp_path / "run", "--simulate", "bench", "--beside")
+
+    answer = icestream(*what, tmp_path / "none")
+    assert answer.code == 2
+    assert answer.err == f"Error: --beside: {tmp_path / 'none'}: no such checkpoint or run directory{ending}\n"
+
+    checkpoint = write_tiny_run(tmp_path / "directions")
+    state = torch.load(checkpoint)
+    state["config"] = json.dumps(json.loads(state["config"]) | {"trainer": {"model": "sets", "sets": {}}})
+    torch.save(state, checkpoint)
+    answer = icestream(*what, tmp_path / "directions")
+    assert answer.code == 2
+    assert answer.err.startswith(f"Error: --beside: {checkpoint}: its model can't be built ('sets' is no model of the")
+    assert answer.err.endswith(f"{ending}\n")
     assert not (tmp_path / "run" / "evaluation").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from common.errors import BadInputError
 from workloads.base.report.metric import Metric
 from workloads.base.report.numbers import plain, with_error
-from workloads.base.report.outcome import MetricReport
+from workloads.base.report.outcome import MetricReport, Outcome
 from workloads.base.report.text import lines
 from workloads.base.report.thresholds import Threshold, missed, read_thresholds
 from workloads.base.report.verdict import ratio, verdict
@@ -119,7 +119,8 @@ def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
 
 def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() -> None:
     sizes = {"events": 1000, "muons_real": 5000, "muons_generated": 4900}
-    told = list(lines(MetricReport(METRICS, sizes, "same primaries", ("something to know",)), WORDS))
+    report = MetricReport(METRICS, sizes, "same primaries", ("something to know",))
+    told = list(lines(Outcome(report, [], {"model": "wgan"}, {}, []), WORDS))
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
     assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
     assert told[-1] == "note: something to know"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +16,8 @@ from services.trainer.state import TrainState
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, FORMAT
 from workloads.base.context import StepContext
+from workloads.base.task import Task
+from workloads.muons.models.likelihood.task import LikelihoodTask
 from workloads.muons.models.wgan.task import WganTask
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.flux import sample_primaries
@@ -28,11 +32,22 @@ def write_tiny_run(
     """The checkpoint's path."""
     wgan = {"network": NETWORK, "sampling": {"max_count": max_count}, "critic_steps": 1}
     config = Config.model_validate({"input": inputs, "stream": {"held_out": held_out}, "trainer": {"wgan": wgan}})
+    return _trained(run_dir, config, WganTask, headline="w_gap")
+
+
+def write_tiny_likelihood_run(run_dir: Path, *, max_count: int = 100_000) -> Path:
+    """The checkpoint's path."""
+    network = {"hidden": 8, "count_hidden": 8, "components": 2}
+    trainer = {"model": "likelihood", "likelihood": {"network": network, "max_count": max_count}}
+    return _trained(run_dir, Config.model_validate({"trainer": trainer}), LikelihoodTask, headline="muon_nll")
+
+
+def _trained(run_dir: Path, config: Config, build: Callable[[Any, StepContext], Task], *, headline: str) -> Path:
     torch.manual_seed(1)
-    task = WganTask(config.trainer.wgan, StepContext(torch.device("cpu"), 1))
+    task = build(getattr(config.trainer, config.trainer.model), StepContext(torch.device("cpu"), 1))
     for seed in range(3):
         task.step(_batch(seed))
-    state = TrainState(task, torch.device("cpu"), "plan", headline="w_gap")
+    state = TrainState(task, torch.device("cpu"), "plan", headline=headline)
     state.step = 3
     path = run_dir / CHECKPOINT_FOLDER / "step-000000003.pt"
     path.parent.mkdir(parents=True)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.muons.metrics.bundles import BundleArrays, Float64
-from workloads.muons.metrics.conditional import ConditionBins, conditional_distances, plain_distance
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
+from workloads.muons.metrics.conditional import (
+    ConditionalCounts,
+    ConditionBins,
+    conditional_distances,
+    plain_distance,
+)
 from workloads.muons.metrics.sample import Sample
 
 MASSES = (1.0, 56.0)
@@ -89,3 +94,47 @@ def test_one_depth_only_is_one_bin() -> None:
     real = one_muon_events(primary_E4, np.zeros(300))
     other = one_muon_events(primary_E4, np.ones(300))
     assert value(real, other, "conditional_depth_log10_energy_w1") == pytest.approx(1.0)
+
+
+def events_of(primary_E4: Float64, counts_E: Int64) -> Sample:
+    num = counts_E.sum()
+    return Sample(
+        primary_E4, np.arange(len(counts_E)), BundleArrays(counts_E, np.ones(num), np.ones(num), np.zeros(num))
+    )
+
+
+def deviations(real: Sample, generated: Sample, weights: Float64 | None = None) -> dict[str, float]:
+    rows = np.ones((1, len(real))) if weights is None else weights[None]
+    found = ConditionalCounts(real, generated, ConditionBins(real.primary_E4))(rows, rows)
+    return {name: float(values[0]) for name, values in found.items()}
+
+
+def test_deviations_of_mean_counts_are_weighted_with_the_real_muons_of_the_bins() -> None:
+    primary_E4 = primaries(2_400)
+    steep = primary_E4[:, 1] < np.quantile(primary_E4[:, 1], 1 / 3)
+    real = events_of(primary_E4, np.where(steep, 10, 5))
+    other = events_of(primary_E4, np.where(steep, 9, 6))
+    # Half of the muons 10 % low, half of them 20 % high.
+    found = deviations(real, other)
+    assert found["conditional_zenith_count_mean_deviation"] == pytest.approx(np.sqrt((0.1**2 + 0.2**2) / 2), rel=0.01)
+    assert found.keys() == {f"{name}_count_mean_deviation" for name in ConditionBins(primary_E4).of(primary_E4)}
+    flat = deviations(events_of(primary_E4, np.full(2_400, 50)), events_of(primary_E4, np.full(2_400, 51)))
+    assert list(flat.values()) == pytest.approx([0.02] * 3)
+
+
+def test_opposite_errors_in_two_masses_leave_the_mean_count_and_are_seen_in_the_bins() -> None:
+    primary_E4 = primaries(2_400)
+    heavy = primary_E4[:, 2] > 10
+    found = deviations(events_of(primary_E4, np.full(2_400, 10)), events_of(primary_E4, np.where(heavy, 11, 9)))
+    assert found["conditional_count_mean_deviation"] == pytest.approx(0.1)
+    assert found["conditional_zenith_count_mean_deviation"] < 0.02
+
+
+def test_bins_without_events_of_any_weight_have_no_deviation() -> None:
+    primary_E4 = primaries(2_400)
+    same = events_of(primary_E4, np.full(2_400, 10))
+    light = (primary_E4[:, 2] == 1.0).astype(np.float64)
+    assert np.isnan(deviations(same, same, light)["conditional_count_mean_deviation"])
+    assert deviations(same, same, light)["conditional_zenith_count_mean_deviation"] == 0.0
+    few = events_of(primaries(60), np.full(60, 10))
+    assert deviations(few, few) == {}

@@ -32,6 +32,8 @@ VALUES_ONLY = EvaluationSettings(bootstraps=0, c2st=False)
 REAL = real_sample(4_000)
 GOOD = drawn_again(REAL, 2)
 INDEPENDENT = drawn_again(REAL, 3)
+RARE = ("energy_above_30_tev_ratio", "radius_above_100_m_ratio")
+"""Metrics of fewer than ten muons in 5000 events."""
 DETERMINISTIC_COUNTS_E = np.round(mean_counts(REAL)).astype(np.int64)
 
 
@@ -76,14 +78,14 @@ def test_every_metric_is_told_with_its_error_and_its_floor(floor_kind: str) -> N
     independent = drawn_again(real, 3) if floor_kind == "same primaries" else None
     uniform_E = np.random.default_rng(0).random(len(real))
     report = evaluated(real, drawn_again(real, 2), independent, uniform_E)
-    assert list(report.metrics) == [name for name in DEFINITIONS if not name.startswith("c2st")]
+    assert list(report.metrics) == [name for name in DEFINITIONS if not name.startswith("c2st") and name not in RARE]
     for name, metric in report.metrics.items():
-        assert metric.error > 0, name
+        assert metric.error > 0 or name == "energy_below_cut_share", name
         assert np.isfinite(metric.floor), name
         assert metric.meaning, name
     assert not caught(report)
     assert report.floor_kind == floor_kind
-    assert report.notes == ()
+    assert report.notes == (f"too few events or muons for {', '.join(RARE)}",)
 
 
 def pit(model: str) -> Float64:
@@ -105,7 +107,7 @@ CAUGHT_BY = {
     "perfect": set(),
     "muons swapped between events": {
         *("conditional_log10_energy_w1", "conditional_zenith_log10_energy_w1", "conditional_depth_log10_radius_w1"),
-        *("conditional_log10_bundle_energy_w1", "mean_log10_radius_variance_difference", "c2st_auc"),
+        *("conditional_log10_bundle_energy_w1", "mean_log10_radius_variance_ratio_at_least_20", "c2st_auc"),
     },
     "deterministic counts": {"count_pit_ks", "log10_count_w1", "conditional_log10_count_w1", "c2st_auc"},
     "E and r independent": {
@@ -291,4 +293,4 @@ def test_progress_goes_from_nothing_to_all() -> None:
     assert parts == sorted(parts)
     assert parts[0] == 0.0
     assert told[-1] == ("done", 1.0)
-    assert len({what for what, _ in told}) == 5
+    assert len({what for what, _ in told}) == 4

@@ -11,7 +11,7 @@ from workloads.muons.metrics.intra_event import IntraEvent
 
 CORRELATION = "energy_radius_correlation_difference"
 WITHIN = "energy_radius_correlation_within_events_difference"
-VARIANCE = "mean_log10_radius_variance_difference"
+VARIANCE = "mean_log10_radius_variance_ratio_at_least_20"
 
 
 def make(counts_E: np.ndarray, log10_energy_P: Float64, log10_radius_P: Float64) -> BundleArrays:
@@ -49,12 +49,20 @@ def test_the_correlation_inside_events_does_not_see_what_events_have_in_common()
 
 
 def test_the_variance_of_mean_radii_is_that_of_large_events_only() -> None:
-    # Two events of 20 muons at log10 r = 0 and 1, one of 19 far out.
-    counts_E = np.array([20, 20, 19])
-    radii = np.repeat([0.0, 1.0, 5.0], counts_E)
-    real = make(counts_E, np.linspace(1, 2, 59), radii)
-    same = make(counts_E, np.linspace(1, 2, 59), np.repeat([0.5, 0.5, -0.5], counts_E))
-    assert told(real, same)[VARIANCE] == pytest.approx(-0.25)
+    # Events of 20 muons at log10 r = 0 and 1, and some of 19 far out.
+    counts_E = np.tile([20, 20, 19], 10)
+    log10_energy_P = np.linspace(1, 2, counts_E.sum())
+    real = make(counts_E, log10_energy_P, np.repeat(np.tile([0.0, 1.0, 5.0], 10), counts_E))
+    nearer = make(counts_E, log10_energy_P, np.repeat(np.tile([0.5, 1.0, -0.5], 10), counts_E))
+    assert told(real, nearer)[VARIANCE] == pytest.approx(0.25)
+    assert told(real, nearer)["mean_log10_radius_variance_ratio_at_least_5"] < 0.25
+
+
+def test_few_large_events_have_no_variance() -> None:
+    real, generated = correlated(200, -0.1, 0.0, 1), correlated(200, -0.1, 0.0, 2)
+    found = told(real, generated)
+    assert VARIANCE in found
+    assert "mean_log10_radius_variance_ratio_at_least_100" not in found
 
 
 def test_integer_weights_are_repetitions() -> None:

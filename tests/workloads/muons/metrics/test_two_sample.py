@@ -9,7 +9,7 @@ import pytest
 import torch
 from simulated import drawn_again, real_sample
 
-from workloads.muons.metrics.bundles import BundleArrays
+from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 from workloads.muons.metrics.two_sample.auc import Auc
@@ -52,6 +52,40 @@ def test_integer_weights_of_scores_are_repetitions() -> None:
     times = rng.integers(0, 4, 40)
     found = Auc(a, b)(times[None].astype(np.float64), np.ones((1, 30)))[0]
     assert found == pytest.approx(auc(np.repeat(a, times).tolist(), b.tolist()))
+
+
+def chance(a: Float64, b: Float64, weights: Float64, shower: Int64) -> float:
+    return Auc(a, b).chance(weights, weights, shower, shower)
+
+
+@pytest.mark.parametrize("alike", [1, 4])
+def test_the_area_of_samples_that_are_alike_deviates_from_one_half_by_chance(alike: int) -> None:
+    """Events of one shower have equal scores here: as if there were fewer of them."""
+    rng = np.random.default_rng(3)
+    showers = np.repeat(np.arange(200), alike)
+    ones = np.ones((1, len(showers)))
+    drawn = [[np.repeat(rng.normal(size=200), alike) for _ in range(2)] for _ in range(400)]
+    found = [Auc(a, b)(ones, ones)[0] for a, b in drawn]
+    expected = np.sqrt(1 / 6 / 200)
+    assert np.std(found) == pytest.approx(expected, rel=0.1)
+    told = [chance(a, b, ones[0], showers) for a, b in drawn]
+    assert np.mean(told) == pytest.approx(expected, rel=0.02)
+
+
+def test_scores_that_depend_on_the_primary_deviate_less_and_weights_more() -> None:
+    rng = np.random.default_rng(4)
+    showers, ones = np.arange(20_000), np.ones(20_000)
+    primary = rng.normal(size=20_000)
+    a, b = (primary + 0.1 * rng.normal(size=20_000) for _ in range(2))
+    alone = chance(a, rng.normal(size=20_000), ones, showers)
+    assert chance(a, b, ones, showers) < 0.2 * alone
+    few = np.where(showers < 5_000, 1.0, 0.0)
+    assert chance(a, b, few, showers) == pytest.approx(2 * chance(a, b, ones, showers), rel=0.1)
+
+
+def test_samples_that_are_told_apart_completely_have_a_chance_above_zero() -> None:
+    """Else there would be no floor to compare with."""
+    assert chance(np.arange(100.0), 100 + np.arange(100.0), np.ones(100), np.arange(100)) > 0
 
 
 def asked(test: Callable[..., object], real: Sample, generated: BundleArrays) -> float:
@@ -125,3 +159,4 @@ def test_scores_that_are_no_numbers_have_no_area() -> None:
     """An area of one half would say that nothing is wrong."""
     assert np.isnan(auc([0.0, np.nan], [1.0, 2.0]))
     assert np.isnan(auc([0.0, 1.0], [np.nan, np.nan]))
+    assert np.isnan(chance(np.array([0.0, np.nan]), np.zeros(2), np.ones(2), np.arange(2)))

@@ -31,7 +31,8 @@ def seeded() -> None:
 def of_muons(task: WganTask | FlowTask) -> list[Tensor]:
     """Weights of the networks that learn from muons, as copies."""
     networks = task.networks.modules()
-    return [one for name in networks.keys() - {"count_head", "standardise"} for one in weights(networks[name])]
+    others = {"count_head", "count_head_average", "standardise"}
+    return [one for name in networks.keys() - others for one in weights(networks[name])]
 
 
 def same(before: list[Tensor], after: list[Tensor]) -> bool:
@@ -241,7 +242,9 @@ def test_the_optimisers_keep_their_state_from_step_to_step() -> None:
 
 CHECKPOINT = {
     "wgan": {
-        "networks": {"standardise", "count_head", "generator", "generator_average", "critic"},
+        "networks": {
+            *("standardise", "count_head", "count_head_average", "generator", "generator_average", "critic"),
+        },
         "optimisers": {"count", "generator", "critic"},
         "counters": {
             *("steps", "generator_updates", "critic_updates", "rate_scale", "gap_measured_at", "gap_checked_at"),

@@ -1,8 +1,11 @@
-"""Classifier two-sample test: trained on half of the showers, evaluated on the other half (arXiv:1610.06545)."""
+"""Classifier two-sample test: trained on half of the showers, evaluated on the other half (arXiv:1610.06545).
+
+B sets of weights, E events, N networks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,25 +25,38 @@ from workloads.muons.purposes import MuonPurpose
 
 _BATCH_EVENTS = 512
 _LEARNING_RATE = 3e-3
+_TRAININGS = 3
+"""Number of trainings of a set classifier, each from other random weights."""
+
+Inputs = Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]]
+"""Indices of events -> inputs of the network."""
 
 
 @dataclass(frozen=True)
 class ClassifierTest:
-    """AUC on the events of the test half, for many sets of event weights."""
+    """AUC on the events of the test half, for many sets of event weights: the median over several trainings."""
 
     test_a_E: Bool
     test_b_E: Bool
-    auc: Auc
+    aucs: Sequence[Auc]
+    """One for each training."""
 
     def __call__(self, weights_a_BE: Float64, weights_b_BE: Float64) -> Float64:
         """AUC for each set of weights."""
-        return self.auc(weights_a_BE[:, self.test_a_E], weights_b_BE[:, self.test_b_E])
+        tested = (weights_a_BE[:, self.test_a_E], weights_b_BE[:, self.test_b_E])
+        median_B: Float64 = np.median([auc(*tested) for auc in self.aucs], axis=0)
+        return median_B
+
+    def chance(self, a: Sample, b: Sample) -> float:
+        """Standard deviation of the AUC of one training for samples that are alike."""
+        a, b = a.only(self.test_a_E), b.only(self.test_b_E)
+        return float(np.median([auc.chance(a.weights_E, b.weights_E, a.shower_E, b.shower_E) for auc in self.aucs]))
 
 
 def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
     """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
     inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
-    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, progress)
+    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, _TRAININGS, progress)
 
 
 def summary_test(
@@ -48,15 +64,16 @@ def summary_test(
 ) -> ClassifierTest:
     """Test with dense layers on the nine features of an event."""
     inputs = SummaryInputs(a, b)
-    return _test(a, b, inputs, lambda: EventClassifier(inputs.width, settings.c2st_width), settings, progress)
+    return _test(a, b, inputs, lambda: EventClassifier(inputs.width, settings.c2st_width), settings, 1, progress)
 
 
 def _test(
     a: Sample,
     b: Sample,
-    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
+    inputs: Inputs,
     make: Callable[[], nn.Module],
     settings: EvaluationSettings,
+    trainings: int,
     progress: Callable[[float], None],
 ) -> ClassifierTest:
     test_a_E, test_b_E = _test_halves(a, b, settings.seed)
@@ -68,11 +85,11 @@ def _test(
     ).float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(MuonPurpose.CLASSIFIER_WEIGHTS, settings.seed))
-        network = make()
-    _train(network, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
-    scores = _scores(network, inputs, np.flatnonzero(test_E))
+        networks = nn.ModuleList([make() for _ in range(trainings)])
+    _train(networks, inputs, labels_E, weights_E, np.flatnonzero(~test_E), settings, progress)
     num_a = int(test_a_E.sum())
-    return ClassifierTest(test_a_E, test_b_E, Auc(scores[:num_a], scores[num_a:]))
+    scores_NE = _scores(networks, inputs, np.flatnonzero(test_E))
+    return ClassifierTest(test_a_E, test_b_E, [Auc(scores_E[:num_a], scores_E[num_a:]) for scores_E in scores_NE])
 
 
 def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
@@ -84,36 +101,38 @@ def _test_halves(a: Sample, b: Sample, seed: int) -> tuple[Bool, Bool]:
 
 
 def _train(
-    network: nn.Module,
-    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
+    networks: nn.ModuleList,
+    inputs: Inputs,
     labels_E: Tensor,
     weights_E: Tensor,
     events: npt.NDArray[np.int64],
     settings: EvaluationSettings,
     progress: Callable[[float], None],
 ) -> None:
+    """Train all networks on the same batches, each for itself: no parameter has a gradient of another's loss."""
     rng = numpy_stream(MuonPurpose.BATCHES, settings.seed)
     batches = max(len(events) // _BATCH_EVENTS, 1)
-    optimiser = torch.optim.Adam(network.parameters(), _LEARNING_RATE)
+    optimiser = torch.optim.Adam(networks.parameters(), _LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, _LEARNING_RATE, total_steps=settings.c2st_epochs * batches + 1
     )
     for epoch in range(settings.c2st_epochs):
         for chosen in np.array_split(rng.permutation(events), batches):
-            of = torch.from_numpy(chosen)
-            loss = binary_cross_entropy_with_logits(network(*inputs(chosen)), labels_E[of], weights_E[of])
+            of, given = torch.from_numpy(chosen), inputs(chosen)
+            losses = [binary_cross_entropy_with_logits(one(*given), labels_E[of], weights_E[of]) for one in networks]
             optimiser.zero_grad()
-            loss.backward()
+            torch.stack(losses).sum().backward()
             optimiser.step()
             schedule.step()
         progress((epoch + 1) / settings.c2st_epochs)
 
 
 @torch.no_grad()
-def _scores(
-    network: nn.Module,
-    inputs: Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]],
-    events: npt.NDArray[np.int64],
-) -> Float64:
-    parts = np.array_split(events, max(len(events) // _BATCH_EVENTS, 1))
-    return np.concatenate([network(*inputs(part)).numpy() for part in parts]).astype(np.float64)
+def _scores(networks: nn.ModuleList, inputs: Inputs, events: npt.NDArray[np.int64]) -> Float64:
+    """Scores of each network. (N, events)."""
+    found = []
+    for part in np.array_split(events, max(len(events) // _BATCH_EVENTS, 1)):
+        given = inputs(part)
+        found.append(torch.stack([one(*given) for one in networks]))
+    scores_NE: Float64 = torch.cat(found, 1).double().numpy()
+    return scores_NE

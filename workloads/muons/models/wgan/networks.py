@@ -20,7 +20,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.thin import counts_of
 from workloads.muons.models.bundles import Bundles
-from workloads.muons.models.count_head import make_count_head
+from workloads.muons.models.count_head import AVERAGE_DECAY, CountHead, make_count_head
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
@@ -87,6 +87,7 @@ class WganNetworks:
             self.generator = Generator(self.standardise.num_features, config.network).to(device)
             self.critic = Critic(self.standardise.num_features, config.network).to(device)
         self.averaged = AveragedWeights(self.generator, config.generator_average_decay)
+        self.averaged_count_head = AveragedWeights(self.count_head, AVERAGE_DECAY)
         self._generate: Callable[..., Tensor] = self.generator
         self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
@@ -100,6 +101,7 @@ class WganNetworks:
         return {
             "standardise": self.standardise,
             "count_head": self.count_head,
+            "count_head_average": self.averaged_count_head.average,
             "generator": self.generator,
             "generator_average": self.averaged.average,
             "critic": self.critic,
@@ -187,9 +189,9 @@ class WganNetworks:
         other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
         return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
 
-    def count_loss(self, part: WganEvents) -> Tensor:
-        """Loss of the count head, summed over events."""
-        return self.count_head.loss(part.conditions_EC, part.segments.sizes_E)
+    def count_loss(self, part: WganEvents, count_head: CountHead | None = None) -> Tensor:
+        """Loss of the count head, by default the trained weights, summed over events."""
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:
@@ -201,7 +203,7 @@ class WganNetworks:
         self.standardise.require_fit()
         sampling = self.config.sampling
         conditions_EC = self.standardise.conditions(primary_E4.to(self.device))
-        drawn_E = self.count_head.sample(conditions_EC)
+        drawn_E = self.averaged_count_head.used.sample(conditions_EC)
         counts_E = drawn_E.clamp_max(sampling.max_count)
         segments = Segments.from_counts(counts_E, int(counts_E.sum()))
         generator = self.averaged.used

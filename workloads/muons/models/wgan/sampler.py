@@ -39,7 +39,7 @@ class WganSampler:
         sampler = cls(config, device)
         networks = task_state["networks"]
         sampler.standardise.load_state_dict(networks["standardise"])
-        sampler.count_head.load_state_dict(networks["count_head"])
+        sampler.count_head.load_state_dict(networks["count_head_average"])
         weights = "generator_average" if config.generator_average_decay > 0 else "generator"
         sampler.generator.load_state_dict(networks[weights])
         sampler.standardise.require_fit()

@@ -122,6 +122,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         if batch.total_events > 0:
             loss = self.networks.count_loss
             metrics["m_loss"] = self.update_by_loss("count", loss, parts, batch.total_events, metrics)
+            self.networks.averaged_count_head.update(self.steps + 1)
         if self.config.adaptive.enabled:
             metrics["held_out_gap"] = self._held_out_gap
 
@@ -242,6 +243,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """
         self.networks.standardise.require_fit()
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
+        count_head = self.networks.averaged_count_head.used
         num_present = max(sum(microbatch.num_present for microbatch in batch.microbatches), 1)
         m_loss = w_gap = self.zero
         for microbatch in batch.microbatches:
@@ -249,7 +251,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
                 continue
             random = noise.of(microbatch.lane)
             part = self.networks.events(self.prepare(microbatch, random), 1.0, random)
-            m_loss = m_loss + self.networks.count_loss(part) / max(batch.num_events, 1)
+            m_loss = m_loss + self.networks.count_loss(part, count_head) / max(batch.num_events, 1)
             if part.num_particles > 0:
                 w_gap = w_gap + self._gap(part) / num_present
         return {"m_loss": m_loss, "w_gap": w_gap}
