@@ -33,6 +33,7 @@ class MuonPurpose(Purpose):
     PAIRS_GENERATED = "muons generated pairs"
     PARTS = "muons parts"
     SET_MUONS = "muons set muons"
+    ATTENTION_EVENTS = "muons attention events"
     TEST_HALVES = "muons test halves"
     CLASSIFIER_WEIGHTS = "muons classifier weights"
     BATCHES = "muons classifier batches"
