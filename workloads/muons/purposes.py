@@ -9,8 +9,6 @@ class MuonPurpose(Purpose):
     """See Purpose."""
 
     # Training.
-    PENALTY = "muons penalty"
-    """Events of a microbatch for the gradient penalty: unit, index, update."""
     PANEL = "muons panel"
     TASK_EVENTS = "muons task events"
     """Events that a task generates, as for the panel."""

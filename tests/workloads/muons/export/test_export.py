@@ -97,7 +97,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("model") / "model"
     run_dir = make_run(tmp_path_factory.mktemp("run"), config_of(request.param))
     metric = {"value": 0.0123, "error": 0.001, "floor": 0.004}
-    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}}
+    beside = {"metrics": {"count_tv": metric}}
+    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}, "beside": beside}
     (run_dir / "evaluation").mkdir()
     (run_dir / "evaluation" / "report.json").write_text(json.dumps(report))
     result = run(run_dir, "-o", folder, "--licence", "CC BY 4.0")
@@ -170,6 +171,7 @@ def test_the_card_tells_training_metrics_limits_and_no_secret(exported: Export) 
     assert "`data/*.parquet`" in text
     assert "CC BY 4.0." in text
     assert card["training"]["steps"] == 7
+    assert set(card["evaluation"]) == {"step", "events", "input"}, "not another run's numbers"
     assert card["model"] == exported.model
     assert card["configuration"]["trainer"][exported.model]["network"]["hidden"] == 16
     assert "must not" in text
@@ -210,6 +212,20 @@ def test_a_model_that_learned_x_and_y_has_the_same_inputs(model: str, tmp_path: 
     assert function.names == function_of(config_of(model)).names
     loaded = formats.load(tmp_path / "model" / "generator.onnx", function.names)
     assert check.muons_difference(loaded, function, check.generator_inputs(function, 9, 100)) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_a_coupled_model_is_exported(suffix: str, tmp_path: Path) -> None:
+    config = config_of("likelihood", coupling=True)
+    run_dir = make_run(tmp_path / "run", config)
+    result = run(run_dir, "-o", tmp_path / "model", "--format", suffix)
+    assert result.exit_code == 0, result.output
+    function = function_of(config)
+    loaded = formats.load(tmp_path / "model" / f"generator.{suffix}", function.names)
+    for num_events, num_particles in ((1, 0), (1, 900), (70, 2500)):
+        inputs = check.generator_inputs(function, num_events, num_particles, seed=99)
+        assert check.muons_difference(loaded, function, inputs) < 2e-5
 
 
 @pytest.mark.slow

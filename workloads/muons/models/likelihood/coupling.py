@@ -40,7 +40,7 @@ class Coupling(nn.Module):
 
     def alone(self, inputs_EI: Tensor) -> Tensor:
         """Inputs of first halves. (E, I) -> (E, I + num_inputs)."""
-        return torch.cat([inputs_EI, inputs_EI.new_zeros(len(inputs_EI), self.num_inputs)], 1)
+        return torch.cat([inputs_EI, inputs_EI.new_zeros(inputs_EI.shape[0], self.num_inputs)], 1)
 
     def forward(self, inputs_EI: Tensor, features_PF: Tensor, segments: Segments) -> tuple[Tensor, Segments]:
         """Inputs of both halves of each event, and the halves. (E, I), (P, F) -> (H, I + num_inputs).
@@ -48,8 +48,8 @@ class Coupling(nn.Module):
         An event's particles are in the random order that makes the halves.
         """
         parts = halves(segments)
-        pooled_ED = pool(self.embedding(features_PF), parts, ("mean",), None)[::2].float()
-        second_EI = torch.cat([inputs_EI, pooled_ED, pooled_ED.new_ones(len(pooled_ED), 1)], 1)
+        pooled_ED = _mean(self.embedding(features_PF), parts)[::2].float()
+        second_EI = torch.cat([inputs_EI, pooled_ED, torch.ones_like(pooled_ED[:, :1])], 1)
         return torch.stack([self.alone(inputs_EI), second_EI], 1).flatten(0, 1), parts
 
 
@@ -59,6 +59,15 @@ def halves(segments: Segments) -> Segments:
     first_E = segments.counts_E - second_E
     counts_H = torch.stack([first_E, second_E], 1).flatten()
     middle_P = (segments.starts_E + first_E)[segments.event_P]
-    in_second_P = torch.arange(len(middle_P), device=middle_P.device) >= middle_P
+    in_second_P = torch.arange(segments.num_particles, device=middle_P.device) >= middle_P
     starts_H = counts_H.cumsum(0) - counts_H
     return Segments(2 * segments.event_P + in_second_P, counts_H, starts_H, segments.sizes_E.repeat_interleave(2))
+
+
+def _mean(values_PD: Tensor, segments: Segments) -> Tensor:
+    """Mean of each event's particles, 0 for an empty one. (P, D) -> (E, D)."""
+    if not torch.compiler.is_exporting():
+        return pool(values_PD, segments, ("mean",), None)
+    # In ONNX a pool becomes a loop over events. This sum is not the same each time on a GPU.
+    sums_ED = values_PD.new_zeros(segments.num_events, values_PD.shape[1]).index_add(0, segments.event_P, values_PD)
+    return sums_ED / segments.counts_E.clamp_min(1).unsqueeze(1)
