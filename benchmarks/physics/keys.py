@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import tomllib
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+PRESET = ROOT / "configs" / "wgan-gp.toml"
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
@@ -31,11 +33,19 @@ _SHARED = (
 )
 _OF_MODEL = {
     "wgan": ("workloads/muons/models/wgan/", *_SHARED),
+    "wgan-gp": ("workloads/muons/models/wgan/", *_SHARED),
     "likelihood": ("workloads/muons/models/likelihood/", *_SHARED),
     "count head": _SHARED,
     "simulator": (),
 }
-_SAMPLERS = {name: (f"workloads/muons/models/{name}/sampler.py",) for name in ("wgan", "likelihood")}
+_WGAN_SAMPLER, _LIKELIHOOD_SAMPLER = (f"workloads/muons/models/{name}/sampler.py" for name in ("wgan", "likelihood"))
+_SAMPLER = {
+    "wgan": (_WGAN_SAMPLER,),
+    "wgan-gp": (_WGAN_SAMPLER,),
+    "likelihood": (_LIKELIHOOD_SAMPLER,),
+    "count head": (_LIKELIHOOD_SAMPLER,),
+    "simulator": (),
+}
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
 _EVALUATION = (
     *(f"{_HERE}/{name}.py" for name in ("evaluation", "muon_truth", "tails", "truth")),
@@ -56,7 +66,7 @@ def result_key(run: Run) -> str:
     """Key of the metrics of these weights."""
     fields = ("events", "generations", "tail_events", "c2st_events", "attention", "tuning")
     settings = [asdict(run.judged_by or run.source), *(getattr(run, name) for name in fields)]
-    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLERS.get(run.model, ())))])
+    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLER[run.model]))])
 
 
 def result_path(run: Run, folder: Path) -> Path:
@@ -73,12 +83,15 @@ def _resolved(run: Run) -> dict[str, Any]:
     """All settings, including defaults: a changed default is a changed run."""
     if run.model == "simulator":
         return {}
-    return (wgan_config(run) if run.model == "wgan" else likelihood_config(run)).model_dump()
+    return (wgan_config if run.model.startswith("wgan") else likelihood_config)(run).model_dump()
 
 
 def wgan_config(run: Run) -> WganConfig:
-    """Configuration: the defaults, a schedule over the run's steps, and the run's own settings."""
-    return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
+    """Configuration: the defaults with a schedule over the run's steps, or the preset, and the run's own settings."""
+    settings = {"schedule_steps": run.steps}
+    if run.model == "wgan-gp":
+        settings = tomllib.loads(PRESET.read_text())["trainer"]["wgan"]
+    return WganConfig.model_validate({**settings, **run.settings})
 
 
 def likelihood_config(run: Run) -> LikelihoodConfig:
