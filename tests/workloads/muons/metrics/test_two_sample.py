@@ -177,7 +177,7 @@ def test_muons_that_are_copies_of_others_are_seen_by_attention_as_by_deep_sets()
         assert asked(test, REAL, BundleArrays(AGAIN.counts_E, *copies)) > 0.5 + CHANCE
 
 
-def test_the_test_with_attention_is_about_some_showers_of_large_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_with_attention_is_about_some_events_of_large_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classifier_test, "_ATTENTION_EVENTS", 600)
     generated = REAL.with_bundles(AGAIN)
     trained = attention_test(REAL, generated, EvaluationSettings(c2st_epochs=1), lambda part: None)

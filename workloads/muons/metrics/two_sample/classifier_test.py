@@ -72,13 +72,13 @@ def set_test(
 def attention_test(
     a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]
 ) -> ClassifierTest:
-    """Test with attention between the muons of an event, on some of the showers; a and b: events of the same primaries.
+    """Test with attention between the muons of an event, on some of the events; a and b: of the same primaries.
 
     One training, with half of the epochs.
     """
     muons = np.minimum(a.bundles.counts_E, settings.c2st_max_muons).mean()
     most = int(min(_ATTENTION_EVENTS, _ATTENTION_MUONS / muons))
-    chosen_E = at_most(a.shower_E, most, numpy_stream(MuonPurpose.ATTENTION_EVENTS, settings.seed))
+    chosen_E = at_most(np.arange(len(a)), most, numpy_stream(MuonPurpose.ATTENTION_EVENTS, settings.seed))
     a, b = a.only(chosen_E), b.only(chosen_E)
     inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
     settings = replace(settings, c2st_epochs=max(settings.c2st_epochs // 2, 1))
