@@ -91,7 +91,7 @@ format: $(VENV)/.complete
 bench: $(VENV)/.complete
 	for script in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
-# The tables and figures of docs/physics.md, in half an hour on two cores. What is done is kept: interrupt it, start it again.
+# The tables and figures of docs/physics.md, in a quarter of an hour on two cores. What is done is kept: interrupt it, start it again.
 bench-physics: $(VENV)/.complete
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 

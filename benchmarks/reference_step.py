@@ -21,6 +21,7 @@ from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.random_streams import SharedPurpose
+from workloads.muons.models.count_head import AVERAGE_DECAY
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.layers import LEAK, Dense
@@ -36,8 +37,8 @@ class ReferenceStep:
         self._config = config
         self._device = device
         self._noise = Noise(SharedPurpose.TRAINING_NOISE, seed, device)
-        self._critic = _optimiser(self.networks.critic, config, config.critic_lr)
-        self._generator = _optimiser(self.networks.generator, config, config.generator_lr)
+        self._critic = _optimiser(self.networks.critic, config, config.critic_lr, config.critic_betas)
+        self._generator = _optimiser(self.networks.generator, config, config.generator_lr, config.generator_betas)
         self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
         self._steps = 0
 
@@ -64,6 +65,7 @@ class ReferenceStep:
         self._count.zero_grad()
         loss.backward()
         self._count.step()
+        self._average(self.networks.count_head, self.networks.averaged_count_head.average, AVERAGE_DECAY)
         self._steps += 1
         return metrics
 
@@ -86,8 +88,10 @@ class ReferenceStep:
         between = (mix * real + (1 - mix) * fake).requires_grad_(True)
         score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
         (slope,) = torch.autograd.grad(score, between, create_graph=True)
-        square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, slope.square().sum(1))
-        norm = (counts * square + 1e-12).sqrt()[present]
+        weight = counts[event_P].float()
+        weight[(counts.cumsum(0) - 1)[present]] = 1.0  # of the leading muons
+        square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, weight * slope.square().sum(1))
+        norm = (square + 1e-12).sqrt()[present]
         metrics["gp_norm"] = norm.mean().item()
         loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
         self._critic.zero_grad()
@@ -108,22 +112,26 @@ class ReferenceStep:
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
         if self._config.energy_score_weight > 0:
-            other = self._fake(conditions, counts, event_P, random)
+            more = range(1, self._config.score_events)
+            generated = [fake, *(self._fake(conditions, counts, event_P, random) for _ in more)]
             spread = self.networks.standardise.feature_spread_F[0]
-            score = _energy_score(fake, other, real, event_P, counts, spread)
+            score = _energy_score(generated, real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
             loss = loss + self._config.energy_score_weight * score
         self._generator.zero_grad()
         loss.backward()
         metrics["generator_grad_norm"] = _norm(self.networks.generator)
         self._generator.step()
-        decay = min(self._config.generator_average_decay, (self._steps + 1) / (self._steps + 11))
-        with torch.no_grad():
-            for mean, latest in zip(
-                self.networks.averaged.average.parameters(), self.networks.generator.parameters(), strict=True
-            ):
-                mean.mul_(decay).add_(latest, alpha=1 - decay)
+        average = self.networks.averaged.average
+        self._average(self.networks.generator, average, self._config.generator_average_decay)
         return metrics
+
+    @torch.no_grad()
+    def _average(self, latest: nn.Module, average: nn.Module, decay: float) -> None:
+        """Move the running mean of a network's weights."""
+        decay = min(decay, (self._steps + 1) / (self._steps + 11))
+        for mean, new in zip(average.parameters(), latest.parameters(), strict=True):
+            mean.mul_(decay).add_(new, alpha=1 - decay)
 
     def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator) -> Tensor:
         """Generated features, (P, F)."""
@@ -134,6 +142,8 @@ class ReferenceStep:
         context = torch.cat([z_E, conditions, size], 1)
         for layer in generator.event_network:
             context = _dense(layer, context)
+        tails = z_P[:, : generator.local_tails]
+        z_P = torch.cat([tails * tails.abs() / math.sqrt(3), z_P[:, generator.local_tails :]], 1)
         muons = _dense(generator.muon_input, torch.cat([context[event_P], z_P], 1))
         muons = _dense(generator.muon_network[0], muons)
         features: Tensor = generator.muon_network[1](muons)
@@ -159,15 +169,16 @@ class ReferenceStep:
         return limit * torch.tanh(scores / limit)
 
 
-def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
+def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts: Tensor, spread: Tensor) -> Tensor:
     """Mean energy score of muons and events: workloads.muons.models.wgan.energy_score with index arithmetic."""
     size = counts.clamp_min(1).float()
 
-    def score(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    def score(made: list[Tensor], wanted: Tensor) -> Tensor:
         def far(p: Tensor, q: Tensor) -> Tensor:
             return ((p - q).square().sum(1) + 1e-12).sqrt()
 
-        return (far(a, c) + far(b, c) - far(a, b)) / 2
+        pairs = [far(one, other) for at, one in enumerate(made) for other in made[:at]]
+        return torch.stack([far(one, wanted) for one in made]).mean(0) - torch.stack(pairs).mean(0) / 2
 
     def mean(values: Tensor) -> Tensor:
         index = event_P.unsqueeze(1).expand_as(values)
@@ -181,8 +192,8 @@ def _energy_score(one: Tensor, other: Tensor, real: Tensor, event_P: Tensor, cou
         products = features[:, :1] * features
         return torch.cat([mean(features), mean(products), largest.unsqueeze(1), total.unsqueeze(1)], 1)
 
-    of_events = score(summary(one), summary(other), summary(real))[counts > 0]
-    return MUONS_SCORE_FACTOR * score(one, other, real).mean() + of_events.mean()
+    of_events = score([summary(one) for one in generated], summary(real))[counts > 0]
+    return MUONS_SCORE_FACTOR * score(generated, real).mean() + of_events.mean()
 
 
 def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:
@@ -208,7 +219,7 @@ def _norm(network: nn.Module) -> float:
     return torch.stack(squares).sum().sqrt().item()
 
 
-def _optimiser(network: nn.Module, config: WganConfig, rate: float) -> Optimizer:
+def _optimiser(network: nn.Module, config: WganConfig, rate: float, betas: tuple[float, float]) -> Optimizer:
     if config.optimiser == "sgd":
         return SGD(network.parameters(), rate, momentum=config.momentum, foreach=False)
-    return Adam(network.parameters(), rate, betas=config.betas, foreach=False)
+    return Adam(network.parameters(), rate, betas=betas, foreach=False)

@@ -74,12 +74,12 @@ def test_the_words_are_found_wherever_a_module_may_have_them() -> None:
 from workloads.muons import columns
 muons = 1
 status.w_gap = f(mass_a=2)
-def flow_loss(primary_id): return ["primary", "shown as c_loss"]
+def g_loss(primary_id): return ["primary", "shown as c_loss"]
 '''
             )
         )
     )
-    assert found >= {"energy_gev", "muons", "w_gap", "mass_a", "flow_loss", "primary_id", "primary", "c_loss"}
+    assert found >= {"energy_gev", "muons", "w_gap", "mass_a", "g_loss", "primary_id", "primary", "c_loss"}
 
 
 def test_the_engines_texts_name_no_particle() -> None:

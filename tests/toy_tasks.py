@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from workloads.base.context import StepContext
 from workloads.base.step import BaseTask
-from workloads.muons.models.flow.config import FlowConfig, FlowNetworkConfig
-from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.likelihood.config import LikelihoodConfig, LikelihoodNetworkConfig
+from workloads.muons.models.likelihood.task import LikelihoodTask
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.task import WganTask
@@ -20,18 +20,18 @@ from workloads.muons.models.wgan.task import WganTask
 CPU = torch.device("cpu")
 CONTEXT = StepContext(CPU, seed=1)
 SMALL_WGAN = NetworkConfig(hidden=16, count_hidden=16, z_global=4, z_local=4)
-SMALL_FLOW = FlowNetworkConfig(hidden=16, context=16, layers=2, count_hidden=16)
+SMALL_LIKELIHOOD = LikelihoodNetworkConfig(hidden=16, components=4, count_hidden=16, energy_cut_gev=0.0)
 
 
 def make_wgan(context: StepContext = CONTEXT, **settings: Any) -> WganTask:
     return WganTask(WganConfig.model_validate({"network": SMALL_WGAN, **settings}), context)
 
 
-def make_flow(context: StepContext = CONTEXT, **settings: Any) -> FlowTask:
-    return FlowTask(FlowConfig.model_validate({"network": SMALL_FLOW, "warmup_steps": 0, **settings}), context)
+def make_likelihood(context: StepContext = CONTEXT, **settings: Any) -> LikelihoodTask:
+    return LikelihoodTask(LikelihoodConfig.model_validate({"network": SMALL_LIKELIHOOD, **settings}), context)
 
 
-MAKE: dict[str, Callable[..., WganTask | FlowTask]] = {"wgan": make_wgan, "flow": make_flow}
+MAKE: dict[str, Callable[..., WganTask | LikelihoodTask]] = {"wgan": make_wgan, "likelihood": make_likelihood}
 
 
 def weights(network: nn.Module) -> list[Tensor]:
@@ -58,6 +58,6 @@ def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool =
         torch.zeros(num_particles, self.generator.z_local),
         torch.full((num_events,), 0.5),
     )
-    has_other = for_generator and self.config.energy_score_weight > 0
-    other = (torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ))
-    return draw._replace(other=other) if has_other else draw
+    has_others = for_generator and self.config.energy_score_weight > 0
+    others = ((torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ)),)
+    return draw._replace(others=others) if has_others else draw

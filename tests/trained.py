@@ -10,6 +10,11 @@ import torch
 from services.config.root import Config
 from services.trainer.stream.position import StreamPosition
 from workloads.base.checkpoint import FORMAT
+from workloads.muons.models.count_head import CountHead, MixtureCountHead
+from workloads.muons.models.likelihood.config import LikelihoodConfig
+from workloads.muons.models.likelihood.model import MuonDensities
+from workloads.muons.models.likelihood.sampler import LikelihoodSampler
+from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.simulator.config import preset
@@ -19,38 +24,56 @@ from workloads.muons.simulator.muons import simulate
 
 def make_sampler(config: WganConfig, *, preset_name: str = "bench", count_steps: int = 0) -> WganSampler:
     """Standardised with 4,000 events of the preset; the networks are untrained, but for steps of the count head."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        sampler = WganSampler(config, torch.device("cpu"))
+    _fit(sampler.standardise, sampler.count_head, preset_name, count_steps)
+    return sampler
+
+
+def make_likelihood_sampler(config: LikelihoodConfig, *, count_steps: int = 0) -> LikelihoodSampler:
+    """The same for the likelihood model, with events of the preset `bench`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        standardise = Standardise(config.network, config.network.energy_cut_gev)
+        count_head = MixtureCountHead(config.network)
+        muons = MuonDensities(standardise.num_features, config.network)
+    _fit(standardise, count_head, "bench", count_steps)
+    for module in (standardise, count_head, muons):
+        module.requires_grad_(False).eval()
+    return LikelihoodSampler(config, standardise, count_head, muons)
+
+
+def _fit(standardise: Standardise, count_head: CountHead, preset_name: str, count_steps: int) -> None:
     rng = np.random.default_rng(1)
     simulator = preset(preset_name)
     bundles = simulate(sample_primaries(4000, simulator, rng), simulator, rng)
     primary_E4 = torch.from_numpy(bundles.primary_E4)
     counts_E = torch.from_numpy(bundles.counts_E.astype(np.int64))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        sampler = WganSampler(config, torch.device("cpu"))
-    sampler.standardise.fit_conditions(primary_E4)
-    sampler.standardise.fit_features(torch.from_numpy(bundles.muons_P3.copy()))
+    standardise.fit_conditions(primary_E4)
+    standardise.fit_features(torch.from_numpy(bundles.muons_P3.copy()))
     if count_steps:
-        conditions_EC = sampler.standardise.conditions(primary_E4)
-        head = sampler.count_head.requires_grad_(True)
-        optimiser = torch.optim.Adam(head.parameters(), lr=1e-2)
+        conditions_EC = standardise.conditions(primary_E4)
+        count_head.requires_grad_(True)
+        optimiser = torch.optim.Adam(count_head.parameters(), lr=1e-2)
         for step in range(count_steps):
             rows = torch.arange(512) + 512 * (step % 7)
-            loss = head.loss(conditions_EC[rows], counts_E[rows]) / len(rows)
+            loss = count_head.loss(conditions_EC[rows], counts_E[rows]) / len(rows)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        head.requires_grad_(False)
-    return sampler
+        count_head.requires_grad_(False)
 
 
-def write_checkpoint(path: Path, config: Config, sampler: WganSampler) -> Path:
+def write_checkpoint(path: Path, config: Config, sampler: WganSampler | LikelihoodSampler) -> Path:
     """As a run of this configuration would leave it."""
+    name, network = ("generator", sampler.generator) if isinstance(sampler, WganSampler) else ("muons", sampler.muons)
     networks = {
         "standardise": sampler.standardise.state_dict(),
         "count_head": sampler.count_head.state_dict(),
         "count_head_average": sampler.count_head.state_dict(),
-        "generator": sampler.generator.state_dict(),
-        "generator_average": sampler.generator.state_dict(),
+        name: network.state_dict(),
+        f"{name}_average": network.state_dict(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(

@@ -1,10 +1,12 @@
-"""Quality of the models, and ablations of the recipe: trains and evaluates all runs of docs/physics.md.
+"""Quality of the models: trains and evaluates all runs of docs/physics.md.
 
-    python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--force] [--plan]
+    python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--tuning] [--force] [--plan]
 
-Each run is a separate process with one thread. Results are kept under runs/physics; a repeated command makes only
-results that are missing, or obsolete after changes of code or settings. Writes the tables and figures of
-docs/physics.md, and all metrics of all runs to benchmarks/results/.
+Runs are separate processes with one thread, short ones together. Results are kept under runs/physics; a repeated
+command makes only results that are missing, or obsolete after changes of code or settings. Writes the tables and the
+figure of docs/physics.md, the table of docs/models.md, and all metrics of all runs to benchmarks/results/.
+
+Settings are chosen by `--tuning`, never by what docs/physics.md quotes.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from pathlib import Path
 
 from benchmarks.physics.cost import plan
 from benchmarks.physics.keys import ROOT, result_path, weights_path
-from benchmarks.physics.report import draw_figures, read_results, write_page, write_results
-from benchmarks.physics.runs import TABLES, in_order, quick
+from benchmarks.physics.report import draw_figures, read_results, shown, write_choice, write_page, write_results
+from benchmarks.physics.runs import TABLES, TUNING, in_order, quick
 from benchmarks.physics.schedule import RunFailed, make_results
-from benchmarks.physics.tables import markdown
 
 FOLDER = ROOT / "runs" / "physics"
-PAGE = ROOT / "docs" / "physics.md"
+PAGE, CHOICE = ROOT / "docs" / "physics.md", ROOT / "docs" / "models.md"
 FIGURES = ROOT / "docs" / "figures"
 
 
@@ -32,11 +33,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (default: cores)")
     parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="only this table")
     parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")
+    parser.add_argument("--tuning", action="store_true", help="other seeds and primaries, for choices. Writes no page")
     parser.add_argument("--force", action="store_true", help="make results again that are there")
     parser.add_argument("--plan", action="store_true", help="only print the runs and their expected times")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default: runs/physics)")
     arguments = parser.parse_args()
     tables = tuple(table for table in TABLES if not arguments.only or table.key in arguments.only)
+    if arguments.tuning:
+        tables = (TUNING,)
     if arguments.quick:
         tables = quick(tables)
     runs = in_order(tables)
@@ -62,12 +66,13 @@ def main() -> int:
         return 130
     results = read_results(runs, arguments.folder)
     for table in tables:
-        print(f"\n{markdown(table, results)}")
-    if not arguments.quick:
+        print(f"\n{shown(table, results)}")
+    if not (arguments.quick or arguments.tuning):
         results = read_results(in_order(TABLES), arguments.folder)
         written = write_results(results)
         write_page(PAGE, results, written, draw_figures(results, FIGURES))
-        print(f"written: {PAGE.relative_to(ROOT)}, {written.relative_to(ROOT)}")
+        write_choice(CHOICE, results)
+        print(f"written: {PAGE.relative_to(ROOT)}, {CHOICE.relative_to(ROOT)}, {written.relative_to(ROOT)}")
     return 0
 
 

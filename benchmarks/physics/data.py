@@ -1,6 +1,6 @@
-"""Simulated events in memory: batches for training, and a sample for the evaluation.
+"""Simulated events in memory: batches for training, and events for the evaluation.
 
-Primaries of training and validation have different seeds: no shower is in both.
+Events of training and evaluation are of different random streams: no shower is in both.
 Shapes: E events (rows), S showers, P muons.
 """
 
@@ -15,8 +15,10 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 import torch
 
+from benchmarks.physics.purposes import PhysicsPurpose
 from benchmarks.physics.spec import CORSIKA_FILE, Source
 from workloads.base.batch import Batch, Microbatch
+from workloads.base.random_streams import numpy_stream
 from workloads.muons.metrics.bundles import BundleArrays
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.simulator import muons
@@ -29,11 +31,8 @@ Int64 = npt.NDArray[np.int64]
 DEPTHS_A_SHOWER = 10
 CORSIKA = Path(__file__).resolve().parents[2] / "tests" / "data" / "corsika" / "bundles.parquet"
 _BLOCK_EVENTS = 51_200
-_TRAINING, _VALIDATION, _SECOND = 1, 2, 3
-"""First number of the seed of each use."""
-_ATTEMPTS_AT_A_TIME = 65_536
-_SPARE = 8
-"""Rows drawn for each kept one, if rows without muons are left out."""
+_TUNING, _QUOTED = 0, 1
+"""Sets of primaries for evaluations: for choices of limits and defaults, and for figures that are quoted."""
 
 
 @dataclass(frozen=True)
@@ -79,64 +78,48 @@ def batches(source: Source, seed: int, batch_events: int) -> Iterator[Batch]:
         left = rows.taken(np.arange(whole * batch_events, len(rows)))
 
 
-def validation(source: Source, num_events: int) -> tuple[Sample, BundleArrays | None]:
-    """Events, and an independent second draw for the same primaries, equivalent to a perfect generator's events.
+def evaluation_events(source: Source, num_events: int, *, tuning: bool = False) -> Sample:
+    """Events for the evaluation, the same for all runs. Of the CORSIKA showers, all; else independent rows.
 
-    The events don't depend on a run's seed. In shower mode, all rows of a shower are drawn again together.
-    The second is None for the CORSIKA showers, which can't be drawn again.
+    Limits and defaults were chosen on other events, with training seeds 0 to 4: those of ``tuning`` and, before that, a
+    set that is no longer made.
     """
     if source.preset == CORSIKA_FILE:
-        rows = corsika_rows()
-        return _sample(rows), None
-    config = source.config
-    first, second = (np.random.default_rng([use, 0]) for use in (_VALIDATION, _SECOND))
-    if source.rows == "independent":
-        drawn = _independent(config, num_events if source.empties else _SPARE * num_events, first)
-        if not source.empties:
-            drawn = drawn.taken(np.flatnonzero(drawn.counts_E)[:num_events])
-            if len(drawn) < num_events:
-                raise ValueError(f"of {_SPARE * num_events} rows only {len(drawn)} have muons")
-        again = redrawn(drawn, config, second, empties=source.empties)
-    else:
-        if not source.empties:
-            raise ValueError("a second draw of showers without their empty rows is not made")
-        showers = sample_primaries(num_events // DEPTHS_A_SHOWER, config, first)
-        drawn = _of_showers(showers, config, first)
-        again = _of_showers(showers, config, second)
-    return _sample(drawn), again.bundles()
+        return _sample(corsika_rows())
+    if source.rows != "independent" or not source.empties:
+        raise ValueError("events of an evaluation are independent rows, the empty ones among them")
+    rng = numpy_stream(PhysicsPurpose.EVALUATION_EVENTS, _TUNING if tuning else _QUOTED)
+    return _sample(_independent(source.config, num_events, rng))
 
 
-def redrawn(rows: Rows, config: SimulatorConfig, rng: np.random.Generator, *, empties: bool) -> Rows:
-    """New muons for the same primaries; without ``empties``, drawn until there is at least one."""
-    primaries = SimulatedPrimaries.from_columns(rows.primary_E4, config)
-    if empties:
-        drawn = muons.simulate(primaries, config, rng)
-        return Rows(rows.primary_E4, drawn.counts_E, drawn.muons_P3, rows.shower_E)
-    missing_E = np.arange(len(rows))
-    found: list[tuple[Int64, Int64, npt.NDArray[np.float32]]] = []
-    while len(missing_E):
-        # Primaries with a probability of 1e-5 for muons do occur: the fewer are missing, the more tries for each.
-        tries = max(1, _ATTEMPTS_AT_A_TIME // len(missing_E))
-        of_try = np.repeat(missing_E, tries)
-        drawn = muons.simulate(
-            SimulatedPrimaries(*(column[of_try] for column in vars(primaries).values())), config, rng
-        )
-        hit = drawn.counts_E.reshape(-1, tries) > 0
-        some = hit.any(1)
-        first_hit = np.flatnonzero(some) * tries + hit.argmax(1)[some]
-        kept = Rows(drawn.primary_E4, drawn.counts_E, drawn.muons_P3, of_try).taken(first_hit)
-        found.append((missing_E[some], kept.counts_E, kept.muons_P3))
-        missing_E = missing_E[~some]
-    all_E, counts_E, muons_P3 = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    mixed = Rows(rows.primary_E4[all_E], counts_E, muons_P3, rows.shower_E[all_E])
-    return mixed.taken(np.argsort(all_E))
+def tail_primaries(source: Source, num_events: int, *, tuning: bool = False) -> npt.NDArray[np.float32]:
+    """Further primaries, of events for what is rare. (E, 4)."""
+    rng = numpy_stream(PhysicsPurpose.TAIL_PRIMARIES, _TUNING if tuning else _QUOTED)
+    return sample_primaries(num_events, source.config, rng).columns(source.config)
+
+
+def redrawn(primary_E4: npt.ArrayLike, config: SimulatorConfig, rng: np.random.Generator) -> BundleArrays:
+    """Simulator's muons for these primaries: events of a perfect model."""
+    drawn = muons.simulate(SimulatedPrimaries.from_columns(primary_E4, config), config, rng)
+    return BundleArrays.of(drawn.counts_E, drawn.muons_P3)
+
+
+def batch_of(sample: Sample) -> Batch:
+    """Batch of all events of a sample."""
+    bundles = sample.bundles
+    muons_P3 = np.stack([bundles.energy_gev_P, bundles.x_m_P, bundles.y_m_P], 1).astype(np.float32)
+    return _batch(Rows(sample.primary_E4.astype(np.float32), bundles.counts_E, muons_P3, sample.shower_E))
 
 
 def corsika_rows() -> Rows:
-    """Rows of the CORSIKA showers in tests/data."""
+    """Rows of the CORSIKA showers in tests/data, without their muons below the cut of the presets.
+
+    A likelihood has one cut: weights from events of a preset have no place for muons below theirs.
+    """
     table = pq.read_table(CORSIKA)
     primary_E4 = np.array(table["primary"].to_pylist(), np.float32)
     each = [np.array(one, np.float32).reshape(-1, 3) for one in table["muons"].to_pylist()]
+    each = [one[one[:, 0] >= SimulatorConfig().energy_cut_gev] for one in each]
     return Rows(
         primary_E4, np.array([len(one) for one in each], np.int64), np.concatenate(each), np.arange(len(primary_E4))
     )
@@ -144,7 +127,7 @@ def corsika_rows() -> Rows:
 
 def _block(source: Source, seed: int, block: int) -> Rows:
     """Block of about 51,200 rows; fewer without empty ones."""
-    rng = np.random.default_rng([_TRAINING, seed, block])
+    rng = numpy_stream(PhysicsPurpose.TRAINING_EVENTS, seed, block)
     if source.rows == "independent":
         rows = _independent(source.config, _BLOCK_EVENTS, rng)
     else:

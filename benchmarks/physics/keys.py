@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import tomllib
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -15,27 +16,39 @@ from typing import Any
 
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
-from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
+PRESET = ROOT / "configs" / "wgan-gp.toml"
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
-    *(f"workloads/base/{name}.py" for name in ("batch", "noise", "optimiser", "schedule", "segments", "thin")),
+    f"{_HERE}/models.py",
+    *(
+        f"workloads/base/{name}.py"
+        for name in ("averaged", "batch", "noise", "optimiser", "random_streams", "schedule", "segments", "thin")
+    ),
     "workloads/muons/models/",
 )
-_WGAN = ("workloads/muons/models/wgan/", *_SHARED)
 _OF_MODEL = {
-    "wgan": (f"{_HERE}/models.py", *_WGAN),
-    "count head": (f"{_HERE}/models.py", *_WGAN),
-    "flow": (f"{_HERE}/models.py", *_SHARED, "workloads/muons/models/flow/"),
-    "present": (f"{_HERE}/present_recipe.py", "workloads/base/segments.py"),
+    "wgan": ("workloads/muons/models/wgan/", *_SHARED),
+    "wgan-gp": ("workloads/muons/models/wgan/", *_SHARED),
+    "likelihood": ("workloads/muons/models/likelihood/", *_SHARED),
+    "count head": _SHARED,
+    "simulator": (),
+}
+_WGAN_SAMPLER, _LIKELIHOOD_SAMPLER = (f"workloads/muons/models/{name}/sampler.py" for name in ("wgan", "likelihood"))
+_SAMPLER = {
+    "wgan": (_WGAN_SAMPLER,),
+    "wgan-gp": (_WGAN_SAMPLER,),
+    "likelihood": (_LIKELIHOOD_SAMPLER,),
+    "count head": (_LIKELIHOOD_SAMPLER,),
+    "simulator": (),
 }
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
 _EVALUATION = (
-    f"{_HERE}/evaluation.py",
-    f"{_HERE}/truth.py",
+    *(f"{_HERE}/{name}.py" for name in ("evaluation", "muon_truth", "tails", "truth")),
     "workloads/muons/metrics/",
     "workloads/muons/metrics/two_sample/",
 )
@@ -44,17 +57,16 @@ _EVALUATION = (
 def training_key(run: Run) -> str:
     """Key of the final weights of a run."""
     before = training_key(find(run.start_from)) if run.start_from else ""
-    fields = ("model", "seed", "steps", "batch_events", "source", "changes")
+    fields = ("model", "seed", "steps", "batch_events", "source")
     settings = {name: asdict(run)[name] for name in fields}
     return _digest([settings, _resolved(run), before, code_digest((*_EVENTS, *_OF_MODEL[run.model]))])
 
 
 def result_key(run: Run) -> str:
     """Key of the metrics of these weights."""
-    judged = asdict(run.judged_by or run.source)
-    samplers = f"workloads/muons/models/{'flow' if run.model == 'flow' else 'wgan'}/sampler.py"
-    code = code_digest((*_EVALUATION, samplers))
-    return _digest([training_key(run), judged, run.events, run.c2st, code])
+    fields = ("events", "generations", "tail_events", "c2st_events", "attention", "tuning")
+    settings = [asdict(run.judged_by or run.source), *(getattr(run, name) for name in fields)]
+    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLER[run.model]))])
 
 
 def result_path(run: Run, folder: Path) -> Path:
@@ -69,11 +81,22 @@ def weights_path(run: Run, folder: Path) -> Path:
 
 def _resolved(run: Run) -> dict[str, Any]:
     """All settings, including defaults: a changed default is a changed run."""
-    if run.model == "present":
+    if run.model == "simulator":
         return {}
-    if run.model == "flow":
-        return FlowConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
-    return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings}).model_dump()
+    return (wgan_config if run.model.startswith("wgan") else likelihood_config)(run).model_dump()
+
+
+def wgan_config(run: Run) -> WganConfig:
+    """Configuration: the defaults with a schedule over the run's steps, or the preset, and the run's own settings."""
+    settings = {"schedule_steps": run.steps}
+    if run.model == "wgan-gp":
+        settings = tomllib.loads(PRESET.read_text())["trainer"]["wgan"]
+    return WganConfig.model_validate({**settings, **run.settings})
+
+
+def likelihood_config(run: Run) -> LikelihoodConfig:
+    """Configuration of the likelihood model, or of its count head alone, likewise."""
+    return LikelihoodConfig.model_validate({"schedule_steps": run.steps, **run.settings})
 
 
 @cache

@@ -1,8 +1,9 @@
-"""Single run in a separate process: trained if there are no weights of it yet, then evaluated.
+"""Runs in a separate process: trained if there are no weights yet, then evaluated.
 
-    python -m benchmarks.physics.one NAME FOLDER
+    python -m benchmarks.physics.one FOLDER NAME...
 
-Prints its progress on standard output, a JSON object a line: {"stage": "training", "done": 0.4}.
+Several names: one after the other. Prints its progress on standard output, a JSON object a line: {"stage": "training",
+"done": 0.4}, where done is that of all of them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from benchmarks.physics.data import batches
 from benchmarks.physics.evaluation import judge
 from benchmarks.physics.keys import result_path, weights_path
 from benchmarks.physics.models import make_model
+from benchmarks.physics.purposes import PhysicsPurpose
 from benchmarks.physics.runs import find
 from benchmarks.physics.spec import Run
 from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
+from workloads.base.random_streams import stream_seed
 
 Progress = Callable[[str, float], None]
 _TOLD_EVERY_S = 1.0
@@ -35,7 +38,8 @@ def complete(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
     """Result of a run, from ``folder`` or made and stored there. New metrics need no new training."""
     path = result_path(run, folder)
     if not path.exists():
-        trained = _train(run, folder, progress)
+        torch.manual_seed(stream_seed(PhysicsPurpose.PROCESS))  # whatever ran before in this process
+        trained = None if run.model == "simulator" else _train(run, folder, progress)
         result = {"name": run.name, **judge(run, trained, progress)}
         _write(path, lambda part: part.write_text(json.dumps(result, indent=1)))
     found: dict[str, Any] = json.loads(path.read_text())
@@ -48,7 +52,7 @@ def _train(run: Run, folder: Path, progress: Progress) -> dict[str, Any]:
         model = make_model(run)
         if run.start_from:
             first = weights_path(find(run.start_from), folder)
-            model.begin_with(torch.load(first, weights_only=True)["state"])
+            model.load_state_dict(torch.load(first, weights_only=True)["state"])
         train_cpu_s, told_s, begun_s = 0.0, 0.0, time.process_time()
         for step, batch in enumerate(islice(batches(run.source, run.seed, run.batch_events), run.steps)):
             started_s = time.process_time()
@@ -76,17 +80,19 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One run of the harness; started by benchmarks.physics.")
-    parser.add_argument("name")
+    parser = argparse.ArgumentParser(description="Runs of the harness; started by benchmarks.physics.")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="+")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes incomplete files
     torch.set_num_threads(1)
-    complete(
-        find(arguments.name),
-        arguments.folder,
-        lambda stage, done: print(json.dumps({"stage": stage, "done": done}), flush=True),
-    )
+    names = arguments.names
+    for index, name in enumerate(names):
+
+        def tell(stage: str, done: float, index: int = index) -> None:
+            print(json.dumps({"stage": stage, "done": (index + done) / len(names)}), flush=True)
+
+        complete(find(name), arguments.folder, tell)
 
 
 if __name__ == "__main__":

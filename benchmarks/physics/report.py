@@ -14,12 +14,26 @@ from typing import Any
 
 from benchmarks.physics import figures
 from benchmarks.physics.keys import ROOT, result_path
-from benchmarks.physics.runs import TABLES
-from benchmarks.physics.spec import Run
-from benchmarks.physics.tables import Results, markdown
+from benchmarks.physics.runs import QUALITY, TABLES, TUNING
+from benchmarks.physics.spec import Run, Table
+from benchmarks.physics.tables import NAMES, Results, markdown, median, quality_markdown, text
 
 BEGIN, END = "<!-- tables: begin (python -m benchmarks.physics) -->", "<!-- tables: end -->"
 _PACKAGES = ("torch", "numpy", "scipy")
+_OF_CHOICE = (
+    *("log10_energy_w1", "log10_radius_w1", "log10_bundle_energy_w1", "c2st_auc", "muon_nats_excess"),
+    *("radius_variance_ratio", "energy_above_10_tev_ratio", "energy_above_30_tev_ratio", "energy_below_cut_share"),
+    *("train_cpu_s", "events_per_s"),
+)
+"""Metrics in the table of docs/models.md."""
+_PROPERTIES = (
+    ("needs", "a density of every muon that can be written down, given what an event's muons share", "samples only"),
+    ("score of a checkpoint", "held-out nats, comparable between runs", "distances on a panel, in floors"),
+    ("correlations between muons", "what they share (z); with `network.coupling` more", "any that the critic sees"),
+    ("azimuth", "`symmetric`, or `learned`", "`symmetric`, or `learned`"),
+    ("export", "ONNX, torch.export", "ONNX, torch.export"),
+)
+"""Properties that no run measures: name, likelihood model, WGAN."""
 
 
 def read_results(runs: Sequence[Run], folder: Path) -> dict[str, dict[str, Any]]:
@@ -47,31 +61,45 @@ def write_results(results: Results) -> Path:
 
 
 def draw_figures(results: Results, folder: Path) -> list[str]:
-    """Draw the figures for which there are results. Returns their lines of Markdown."""
-    lines = []
-    for draw, name, text in (
-        (figures.distributions, "physics.png", "Distributions of the simulator and of three models"),
-        (figures.ablations, "ablations.png", "Ablations: distances in units of the floor"),
-    ):
-        if draw(results, folder / name):
-            lines.append(f"![{text}]({folder.name}/{name})")
-    return lines
+    """Draw the figure if there are results for it. Returns its lines of Markdown."""
+    if not figures.distributions(results, folder / "physics.png"):
+        return []
+    return [f"![Distributions of the simulator and of the models]({folder.name}/physics.png)"]
+
+
+def shown(table: Table, results: Results) -> str:
+    """Table as Markdown, the models side by side or in lines."""
+    return (quality_markdown if table.key in (QUALITY.key, TUNING.key) else markdown)(table, results)
 
 
 def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
-    """Write pictures and tables between the two markers of the page. Raises ValueError if these are missing."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page}: needs a line {BEGIN} and behind it a line {END}")
-    cpu_s = sum(result["extra"]["train_cpu_s"] for result in results.values())
+    """Write pictures and tables between the two markers of docs/physics.md. Raises ValueError without markers."""
+    cpu_s = sum(sum(result["values"].get("train_cpu_s", ())) for result in results.values())
     about = (
         f"{len(results)} runs, {cpu_s:,.0f} s of training on one core, Python {platform.python_version()},"
         f" torch {version('torch')}; all metrics of all runs:"
         f" [{written.name}](../{written.relative_to(ROOT)})."
     )
-    shown = "\n\n".join([about, *pictures, *(markdown(table, results) for table in TABLES)])
-    page.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{after}")
+    _replace(page, "\n\n".join([about, *pictures, *(shown(table, results) for table in TABLES)]))
+
+
+def write_choice(page: Path, results: Results) -> None:
+    """Write the table of docs/models.md between its markers, likewise."""
+    rows = QUALITY.rows[:2]
+    lines = [f"| | {' | '.join(row.label for row in rows)} |", f"|{' --- |' * (len(rows) + 1)}"]
+    for name in _OF_CHOICE:
+        cells = [text(median(row, name, results), name) for row in rows]
+        lines.append(f"| {' | '.join([NAMES[name], *cells])} |")
+    lines += [f"| {' | '.join(cells)} |" for cells in _PROPERTIES]
+    _replace(page, "\n".join(lines))
+
+
+def _replace(page: Path, content: str) -> None:
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{page}: needs a line {BEGIN} and behind it a line {END}")
+    page.write_text(f"{before}{begin}\n\n{content}\n\n{end}{after}")
 
 
 def _rounded(value: Any) -> Any:

@@ -48,8 +48,10 @@ class Run:
     name: str
     """Unique name, valid as a file name."""
 
-    model: Literal["wgan", "flow", "present", "count head"]
-    """Kind of model. ``present`` is present_recipe.py; ``count head`` is the WGAN's, trained alone."""
+    model: Literal["wgan", "wgan-gp", "likelihood", "count head", "simulator"]
+    """Kind of model. ``wgan-gp``: the preset of configs/wgan-gp.toml. ``count head``: that of all models,
+    trained alone. ``simulator``: no training; the source's events drawn again for the same primaries, as a perfect
+    model's: their values are the floors."""
 
     seed: int = 0
     steps: int = 2000
@@ -59,20 +61,29 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings in the model's branch of the configuration that differ from the defaults."""
 
-    changes: tuple[str, ...] = ()
-    """Changes of the step that no setting offers, by name in models.py."""
-
     start_from: str = ""
     """Run from whose weights this one starts."""
 
     judged_by: Source | None = None
     """Source of the events of the evaluation; None: ``source``."""
 
-    events: int = 40_000
+    events: int = 20_000
     """Number of events of the evaluation."""
 
-    c2st: bool = True
-    """True to run the two-sample tests, which take most of the time of an evaluation."""
+    generations: int = 4
+    """Number of times that events are generated for the same primaries. Each metric is the mean over them."""
+
+    tail_events: int = 0
+    """Number of further events, of other primaries, for what is rare; 0: none."""
+
+    c2st_events: int = 20_000
+    """Events of the two-sample test, the first ones of the evaluation; 0: none. It takes most of the time."""
+
+    attention: bool = False
+    """True for a second two-sample test, of a network with attention."""
+
+    tuning: bool = False
+    """True for the primaries on which limits and defaults may be chosen. Nothing of it is quoted."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +103,34 @@ class Table:
     question: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    floor: Run | None = None
+    """Run of the simulator with the same events of evaluation; None: there is none."""
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Runs of all rows; some may be in other tables too."""
-        return tuple(run for row in self.rows for run in row.runs)
+        """Runs of all rows and the floor; some may be in other tables too."""
+        of_rows = tuple(run for row in self.rows for run in row.runs)
+        return (*of_rows, self.floor) if self.floor else of_rows
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Value that is asked of a model."""
+
+    must: float
+    should: float | None = None
+    kind: Literal["at most", "at least", "around one"] = "at most"
+    """``around one``: the limit is on the distance from 1."""
+
+    should_floors: float = 0.0
+    """``should`` as a multiple of the floor; 0: it is ``should``."""
+
+    def wanted(self, floor: float) -> float | None:
+        """Value of ``should`` with this floor; None if nothing more than ``must`` is asked."""
+        return self.should_floors * floor if self.should_floors else self.should
+
+    def met(self, value: float, limit: float) -> bool:
+        """True if a value keeps a limit of this kind; false for NaN."""
+        if self.kind == "at least":
+            return value >= limit
+        return abs(value - 1.0) <= limit if self.kind == "around one" else value <= limit

@@ -1,16 +1,20 @@
-"""Likelihood of counts in the simulator itself, the limit for every model. Pure.
+"""Distributions of the simulator itself, the limit for every model: counts, and numbers of muons above an energy. Pure.
 
 Shapes: E events.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 from scipy.special import logsumexp
 from scipy.stats import nbinom, poisson
 
 from benchmarks.physics.spec import Source
 from workloads.muons.metrics.bundles import Float64, Int64
+from workloads.muons.metrics.sample import Sample
 from workloads.muons.simulator.flux import SimulatedPrimaries
 from workloads.muons.simulator.multiplicity import expect
 
@@ -18,12 +22,17 @@ _NODES = 96
 _LEAST_MEAN = 1e-300
 
 
-def mean_nll(primary_E4: Float64, counts_E: Int64, source: Source) -> float:
-    """Mean of -ln p(N | primary) in nats; given N >= 1 if the source has no empty rows."""
-    log_p_E = log_probability(primary_E4, counts_E, source)
-    if not source.empties:
-        log_p_E = log_p_E - np.log(-np.expm1(log_probability(primary_E4, np.zeros_like(counts_E), source)))
-    return float(-log_p_E.mean())
+def mean_nll(sample: Sample, source: Source) -> float:
+    """Mean of -ln p(N | primary) in nats."""
+    return float(-log_probability(sample.primary_E4, sample.bundles.counts_E, source).mean())
+
+
+def expected_muons(primary_E4: npt.ArrayLike, source: Source, above_gev: float = 0.0) -> float:
+    """Expected number of muons of all these primaries, or of those above an energy at depth: without chance."""
+    config = source.config
+    # Elbert's formula counts muons above a threshold: a higher cut gives those above it, of the same showers.
+    config = replace(config, energy_cut_gev=max(above_gev, config.energy_cut_gev))
+    return float(expect(SimulatedPrimaries.from_columns(primary_E4, config), config).mean_E.sum())
 
 
 def log_probability(primary_E4: Float64, counts_E: Int64, source: Source) -> Float64:

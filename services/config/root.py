@@ -26,7 +26,7 @@ from services.config.fetcher import FetcherConfig
 from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
-from services.config.trainer import NO_MODEL, TrainerConfig
+from services.config.trainer import NO_MODEL, TrainerConfig, model_names, removed_model
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -140,6 +140,7 @@ def load_config(
     """
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
+    former = _without_removed_models(tree)
     if toml is not None:
         settings = _read_toml(toml)
         for key, _ in leaves(settings):
@@ -158,6 +159,8 @@ def load_config(
     for key, value in (flags or {}).items():
         if value is not None:
             _assign(tree, key, value)
+    if former is not None and tree["trainer"].get("model") == former:
+        raise BadInputError(f"this run is of the model {former!r}: {removed_model(former)}")
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -234,6 +237,21 @@ def _read_stored(run_dir: Path) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise BadInputError(f"{path}: not a configuration (expected an object); restore it, or use --fresh")
     return stored
+
+
+def _without_removed_models(tree: dict[str, Any]) -> str | None:
+    """The run's own model if this version does not have it, else None. Deletes sections of such models.
+
+    Every run's config.json has a section for each model of its version.
+    """
+    trainer = tree.get("trainer")
+    if not isinstance(trainer, dict) or tree.get("workload") not in registry.names():
+        return None
+    for name in trainer.keys() - TrainerConfig.model_fields.keys():
+        if isinstance(trainer[name], dict):
+            del trainer[name]
+    model = trainer.get("model")
+    return model if isinstance(model, str) and model not in model_names() else None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

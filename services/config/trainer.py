@@ -47,8 +47,9 @@ class _Settings(ConfigBranch):
     """Settings read by services/trainer."""
 
     model: str = registry.workload(registry.DEFAULT).default_model
-    """Model to train: ``wgan`` (docs/model.md) or ``flow`` (docs/flow.md). ``none``: events are only counted, which
-    measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own model."""
+    """Model to train: ``wgan`` (docs/model.md) or ``likelihood`` (docs/likelihood.md). ``none``: events are only
+    counted, which measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own
+    model."""
     start_from: str = ""
     """Checkpoint or run directory of another run, whose weights and standardisation are the start. Optimisers, learning
     rates and the data start afresh. Once the run has a checkpoint of its own, it continues from that."""
@@ -95,9 +96,8 @@ class _Settings(ConfigBranch):
     @field_validator("model")
     @classmethod
     def _is_a_model(cls, model: str) -> str:
-        names = [*(name for workload in registry.every_workload() for name in workload.models), NO_MODEL]
-        if model not in names:
-            raise ValueError(f"one of {', '.join(names)}")
+        if model not in model_names():
+            raise ValueError(f"one of {', '.join(model_names())}")
         return model
 
     @property
@@ -106,6 +106,19 @@ class _Settings(ConfigBranch):
         section = getattr(self, self.model)
         assert isinstance(section, ConfigBranch)
         return section
+
+
+def model_names() -> list[str]:
+    """Values of `trainer.model`: the models of every workload, and that for none."""
+    return [*(name for workload in registry.every_workload() for name in workload.models), NO_MODEL]
+
+
+def removed_model(model: str) -> str:
+    """Remedy for a run of a model that this version does not have."""
+    return (
+        f"this version of icestream has no model {model!r} ({', '.join(model_names())}): go on with the version that"
+        " wrote it, or start anew with --fresh and another --model"
+    )
 
 
 def model_sections() -> dict[str, tuple[type[ConfigBranch], ConfigBranch]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
@@ -238,10 +239,10 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     try:
         task.load_weights(checkpoint["task"])
     except (KeyError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason, model = " ".join(str(error).split())[:300], json.loads(checkpoint["config"])["trainer"]["model"]
         raise BadInputError(
-            f"trainer.start_from = {path}: it fits no model of this configuration ({reason}); use the same"
-            " trainer.model and networks"
+            f"trainer.start_from = {path}: of the model {model!r}, it fits no model of this configuration ({reason});"
+            " use the same trainer.model and networks"
         ) from None
     logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 

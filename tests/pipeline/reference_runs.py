@@ -15,7 +15,7 @@ from runs import TINY_MODEL, Processes, settings
 DATA = Path(__file__).resolve().parent.parent / "data/reference"
 STREAM = (
     *TINY_MODEL,
-    "trainer.flow.network.hidden=8",
+    "trainer.likelihood.network.hidden=8",
     "stream.unit_events=200",
     "stream.batch_events=64",
     "stream.slots=4",
@@ -53,7 +53,7 @@ RUNS = (
     ReferenceRun("two-lanes", PARQUET, ("stream.lanes=2",)),
     ReferenceRun("outliers", PARQUET, ("stream.max_particles=100",)),
     ReferenceRun("epoch-and-a-half", PARQUET, ("epochs=2", "trainer.max_steps=25")),
-    ReferenceRun("flow", PARQUET, ("trainer.model=flow",)),
+    ReferenceRun("likelihood", PARQUET, ("trainer.model=likelihood",)),
 )
 
 

@@ -76,7 +76,7 @@ def sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_muons_are_the_default_and_have_both_models_and_four_verbs() -> None:
     assert registry.names()[0] == registry.DEFAULT == "muons"
-    assert list(registry.workload("muons").models) == ["wgan", "flow"]
+    assert list(registry.workload("muons").models) == ["wgan", "likelihood"]
     assert registry.workload("muons").default_model == "wgan"
     assert set(registry.verbs("muons")) == {"simulate", "evaluate", "generate", "export"}
 
@@ -128,7 +128,7 @@ def test_a_verb_that_a_workload_has_not_names_those_that_have_it(sparks: None) -
 def test_a_workload_and_a_model_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match="one of muons"):
         Config.model_validate({"workload": "pions"})
-    with pytest.raises(ValueError, match="one of wgan, flow"):
+    with pytest.raises(ValueError, match="one of wgan, likelihood"):
         Config.model_validate({"trainer": {"model": "diffusion"}})
 
 

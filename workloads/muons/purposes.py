@@ -9,8 +9,6 @@ class MuonPurpose(Purpose):
     """See Purpose."""
 
     # Training.
-    PENALTY = "muons penalty"
-    """Events of a microbatch for the gradient penalty: unit, index, update."""
     PANEL = "muons panel"
     TASK_EVENTS = "muons task events"
     """Events that a task generates, as for the panel."""
@@ -33,6 +31,7 @@ class MuonPurpose(Purpose):
     PAIRS_GENERATED = "muons generated pairs"
     PARTS = "muons parts"
     SET_MUONS = "muons set muons"
+    ATTENTION_EVENTS = "muons attention events"
     TEST_HALVES = "muons test halves"
     CLASSIFIER_WEIGHTS = "muons classifier weights"
     BATCHES = "muons classifier batches"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from workloads.base.interface import Model, Workload
 from workloads.muons.columns import MUONS
-from workloads.muons.models.flow.config import FlowConfig
 from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
@@ -16,7 +15,6 @@ WORKLOAD = Workload(
         "likelihood": Model(
             "exact likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"
         ),
-        "flow": Model("flow matching", FlowConfig, "workloads.muons.models.flow.training:TRAINING"),
     },
     sample="workloads.muons.simulator.write:write_sample",
 )

@@ -27,7 +27,7 @@ OVERFIT_EXAMPLES = """\b
 Examples:
   icestream bench overfit                                   # the default model on 256 simulated events
   icestream bench overfit --model sets --steps 500          # of another workload: the model's
-  icestream bench overfit --model flow --steps 200 --json
+  icestream bench overfit --model likelihood --steps 200 --json
   icestream bench overfit -i 'data/*.parquet' --events 1024 --device cuda
 """
 SHUFFLE_EXAMPLES = """\b

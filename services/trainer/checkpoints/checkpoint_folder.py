@@ -16,6 +16,7 @@ from common.atomic_file import replacing
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
+from services.config.trainer import model_names, removed_model
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, UnreadableError
 
 _NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
@@ -103,9 +104,11 @@ class CheckpointFolder(ABC):
 
 def other_model(step: int, model: str, asked: str) -> BadInputError:
     """Error of a run that can't continue because another model wrote its checkpoint."""
+    remedy = f"go on with --model {model}, or use --fresh to start anew"
+    if model not in model_names():
+        remedy = removed_model(model)
     return BadInputError(
-        f"the checkpoint at step {step} is of the model {model!r}, and trainer.model = {asked!r}: go on with --model"
-        f" {model}, or use --fresh to start anew"
+        f"the checkpoint at step {step} is of the model {model!r}, and trainer.model = {asked!r}: {remedy}"
     )
 
 

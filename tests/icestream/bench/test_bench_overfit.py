@@ -35,25 +35,25 @@ def answer_of(*arguments: str, settings: tuple[str, ...] = ()) -> Any:
 
 
 def test_a_model_that_learns_one_batch_shows_a_falling_headline_metric() -> None:
-    settings = ("trainer.flow.flow_lr=0.01", "trainer.flow.network.hidden=16")
-    answer = answer_of("--model", "flow", "--events", "32", "--steps", "40", settings=settings)
-    assert (answer["workload"], answer["model"], answer["events"], answer["steps"]) == ("muons", "flow", 32, 40)
-    assert answer["headline"] == "flow_loss"
+    settings = ("trainer.likelihood.network.hidden=16",)
+    answer = answer_of("--model", "likelihood", "--events", "32", "--steps", "40", settings=settings)
+    assert (answer["workload"], answer["model"], answer["events"], answer["steps"]) == ("muons", "likelihood", 32, 40)
+    assert answer["headline"] == "muon_nll"
     assert answer["end"] < answer["start"] - 0.1
     steps = [row["step"] for row in answer["course"]]
     assert (steps[0], steps[-1], len(steps)) == (1, 40, 11)
-    assert answer["course"][0]["metrics"]["flow_loss"] == answer["start"]
+    assert answer["course"][0]["metrics"]["muon_nll"] == answer["start"]
     assert answer["events_per_s"] > 0
 
 
 def test_the_course_is_told_for_people_with_start_and_end_last() -> None:
-    lines = run("--model", "flow", "--events", "16", "--steps", "3").output.splitlines()
-    assert lines[0].startswith("flow on cpu, one batch of 16 events")
-    assert lines[1].split()[:2] == ["step", "flow_loss"]
+    lines = run("--model", "likelihood", "--events", "16", "--steps", "3").output.splitlines()
+    assert lines[0].startswith("likelihood on cpu, one batch of 16 events")
+    assert lines[1].split()[:2] == ["step", "muon_nll"]
     rows = [line.split() for line in lines[2:5]]
     assert [row[0] for row in rows] == ["1", "2", "3"]
     words = lines[-1].split()
-    assert words[0] == "flow_loss:"
+    assert words[0] == "muon_nll:"
     assert (words[1], words[3]) == (rows[0][1], rows[-1][1])
     assert "in 3 steps" in lines[-1]
 
@@ -70,20 +70,20 @@ def test_every_model_of_every_workload_can_be_tried(workload: str, model: str) -
 def test_the_training_ends_where_the_headline_metric_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bad:
         def step(self, batch: object) -> dict[str, torch.Tensor]:
-            return {"flow_loss": torch.tensor(float("nan"))}
+            return {"muon_nll": torch.tensor(float("nan"))}
 
         def observed(self, metrics: object) -> None:
             pass
 
     class BadTraining:
-        headline, shown = "flow_loss", ("flow_loss",)
+        headline, shown = "muon_nll", ("muon_nll",)
 
         def task(self, *_: object) -> Bad:
             return Bad()
 
     monkeypatch.setattr(overfit, "training_of", lambda config: BadTraining())
-    result = run("--model", "flow", "--events", "8", "--steps", "50")
-    assert "ended after 1 of 50 steps: flow_loss is not finite" in result.output
+    result = run("--model", "likelihood", "--events", "8", "--steps", "50")
+    assert "ended after 1 of 50 steps: muon_nll is not finite" in result.output
 
 
 def test_no_model_is_a_mistake_that_is_named() -> None:

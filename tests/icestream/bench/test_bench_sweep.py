@@ -13,7 +13,7 @@ from icestream.commands.bench.command import bench
 from services.trainer.speed import replay
 from services.trainer.speed.replay import Ceiling
 
-ARGUMENTS = ("--model", "flow", "--batches", "2", "--seconds", "0", "--set", "trainer.threads=1")
+ARGUMENTS = ("--model", "likelihood", "--batches", "2", "--seconds", "0", "--set", "trainer.threads=1")
 
 
 def run(sizes: str, *more: str) -> Result:

@@ -11,8 +11,10 @@ from common.errors import BadInputError
 from common.run_dir import CONFIG_FILE
 from services.config.root import Config, known_keys, load_config, store_config
 from workloads import registry
+from workloads.muons.models.wgan.config import WganConfig
 
 NOTHING: dict[str, str] = {}
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 
 
 def toml_file(folder: Path, text: str) -> Path:
@@ -186,8 +188,44 @@ def test_a_table_with_names_of_the_users_own_is_set_by_toml_and_by_a_flag(tmp_pa
 
 def test_sections_of_other_workloads_models_are_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     muons = registry.workload("muons")
-    other = replace(muons, name="other", models={"flow": muons.models["flow"]})
+    other = replace(muons, name="other", models={"kernel": muons.models["wgan"]})
     monkeypatch.setattr(registry, "every_workload", lambda: iter([muons, other]))
     store_config(tmp_path, Config())
-    assert "flow" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
+    assert "kernel" not in json.loads((tmp_path / CONFIG_FILE).read_text())["trainer"]
     assert load_config(tmp_path, environment=NOTHING) == Config()
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
+def test_each_configuration_to_start_from_is_valid(tmp_path: Path, path: Path) -> None:
+    assert load_config(tmp_path, toml=path, environment=NOTHING).trainer.of_model is not None
+
+
+def test_the_plain_wgan_gp_trains_with_the_critic_alone(tmp_path: Path) -> None:
+    wgan = load_config(tmp_path, toml=CONFIGS / "wgan-gp.toml", environment=NOTHING).trainer.of_model
+    assert isinstance(wgan, WganConfig)
+    assert (wgan.critic_steps, wgan.penalty_weight, wgan.gradient_norm) == (5, 10.0, "plain")
+    assert (wgan.energy_score_weight, wgan.generator_average_decay, wgan.network.local_tails) == (0.0, 0.0, 0)
+
+
+def stored_by_an_earlier_version(folder: Path, model: str) -> None:
+    """A configuration of a version that had the model `flow` as well."""
+    tree = json.loads(Config().own_json())
+    tree["trainer"] |= {"model": model, "flow": {"flow_lr": 0.002, "network": {"hidden": 8}}}
+    (folder / CONFIG_FILE).write_text(json.dumps(tree))
+
+
+def test_a_run_of_an_earlier_version_that_had_more_models_goes_on(tmp_path: Path) -> None:
+    stored_by_an_earlier_version(tmp_path, "wgan")
+    assert load_config(tmp_path, environment=NOTHING) == Config()
+    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
+        load_config(tmp_path, assignments=["trainer.flow.flow_lr=0.002"], environment=NOTHING)
+    with pytest.raises(BadInputError, match=r"unknown configuration key 'trainer\.flow\.flow_lr'"):
+        load_config(tmp_path, toml=toml_file(tmp_path, "[trainer.flow]\nflow_lr = 0.002\n"), environment=NOTHING)
+
+
+def test_a_run_of_a_model_that_is_gone_names_it_and_the_remedy(tmp_path: Path) -> None:
+    stored_by_an_earlier_version(tmp_path, "flow")
+    told = r"this run is of the model 'flow': this version of icestream has no model .*wgan.*--fresh"
+    with pytest.raises(BadInputError, match=told):
+        load_config(tmp_path, environment=NOTHING)
+    assert load_config(tmp_path, flags={"trainer.model": "wgan"}, environment=NOTHING) == Config()

@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path: Path, text: st
 
 
 def test_a_run_with_weights_is_not_gone_on_without_a_model(tmp_path: Path) -> None:
-    config = Config.model_validate({"trainer": {"model": "flow"}})
+    config = Config.model_validate({"trainer": {"model": "sets"}})
     with closing(Checkpoints(tmp_path, 2, wait_s=0, stopped=never)) as checkpoints:
         checkpoints.save(7, TrainingProgress(PLAN).checkpoint(config.model_dump_json()))
         assert checkpoints.foreign() is None
@@ -183,7 +183,7 @@ def test_a_run_with_weights_is_not_gone_on_without_a_model(tmp_path: Path) -> No
     with (
         closing(PositionCheckpoints(tmp_path, 2, wait_s=0, stopped=never)) as checkpoints,
         pytest.raises(
-            BadInputError, match=r"step 0 is of the model 'flow'.*'none': go on with --model flow, or .*--fresh"
+            BadInputError, match=r"step 0 is of the model 'sets'.*'none': go on with --model sets, or .*--fresh"
         ),
     ):
         _restored(none, checkpoints, PLAN, accept_new_plan=False)

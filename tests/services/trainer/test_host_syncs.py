@@ -31,7 +31,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "azimuth learned": {"network": NETWORK | {"azimuth": "learned"}},
     "one critic step": {"critic_steps": 1},
     "chunks": {"chunk_particles": 16},
-    "penalty on a sample": {"gp_max_muons": 20, "gp_sample_fraction": 0.5},
+    "two events a score, plain norm": {"score_events": 2, "gradient_norm": "plain"},
     "spectral normalisation": {
         "penalty_weight": 0.0,
         "network": NETWORK | {"layer_norm": False, "spectral_norm": True},

@@ -10,7 +10,7 @@ def test_they_are_flat_and_hold_what_is_trained_and_how() -> None:
     config = Config.model_validate({"input": ["a.parquet"], "seed": 3, "trainer": {"wgan": {"critic_steps": 7}}})
     found = hyperparameters(config.model_dump_json())
     assert found["trainer.wgan.critic_steps"] == 7
-    assert found["trainer.wgan.betas"] == "[0.0, 0.9]"
+    assert found["trainer.wgan.critic_betas"] == "[0.0, 0.9]"
     assert found["seed"] == 3
     assert found["input"] == '["a.parquet"]'
     assert found["stream.shuffle"] is True

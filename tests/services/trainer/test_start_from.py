@@ -59,7 +59,7 @@ def test_networks_and_standardisation_are_those_of_the_checkpoint_and_all_else_i
 
 
 def test_other_networks_are_refused_with_the_file_and_the_remedy(run_dir: Path) -> None:
-    with pytest.raises(BadInputError, match=r"best\.pt: it fits no model of this configuration .* same trainer\.model"):
+    with pytest.raises(BadInputError, match=r"best\.pt: of the model 'wgan', it fits no model .* same trainer\.model"):
         start_from(run_dir, make_task(hidden=32), config_of(hidden=32))
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from workloads.base.batch import Batch, Microbatch
-from workloads.muons.models.wgan.penalty_sample import penalised_events
 
 
 def microbatch(counts: list[int]) -> Microbatch:
@@ -62,25 +61,3 @@ def test_totals_of_a_batch_count_the_other_ranks_too() -> None:
 
     assert (batch.num_events, batch.num_particles) == (3, 6)
     assert (batch.total_events, batch.total_particles) == (13, 46)
-
-
-def test_without_limits_the_penalty_sees_every_event() -> None:
-    assert penalised_events(microbatch([3, 0, 2]), fraction=1.0, max_particles=0, update=5) == (0, 3)
-    assert penalised_events(microbatch([3, 0, 2]), fraction=1.0, max_particles=5, update=5) == (0, 3)
-
-
-def test_a_sample_for_the_penalty_wanders_over_all_events() -> None:
-    events = microbatch([2] * 10)
-    seen = set()
-    for update in range(100):
-        first, last = penalised_events(events, fraction=0.2, max_particles=0, update=update)
-        assert last - first == 2
-        seen |= set(range(first, last))
-    assert seen == set(range(10))
-
-
-def test_a_sample_for_the_penalty_keeps_to_the_muon_budget() -> None:
-    events = microbatch([2, 9, 2, 2, 1, 4, 0, 3])
-    for update in range(100):
-        first, last = penalised_events(events, fraction=1.0, max_particles=6, update=update)
-        assert sum(len(event) for event in particles(events)[first:last]) <= 6

@@ -63,13 +63,13 @@ import sys
 import torch
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
-from workloads.muons.models.flow.config import FlowConfig
-from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.likelihood.config import LikelihoodConfig
+from workloads.muons.models.likelihood.task import LikelihoodTask
 from workloads.base.context import StepContext
 
 context = StepContext(torch.device("cpu"), 0)
 WganTask(WganConfig(), context).state_dict()
-FlowTask(FlowConfig(), context).state_dict()
+LikelihoodTask(LikelihoodConfig(), context).state_dict()
 print(sorted({"torch._dynamo", "sympy", "matplotlib", "scipy", "pandas"} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

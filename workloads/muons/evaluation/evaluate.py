@@ -143,7 +143,7 @@ def _compared(
     settings = EvaluationSettings(
         bootstraps=wanted.bootstraps, max_events=len(sample), c2st_epochs=wanted.c2st_epochs, seed=wanted.seed
     )
-    with SlowProgress("comparing", 100, to_text="{} %".format) as progress:
+    with SlowProgress(f"comparing {trained.run.model}", 100, to_text="{} %".format) as progress:
         report = evaluate(
             sample,
             generated.bundles,

@@ -7,23 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workloads.muons.export.export import CARD_JSON, Exported
+from workloads.muons.export.functions import ModelFunctions
+from workloads.muons.export.inputs import PRIMARY, FunctionInput
 from workloads.muons.export.usage import snippets
 from workloads.muons.generation.load import Trained
 from workloads.muons.models.standardise import DEPTH_OFFSET_M, Standardise
-from workloads.muons.models.wgan.sampler import WganSampler
 
 NO_LICENCE = "none stated; ask who trained it. The terms of the training data may apply"
 SPREADS = 2.0
 """Half width of the covered range, in standard deviations of the training's primaries."""
 
-INPUTS = {
-    "primary": "(E, 4) float32: energy_gev, zenith_rad, mass_a, depth_m (vertical)",
-    "counts": "(E,) int64: number of muons of each event",
-    "z_global": "(E, {z_global}) float32: normal noise, one row an event",
-    "z_local": "(P, {z_local}) float32: normal noise, one row a muon",
-    "azimuth": "(P,) float32 in [0, 1): azimuth in turns, drawn flat{azimuth}",
-    "event": "(P,) int64: row of each muon's event, not decreasing: 0 repeated counts[0] times, and so on",
-}
 OUTPUT = "(P, 3) float32: energy_gev, x_m, y_m across the shower axis"
 COUNT_OUTPUTS = {
     "weights": "(E, K): probabilities of K components",
@@ -42,7 +35,7 @@ LIMITS = (
 
 def as_json(
     trained: Trained,
-    sampler: WganSampler,
+    functions: ModelFunctions,
     files: Sequence[Exported],
     report: Mapping[str, Any] | None,
     configuration: Mapping[str, Any],
@@ -50,22 +43,19 @@ def as_json(
     licence: str,
 ) -> dict[str, Any]:
     """Contents of the card. ``configuration`` must be without secrets."""
-    network = sampler.generator
-    unused = "" if sampler.standardise.symmetric else "; not used by this model"
-    inputs = {
-        name: text.format(z_global=network.z_global, z_local=network.z_local, azimuth=unused)
-        for name, text in INPUTS.items()
-    }
     return {
         "format": 1,
         "model": trained.run.model,
         "purpose": "muon bundles underground, for a given primary",
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
+        "parameters": sum(parameter.numel() for parameter in functions.generator.network.parameters()),
         "functions": {
-            "generator": {"inputs": inputs, "outputs": {"muons": OUTPUT}},
-            "counts": {"inputs": {"primary": INPUTS["primary"]}, "outputs": COUNT_OUTPUTS}
-            if any(file.name.startswith("counts.") for file in files)
-            else None,
+            "generator": {
+                "inputs": {one.name: one.text for one in functions.generator.inputs},
+                "outputs": {"muons": OUTPUT},
+            },
+            "counts": None
+            if functions.counts is None
+            else {"inputs": {"primary": PRIMARY.text}, "outputs": COUNT_OUTPUTS},
         },
         "max_count": trained.max_count,
         "training": {
@@ -75,7 +65,7 @@ def as_json(
             "steps": trained.run.step,
             "checkpoint": trained.run.path.name,
         },
-        "covered": covered(sampler.standardise),
+        "covered": covered(functions.generator.standardise),
         "metrics": None if report is None else report.get("metrics", {}),
         "evaluation": None
         if report is None
@@ -114,8 +104,8 @@ def covered(standardise: Standardise) -> dict[str, dict[str, float]]:
     }
 
 
-def as_markdown(card: Mapping[str, Any]) -> str:
-    """Card as Markdown."""
+def as_markdown(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> str:
+    """Card as Markdown. ``inputs``: of the generator."""
     training = card["training"]
     lines = [
         "# Model card: muon bundles underground",
@@ -148,11 +138,11 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "",
         "## How to use it",
         "",
-        *(f"- `{name}` {text}" for name, text in card["functions"]["generator"]["inputs"].items()),
+        *(f"- `{one.name}` {one.text}" for one in inputs),
         f"- → `muons` {OUTPUT}",
         "",
         *_counts(card),
-        *snippets(card),
+        *snippets(card, inputs),
         "## Files",
         "",
         "| file | bytes | largest relative difference to the trained model | sha256 |",

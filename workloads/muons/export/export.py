@@ -15,13 +15,16 @@ from workloads.muons.export.format_names import FORMATS, Format
 from workloads.muons.export.functions import (
     COUNTS_INPUTS,
     COUNTS_OUTPUTS,
-    GENERATOR_INPUTS,
     GENERATOR_OUTPUTS,
     CountsFunction,
     GeneratorFunction,
+    ModelFunctions,
 )
+from workloads.muons.export.likelihood import LikelihoodFunction
+from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import Trained
 from workloads.muons.models.count_head import MixtureCountHead
+from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 
 CARD, CARD_JSON = "MODEL_CARD.md", "model_card.json"
@@ -41,37 +44,41 @@ class Exported:
     size_bytes: int
 
 
-def sampler_of(trained: Trained) -> WganSampler:
-    """Sampler of an exportable model. Raises BadInputError for others."""
-    if not isinstance(trained.generator, WganSampler):
-        raise BadInputError(
-            f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported, only 'wgan': use "
-            "icestream generate"
-        )
-    return trained.generator
+def functions_of(trained: Trained) -> ModelFunctions:
+    """Functions of a trained model. Raises BadInputError if its kind can't be exported."""
+    sampler = trained.generator
+    match sampler:
+        case WganSampler():
+            generator: GeneratorFunction = WganFunction(sampler)
+        case LikelihoodSampler():
+            generator = LikelihoodFunction(sampler)
+        case _:
+            raise BadInputError(
+                f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported: use icestream"
+                " generate"
+            )
+    head = sampler.count_head
+    counts = CountsFunction(sampler.standardise, head) if isinstance(head, MixtureCountHead) else None
+    return ModelFunctions(generator, counts)
 
 
-def export_functions(sampler: WganSampler, folder: Path, wanted: Sequence[Format]) -> list[Exported]:
+def export_functions(functions: ModelFunctions, folder: Path, wanted: Sequence[Format]) -> list[Exported]:
     """Write and check each function in each format. Raises BadInputError if one disagrees with the trained modules."""
     found = []
+    generator, counts = functions.generator, functions.counts
     for suffix in wanted:
         path = folder / f"generator.{suffix}"
-        example = check.generator_inputs(sampler, 5, 11)
-        rows = ("events", "events", "events", "particles", "particles", "particles")
-        formats.write(GeneratorFunction(sampler), example, rows, GENERATOR_INPUTS, GENERATOR_OUTPUTS, path)
-        difference = check.generator_difference(formats.load(path, GENERATOR_INPUTS), sampler)
+        example = check.generator_inputs(generator, 5, 11)
+        rows = tuple(one.rows for one in generator.inputs)
+        formats.write(generator, example, rows, generator.names, GENERATOR_OUTPUTS, path)
+        difference = check.generator_difference(formats.load(path, generator.names), generator)
         found.append(_checked(path, difference))
-        if has_counts(sampler):
+        if counts is not None:
             path = folder / f"counts.{suffix}"
-            formats.write(CountsFunction(sampler), example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
-            difference = check.counts_difference(formats.load(path, COUNTS_INPUTS), sampler)
+            formats.write(counts, example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
+            difference = check.counts_difference(formats.load(path, COUNTS_INPUTS), counts)
             found.append(_checked(path, difference))
     return found
-
-
-def has_counts(sampler: WganSampler) -> bool:
-    """True if the model has a distribution of counts."""
-    return isinstance(sampler.count_head, MixtureCountHead)
 
 
 class NewFolder:

@@ -16,7 +16,7 @@ from workloads.base.report.provenance import default_output
 from workloads.base.versions import versions
 from workloads.muons.export import formats
 from workloads.muons.export.card import as_json, as_markdown, of_another_model
-from workloads.muons.export.export import CARD, CARD_JSON, NewFolder, export_functions, has_counts, sampler_of
+from workloads.muons.export.export import CARD, CARD_JSON, NewFolder, export_functions, functions_of
 from workloads.muons.export.format_names import FORMATS, Format
 from workloads.muons.generation.load import Trained, load_trained
 
@@ -30,21 +30,23 @@ def run_export(
     """Lines about the written files; the options are the command's. Raises BadInputError."""
     formats.require(wanted)
     trained = load_trained(checkpoint, torch.device("cpu"))
-    sampler = sampler_of(trained)
+    functions = functions_of(trained)
     report = read_report(report_path or default_report(trained.run.path), must_exist=report_path is not None)
     folder = NewFolder(out, force=force)
     with folder as part:
-        files = export_functions(sampler, part, [name for name in FORMATS if name in wanted])
+        files = export_functions(functions, part, [name for name in FORMATS if name in wanted])
         configuration = json.loads(trained.run.config_json)
-        card = as_json(trained, sampler, files, report, configuration, versions(_PACKAGES, optional=_OPTIONAL), licence)
+        card = as_json(
+            trained, functions, files, report, configuration, versions(_PACKAGES, optional=_OPTIONAL), licence
+        )
         (part / CARD_JSON).write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        (part / CARD).write_text(as_markdown(card), encoding="utf-8")
+        (part / CARD).write_text(as_markdown(card, functions.generator.inputs), encoding="utf-8")
     for file in files:
         yield (
             f"{out / file.name}: {file.size_bytes:,} bytes, differs from the trained model by at most "
             f"{file.difference:.1e} (relative)"
         )
-    if not has_counts(sampler):
+    if functions.counts is None:
         yield ("no distribution of counts: the model has none (count_head = 'mse')")
     yield (f"{out / CARD}: {_told_metrics(trained, report)}")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from workloads.muons.export.inputs import FunctionInput
 
 _DRAW_COUNTS = """\
 def draw_counts(weights, means, shapes):
@@ -16,15 +18,10 @@ def draw_counts(weights, means, shapes):
 _PRIMARY = """\
 primary = np.array([[1e6, 0.5, 56.0, 1500.0], [1e5, 0.2, 1.0, 2000.0]], np.float32)  # energy, zenith, A, vertical depth
 """
-_NOISE = """\
+_INPUTS = """\
 num_events, num_muons = len(counts), counts.sum()
 inputs = {{
-    "primary": primary,
-    "counts": counts,
-    "z_global": random.standard_normal((num_events, {z_global}), np.float32),
-    "z_local": random.standard_normal((num_muons, {z_local}), np.float32),
-    "azimuth": random.random(num_muons, np.float32),
-    "event": np.repeat(np.arange(num_events), counts),
+{inputs}
 }}
 """
 _PT2 = """\
@@ -34,7 +31,7 @@ import torch
 random = np.random.default_rng(1)
 {primary}
 {counts}
-{noise}generator = torch.export.load("generator.pt2").module()
+{inputs}generator = torch.export.load("generator.pt2").module()
 muons = generator(*map(torch.from_numpy, inputs.values())).detach().numpy()  # energy_gev, x_m, y_m; event by event
 """
 _PT2_COUNTS = """\
@@ -50,7 +47,7 @@ import onnxruntime
 random = np.random.default_rng(1)
 {primary}
 {counts}
-{noise}generator = onnxruntime.InferenceSession("generator.onnx")
+{inputs}generator = onnxruntime.InferenceSession("generator.onnx")
 (muons,) = generator.run(None, inputs)  # energy_gev, x_m, y_m; event by event
 """
 _ONNX_COUNTS = """\
@@ -61,26 +58,20 @@ counts = draw_counts(*onnxruntime.InferenceSession("counts.onnx").run(None, {{"p
 _OWN_COUNTS = "counts = np.array([3, 0])  # your own: the model has no distribution of them\n"
 
 
-def program(suffix: str, *, z_global: int, z_local: int, max_count: int, has_counts: bool) -> str:
+def program(suffix: str, inputs: Sequence[FunctionInput], *, max_count: int, has_counts: bool) -> str:
     """Program that draws muons, to be run in the folder of the files with this suffix."""
     whole, of_counts = (_PT2, _PT2_COUNTS) if suffix == "pt2" else (_ONNX, _ONNX_COUNTS)
     counts = of_counts.format(draw=_DRAW_COUNTS.format(max_count=max_count)) if has_counts else _OWN_COUNTS
-    noise = _NOISE.format(z_global=z_global, z_local=z_local)
-    return whole.format(primary=_PRIMARY, counts=counts, noise=noise)
+    lines = "\n".join(f'    "{one.name}": {one.program},' for one in inputs)
+    return whole.format(primary=_PRIMARY, counts=counts, inputs=_INPUTS.format(inputs=lines))
 
 
-def snippets(card: Mapping[str, Any]) -> list[str]:
+def snippets(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> list[str]:
     """Lines of Markdown: a program for each exported format."""
-    network = card["configuration"]["trainer"]["wgan"]["network"]
     lines: list[str] = []
     for suffix, needs in (("pt2", "torch and numpy"), ("onnx", "onnxruntime and numpy")):
         if f"generator.{suffix}" in card["files"]:
-            text = program(
-                suffix,
-                z_global=network["z_global"],
-                z_local=network["z_local"],
-                max_count=card["max_count"],
-                has_counts=card["functions"]["counts"] is not None,
-            )
+            has_counts = card["functions"]["counts"] is not None
+            text = program(suffix, inputs, max_count=card["max_count"], has_counts=has_counts)
             lines += [f"With {needs} alone:", "", "```python", text.rstrip(), "```", ""]
     return lines

@@ -11,7 +11,6 @@ import torch
 
 from workloads.base.trained_run import TrainedRun, load_run
 from workloads.muons.generation.generator import MuonGenerator
-from workloads.muons.models.flow.sampler import FlowSampler
 from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 from workloads.muons.workload import WORKLOAD
@@ -19,7 +18,6 @@ from workloads.muons.workload import WORKLOAD
 SAMPLERS: dict[str, Callable[[Any, dict[str, Any], torch.device], MuonGenerator]] = {
     "wgan": WganSampler.from_state,
     "likelihood": LikelihoodSampler.from_state,
-    "flow": FlowSampler.from_state,
 }
 
 
@@ -46,7 +44,10 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 
     def build(run: TrainedRun, task_state: dict[str, Any]) -> Trained:
         if run.model not in SAMPLERS:
-            raise ValueError(f"{run.model!r} is no model of the muons: {', '.join(SAMPLERS)}")
+            raise ValueError(
+                f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
+                " it, or train one of these"
+            )
         config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
         return Trained(SAMPLERS[run.model](config, task_state, device), run, most_muons(config))
 

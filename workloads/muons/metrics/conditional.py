@@ -48,11 +48,15 @@ def conditional_distances(a: Sample, b: Sample, bins: ConditionBins) -> dict[str
     of_a, of_b = bins.of(a.primary_E4), bins.of(b.primary_E4)
     for name in of_a:
         for feature in CONDITIONAL_FEATURES:
-            values_a, values_b = _values(a, feature, of_a[name]), _values(b, feature, of_b[name])
-            values_a, values_b, num_bins = _enough(values_a, values_b)
-            if num_bins:
-                found[f"{name}_{feature}_w1"] = BinnedWasserstein(values_a, values_b, num_bins)
+            if (distance := binned_distance(a, b, feature, of_a[name], of_b[name])) is not None:
+                found[f"{name}_{feature}_w1"] = distance
     return found
+
+
+def binned_distance(a: Sample, b: Sample, feature: str, bin_a_E: Int64, bin_b_E: Int64) -> BinnedWasserstein | None:
+    """Mean distance over the bins with enough of both samples; None if there is no such bin."""
+    values_a, values_b, num_bins = _enough(_values(a, feature, bin_a_E), _values(b, feature, bin_b_E))
+    return BinnedWasserstein(values_a, values_b, num_bins) if num_bins else None
 
 
 class ConditionalCounts:

@@ -76,5 +76,8 @@ DEFINITIONS: Mapping[str, Definition] = {
     "fpd": Definition("σ²", "lower", "Fréchet distance of nine event features, extrapolated to infinite samples"),
     "kpd": Definition("", "lower", "kernel distance (MMD², degree 4) of nine event features; may be below 0 by chance"),
     "c2st_summary_auc": Definition("", "half", "AUC of a classifier that sees nine features of an event"),
-    "c2st_auc": Definition("", "half", "AUC of a classifier that sees every muon of an event (DeepSets)"),
+    "c2st_auc": Definition(
+        "", "half", "AUC of a classifier that sees every muon of an event (DeepSets, median of three trainings)"
+    ),
+    "c2st_attention_auc": Definition("", "half", "AUC of a classifier that compares the muons of an event (attention)"),
 }

@@ -131,7 +131,8 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     assert re.search(r"^missed: c2st_auc: [\d.]+, limit 0.1$", answer.err, re.M)
     assert "radius_m_w1" not in answer.err
     for name in HEADLINE:
-        assert re.search(rf"^{name} +[\d.]+ ± [\d.]+ ", answer.out, re.M), name
+        # The untrained generator has no muon above 10 TeV: 0, without an error.
+        assert re.search(rf"^{name} +[\d.]+ (± [\d.]+ )?", answer.out, re.M), name
 
     report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     for name in HEADLINE:
@@ -250,11 +251,10 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
     answer = icestream("evaluate", run, *what, "--beside", other)
     assert [one.code for one in (*alone, answer)] == [0, 0, 0], answer.err
     head, *rows = answer.out.splitlines()
-    assert re.match(r"metric +wgan ± error +floor +ratio +unit +verdict +likelihood ± error +verdict$", head)
+    assert re.match(r"metric +wgan ± error +floor ± error +ratio +unit +verdict +likelihood ± error +verdict$", head)
     assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(likelihood, step 3\)$", answer.out, re.M)
     row = next(row for row in rows if row.startswith("log10_energy_w1 "))
-    assert row.count("±") == 2
-    assert row.endswith("off")
+    assert re.search(r" dex +off +[\d.]+ ± [\d.]+ +off$", row)
 
     folder = run / "evaluation"
     report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)

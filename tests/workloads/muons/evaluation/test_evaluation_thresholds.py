@@ -138,7 +138,7 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     report = MetricReport(METRICS, sizes, "same primaries", ("something to know",))
     told = list(lines(Outcome(report, [], {"model": "wgan"}, {}, []), WORDS))
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
-    assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
+    assert names == ["count_tv", "count_mean_ratio", "c2st_auc", "count_empty_difference", "fpd"]
     assert told[-1] == "note: something to know"
     assert "1,000 events, 5,000 real and 4,900 generated muons; floor: same primaries" in told
     columns = {line.index("±") for line in told if "±" in line}

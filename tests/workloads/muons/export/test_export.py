@@ -10,26 +10,34 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
 from torch import Tensor
-from trained import make_sampler, write_checkpoint
+from trained import make_likelihood_sampler, make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
 from workloads.muons.commands.export import export
 from workloads.muons.export import check, formats
 from workloads.muons.export.card import covered
-from workloads.muons.export.export import OWN_FILES, sampler_of
-from workloads.muons.export.functions import COUNTS_INPUTS, GENERATOR_INPUTS, CountsFunction, GeneratorFunction
+from workloads.muons.export.export import OWN_FILES, functions_of
+from workloads.muons.export.functions import COUNTS_INPUTS, CountsFunction, GeneratorFunction, ModelFunctions
+from workloads.muons.export.inputs import FunctionInput
+from workloads.muons.export.likelihood import LikelihoodFunction
 from workloads.muons.export.run import default_report
 from workloads.muons.export.usage import program
+from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import load_trained
-from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
+from workloads.muons.models.likelihood.sampler import LikelihoodSampler
+from workloads.muons.models.standardise import Standardise
+from workloads.muons.models.wgan.config import NetworkConfig
+from workloads.muons.models.wgan.sampler import WganSampler
 
+MODELS = ("wgan", "likelihood")
 SECRET_INPUT = "https://user:hunter2@origin.example/data.parquet?authz=eyJhbGciOi.eyJzdWIi.c2ln"
 
 
@@ -41,15 +49,27 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def config_of(**network: object) -> Config:
-    wgan = WganConfig(network=NetworkConfig.model_validate({"hidden": 16, "count_hidden": 16, **network}))
-    config = Config(input=(SECRET_INPUT, "data/*.parquet"))
-    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"wgan": wgan})})
+def config_of(model: str = "wgan", **network: object) -> Config:
+    section = {"network": {"hidden": 16, "count_hidden": 16, **network}}
+    return Config.model_validate(
+        {"input": (SECRET_INPUT, "data/*.parquet"), "trainer": {"model": model, model: section}}
+    )
+
+
+def sampler_of(config: Config) -> WganSampler | LikelihoodSampler:
+    if config.trainer.model == "wgan":
+        return make_sampler(config.trainer.wgan, count_steps=60)
+    return make_likelihood_sampler(config.trainer.likelihood, count_steps=60)
+
+
+def function_of(config: Config) -> GeneratorFunction:
+    """Of the model that `make_run` writes."""
+    sampler = sampler_of(config)
+    return WganFunction(sampler) if isinstance(sampler, WganSampler) else LikelihoodFunction(sampler)
 
 
 def make_run(folder: Path, config: Config) -> Path:
-    sampler = make_sampler(config.trainer.wgan, count_steps=60)
-    write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, sampler)
+    write_checkpoint(folder / "checkpoints" / "step-000000007.pt", config, sampler_of(config))
     return folder
 
 
@@ -62,39 +82,49 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("export"), config_of())
 
 
-@pytest.fixture(scope="session")
-def exported(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A model in both formats, and what was printed. Seconds: it is done once."""
+class Export(NamedTuple):
+    """A model in both formats, and what was printed."""
+
+    model: str
+    folder: Path
+    told: str
+
+
+@pytest.fixture(scope="session", params=MODELS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """Seconds: it is done once for each model."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("model") / "model"
+    run_dir = make_run(tmp_path_factory.mktemp("run"), config_of(request.param))
     metric = {"value": 0.0123, "error": 0.001, "floor": 0.004}
-    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}}
+    beside = {"metrics": {"count_tv": metric}}
+    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}, "beside": beside}
     (run_dir / "evaluation").mkdir()
     (run_dir / "evaluation" / "report.json").write_text(json.dumps(report))
     result = run(run_dir, "-o", folder, "--licence", "CC BY 4.0")
     assert result.exit_code == 0
-    return folder, result.output
+    return Export(request.param, folder, result.output)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
 @pytest.mark.parametrize(("num_events", "num_particles"), [(1, 0), (3, 0), (1, 1), (1, 900), (70, 2500)])
 def test_every_format_gives_the_muons_of_the_trained_model(
-    run_dir: Path, exported: tuple[Path, str], suffix: str, num_events: int, num_particles: int
+    exported: Export, suffix: str, num_events: int, num_particles: int
 ) -> None:
-    sampler = make_sampler(config_of().trainer.wgan, count_steps=60)
-    inputs = check.generator_inputs(sampler, num_events, num_particles, seed=99)
-    (muons_P3,) = formats.load(exported[0] / f"generator.{suffix}", GENERATOR_INPUTS)(*inputs)
-    assert muons_P3.shape == (num_particles, 3)
-    torch.testing.assert_close(muons_P3, check.trained_muons(sampler, inputs), rtol=2e-5, atol=2e-5)
+    function = function_of(config_of(exported.model))
+    inputs = check.generator_inputs(function, num_events, num_particles, seed=99)
+    loaded = formats.load(exported.folder / f"generator.{suffix}", function.names)
+    assert loaded(*inputs)[0].shape == (num_particles, 3)
+    assert check.muons_difference(loaded, function, inputs) < 2e-5
 
 
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-def test_every_format_gives_the_distribution_of_counts(exported: tuple[Path, str], suffix: str) -> None:
+def test_every_format_gives_the_distribution_of_counts(exported: Export, suffix: str) -> None:
     """The documented recipe draws what the trained model draws."""
-    sampler = make_sampler(config_of().trainer.wgan, count_steps=60)
+    sampler = sampler_of(config_of(exported.model))
     primary_E4 = torch.tensor([[3e6, 0.3, 56.0, 1500.0]]).expand(40_000, 4).contiguous()
-    weights, means, shapes = formats.load(exported[0] / f"counts.{suffix}", COUNTS_INPUTS)(primary_E4)
+    weights, means, shapes = formats.load(exported.folder / f"counts.{suffix}", COUNTS_INPUTS)(primary_E4)
     torch.testing.assert_close(weights.sum(1), torch.ones(40_000))
     mean = float((weights * means).sum(1)[0])
     variance = float((weights * (means + means**2 / shapes + means**2)).sum(1)[0]) - mean**2
@@ -106,9 +136,9 @@ def test_every_format_gives_the_distribution_of_counts(exported: tuple[Path, str
 
 @pytest.mark.process
 @pytest.mark.parametrize("suffix", ["pt2", "onnx"])
-def test_the_cards_program_runs_without_icestream(exported: tuple[Path, str], suffix: str) -> None:
-    folder = exported[0]
-    text = program(suffix, z_global=16, z_local=8, max_count=100_000, has_counts=True)
+def test_the_cards_program_runs_without_icestream(exported: Export, suffix: str) -> None:
+    folder, inputs = exported.folder, function_of(config_of(exported.model)).inputs
+    text = program(suffix, inputs, max_count=100_000, has_counts=True)
     assert text.rstrip() in (folder / "MODEL_CARD.md").read_text()
     told = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{text}\nprint(len(muons), counts.sum(), np.isfinite(muons).all())"],
@@ -121,8 +151,8 @@ def test_the_cards_program_runs_without_icestream(exported: tuple[Path, str], su
     assert finite == "True"
 
 
-def test_the_folder_holds_the_files_and_their_digests(exported: tuple[Path, str]) -> None:
-    folder, told = exported
+def test_the_folder_holds_the_files_and_their_digests(exported: Export) -> None:
+    _, folder, told = exported
     assert {path.name for path in folder.iterdir()} == OWN_FILES
     card = json.loads((folder / "model_card.json").read_text())
     assert set(card["files"]) == {name for name in OWN_FILES if "card" not in name.lower()}
@@ -132,8 +162,8 @@ def test_the_folder_holds_the_files_and_their_digests(exported: tuple[Path, str]
         assert f"{name}: {file['bytes']:,} bytes, differs from the trained model by at most" in told
 
 
-def test_the_card_tells_training_metrics_limits_and_no_secret(exported: tuple[Path, str]) -> None:
-    folder, told = exported
+def test_the_card_tells_training_metrics_limits_and_no_secret(exported: Export) -> None:
+    _, folder, told = exported
     text = (folder / "MODEL_CARD.md").read_text()
     card = json.loads((folder / "model_card.json").read_text())
     assert "with 1 metrics" in told
@@ -141,7 +171,9 @@ def test_the_card_tells_training_metrics_limits_and_no_secret(exported: tuple[Pa
     assert "`data/*.parquet`" in text
     assert "CC BY 4.0." in text
     assert card["training"]["steps"] == 7
-    assert card["configuration"]["trainer"]["wgan"]["network"]["hidden"] == 16
+    assert set(card["evaluation"]) == {"step", "events", "input"}, "not another run's numbers"
+    assert card["model"] == exported.model
+    assert card["configuration"]["trainer"][exported.model]["network"]["hidden"] == 16
     assert "must not" in text
     for secret in ("hunter2", "c2ln"):
         assert secret not in text
@@ -171,13 +203,29 @@ def test_typical_primaries_are_standardised_to_mean_0_and_spread_1() -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_learned_x_and_y_has_the_same_inputs(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path / "run", config_of(azimuth="learned"))
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_that_learned_x_and_y_has_the_same_inputs(model: str, tmp_path: Path) -> None:
+    config = config_of(model, azimuth="learned")
+    run_dir = make_run(tmp_path / "run", config)
     run(run_dir, "-o", tmp_path / "model", "--format", "onnx")  # whose exporter would drop an input without effect
-    sampler = make_sampler(config_of(azimuth="learned").trainer.wgan, count_steps=60)
-    inputs = check.generator_inputs(sampler, 9, 100)
-    (muons_P3,) = formats.load(tmp_path / "model" / "generator.onnx", GENERATOR_INPUTS)(*inputs)
-    torch.testing.assert_close(muons_P3, check.trained_muons(sampler, inputs), rtol=2e-5, atol=2e-5)
+    function = function_of(config)
+    assert function.names == function_of(config_of(model)).names
+    loaded = formats.load(tmp_path / "model" / "generator.onnx", function.names)
+    assert check.muons_difference(loaded, function, check.generator_inputs(function, 9, 100)) < 2e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["pt2", "onnx"])
+def test_a_coupled_model_is_exported(suffix: str, tmp_path: Path) -> None:
+    config = config_of("likelihood", coupling=True)
+    run_dir = make_run(tmp_path / "run", config)
+    result = run(run_dir, "-o", tmp_path / "model", "--format", suffix)
+    assert result.exit_code == 0, result.output
+    function = function_of(config)
+    loaded = formats.load(tmp_path / "model" / f"generator.{suffix}", function.names)
+    for num_events, num_particles in ((1, 0), (1, 900), (70, 2500)):
+        inputs = check.generator_inputs(function, num_events, num_particles, seed=99)
+        assert check.muons_difference(loaded, function, inputs) < 2e-5
 
 
 @pytest.mark.slow
@@ -206,26 +254,52 @@ def test_nothing_is_written_if_the_files_disagree(
 
 def test_a_difference_in_one_number_or_in_shape_is_seen() -> None:
     sampler = make_sampler(config_of().trainer.wgan)
+    function = WganFunction(sampler)
+    counts = CountsFunction(sampler.standardise, sampler.count_head)  # type: ignore[arg-type]
 
     def shifted(*inputs: Tensor) -> Sequence[Tensor]:
-        muons_P3 = check.trained_muons(sampler, inputs).clone()
+        muons_P3 = function.trained_muons(inputs).clone()
         muons_P3[-1:, 2] += 0.001 * (1 + muons_P3[-1:, 2].abs())
         return [muons_P3]
 
     def shorter(*inputs: Tensor) -> Sequence[Tensor]:
-        return [check.trained_muons(sampler, inputs)[1:]]
+        return [function.trained_muons(inputs)[1:]]
 
     def other_counts(primary_E4: Tensor) -> Sequence[Tensor]:
-        weights, means, shapes = CountsFunction(sampler)(primary_E4)
+        weights, means, shapes = counts(primary_E4)
         return [weights, means, shapes * 1.01]
 
     def same(*inputs: Tensor) -> Sequence[Tensor]:
-        return [check.trained_muons(sampler, inputs)]
+        return [function.trained_muons(inputs)]
 
-    assert check.generator_difference(shifted, sampler) > check.LARGEST_DIFFERENCE
-    assert check.generator_difference(shorter, sampler) == np.inf
-    assert check.generator_difference(same, sampler) == 0
-    assert check.counts_difference(other_counts, sampler) > check.LARGEST_DIFFERENCE
+    assert check.generator_difference(shifted, function) > check.LARGEST_DIFFERENCE
+    assert check.generator_difference(shorter, function) == np.inf
+    assert check.generator_difference(same, function) == 0
+    assert check.counts_difference(other_counts, counts) > check.LARGEST_DIFFERENCE
+
+
+class Choice(GeneratorFunction):
+    """An energy of 1 or 2, as a uniform number is below or above a half."""
+
+    inputs = (FunctionInput("part", "particles", "uniform", 0, "", chooses=True),)
+
+    def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        energy_P = torch.where(inputs[0] > 0.5, 2.0, 1.0)
+        return torch.stack([energy_P.log10(), energy_P, energy_P], 1)
+
+
+def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is() -> None:
+    function = Choice(Standardise(NetworkConfig(azimuth="learned")), torch.nn.Identity())
+    for value, is_sure in ((0.5000001, False), (0.501, True)):
+        inputs = (torch.cat([torch.full((1,), value), torch.rand(100)]),)
+
+        def other(*inputs: Tensor) -> Sequence[Tensor]:
+            muons_P3 = function.trained_muons(inputs).clone()
+            muons_P3[0] *= 0.5
+            return [muons_P3]
+
+        assert (check.muons_difference(other, function, inputs) > check.LARGEST_DIFFERENCE) is is_sure
+    assert check.muons_difference(other, function, (torch.full((10,), 0.5000001),)) == np.inf
 
 
 def test_what_is_in_the_way_is_told_and_replaced_only_if_told(run_dir: Path, tmp_path: Path) -> None:
@@ -295,9 +369,9 @@ def test_a_folder_may_be_the_current_one_or_a_link(
 
 def test_another_kind_of_model_is_refused(run_dir: Path) -> None:
     trained = load_trained(run_dir, torch.device("cpu"))
-    assert sampler_of(trained) is trained.generator
-    with pytest.raises(BadInputError, match="can't be exported, only 'wgan': use icestream generate"):
-        sampler_of(replace(trained, generator=object()))  # type: ignore[arg-type]
+    assert isinstance(functions_of(trained), ModelFunctions)
+    with pytest.raises(BadInputError, match="a model of the kind 'wgan' can't be exported: use icestream generate"):
+        functions_of(replace(trained, generator=object()))  # type: ignore[arg-type]
 
 
 def test_missing_packages_are_told_before_any_work(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from trained import make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
-from workloads.muons.export.export import sampler_of
-from workloads.muons.generation.load import Trained, load_trained, most_muons
-from workloads.muons.models.flow.config import FlowConfig
+from workloads.muons.generation.load import load_trained, most_muons
+from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import NetworkConfig, SamplingConfig, WganConfig
 
 WGAN = WganConfig(network=NetworkConfig(hidden=8, count_hidden=8), sampling=SamplingConfig(max_count=77))
@@ -43,15 +41,7 @@ def test_the_best_checkpoint_of_a_run_comes_before_the_newest(tmp_path: Path) ->
 def test_each_kind_of_model_has_its_cap(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
     assert load_trained(path, torch.device("cpu")).max_count == most_muons(WGAN) == 77
-    assert most_muons(FlowConfig(max_count=55)) == 55
-
-
-def test_another_kind_of_model_is_not_exported(tmp_path: Path) -> None:
-    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
-    trained = load_trained(path, torch.device("cpu"))
-    of_flow = Trained(object(), replace(trained.run, model="flow"), 1)  # type: ignore[arg-type]
-    with pytest.raises(BadInputError, match="'flow' can't be exported, only 'wgan'"):
-        sampler_of(of_flow)
+    assert most_muons(LikelihoodConfig(max_count=55)) == 55
 
 
 def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
@@ -61,13 +51,15 @@ def test_a_checkpoint_of_another_network_is_told(tmp_path: Path) -> None:
         load_trained(path, torch.device("cpu"))
 
 
-def test_a_checkpoint_of_another_workload_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["sets", "flow"])
+def test_a_checkpoint_of_a_model_that_is_not_there_names_it_and_the_remedy(tmp_path: Path, model: str) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
     state = torch.load(path, weights_only=True)
     config = json.loads(state["config"])
-    config["trainer"] |= {"model": "sparks", "sparks": {}}
+    config["trainer"] |= {"model": model, model: {}}
     torch.save(state | {"config": json.dumps(config)}, path)
-    with pytest.raises(BadInputError, match=r"step-1\.pt: its model can't be built \('sparks' is no model"):
+    told = rf"step-1\.pt: its model can't be built \('{model}' is no model of .*wgan.*: use the version that wrote it"
+    with pytest.raises(BadInputError, match=told):
         load_trained(path, torch.device("cpu"))
 
 

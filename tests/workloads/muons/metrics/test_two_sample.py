@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 from simulated import drawn_again, real_sample
+from torch import Tensor
 
 from workloads.muons.metrics.bundles import BundleArrays, Float64, Int64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.two_sample import classifier_test
 from workloads.muons.metrics.two_sample.auc import Auc
-from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
+from workloads.muons.metrics.two_sample.classifier_test import attention_test, set_test, summary_test
 from workloads.muons.metrics.two_sample.inputs import SetInputs
+from workloads.muons.metrics.two_sample.networks import AttentionSets
 
 SETTINGS = EvaluationSettings(c2st_epochs=5)
 
@@ -101,7 +104,7 @@ CHANCE = 3 * np.sqrt(1 / 6 / 1_500)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("test", [set_test, summary_test])
+@pytest.mark.parametrize("test", [set_test, summary_test, attention_test])
 def test_real_events_drawn_again_are_not_told_apart(test: Callable[..., object]) -> None:
     assert asked(test, REAL, AGAIN) == pytest.approx(0.5, abs=CHANCE)
 
@@ -144,6 +147,43 @@ def test_of_a_large_event_some_muons_are_seen_and_the_true_count() -> None:
     rows = {tuple(row) for row in every_PF[2:].tolist()}
     assert {tuple(row) for row in seen_PF[2:].tolist()} < rows
     assert len(rows) == 300
+
+
+def attention_of_one_event(network: AttentionSets, seen_MW: Tensor) -> Tensor:
+    """The attention block of an event alone, as torch computes it."""
+    inputs = network.queries_keys_values(network.before(seen_MW))
+    query, key, value = (part.unflatten(1, (4, -1)).transpose(0, 1) for part in inputs.chunk(3, 1))
+    mixed = torch.softmax(query @ key.mT / query.shape[-1] ** 0.5, -1) @ value
+    seen_MW = seen_MW + network.attended(mixed.transpose(0, 1).flatten(1))
+    return seen_MW + network.after(seen_MW)
+
+
+def test_attention_is_between_the_muons_of_an_event_only() -> None:
+    counts = torch.tensor([3, 0, 1, 17, 2, 4, 1])
+    network = AttentionSets(16)
+    seen_PW = torch.randn(int(counts.sum()), 16)
+    expected = [attention_of_one_event(network, event) for event in seen_PW.split(counts.tolist()) if len(event)]
+    torch.testing.assert_close(network.together(seen_PW, counts), torch.cat(expected))
+    assert network.together(torch.zeros(0, 16), torch.zeros(3, dtype=torch.int64)).shape == (0, 16)
+
+
+@pytest.mark.slow
+def test_muons_that_are_copies_of_others_are_seen_by_attention_as_by_deep_sets() -> None:
+    rng = np.random.default_rng(5)
+    first_E = np.cumsum(AGAIN.counts_E) - AGAIN.counts_E
+    other_P = first_E[AGAIN.event_P] + rng.integers(0, AGAIN.counts_E[AGAIN.event_P])
+    copies = [column_P[other_P] for column_P in (AGAIN.energy_gev_P, AGAIN.x_m_P, AGAIN.y_m_P)]
+    for test in (set_test, attention_test):
+        assert asked(test, REAL, BundleArrays(AGAIN.counts_E, *copies)) > 0.5 + CHANCE
+
+
+def test_the_test_with_attention_is_about_some_showers_of_large_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classifier_test, "_ATTENTION_EVENTS", 600)
+    generated = REAL.with_bundles(AGAIN)
+    trained = attention_test(REAL, generated, EvaluationSettings(c2st_epochs=1), lambda part: None)
+    assert trained.test_a_E.sum() == 300
+    assert trained.test_a_E is trained.test_b_E
+    assert trained.chance(REAL, generated) == pytest.approx(np.sqrt(1 / 6 / 300), rel=0.5)
 
 
 def test_photons_have_mass_number_zero_and_are_seen_as_any_other_primary() -> None:

@@ -181,9 +181,10 @@ def test_the_panels_score_is_the_held_out_likelihood() -> None:
     assert found.scalars["panel/log10_energy_w1"] > 0
 
 
-@pytest.mark.parametrize("chunk_particles", [1, 16])
-def test_parts_of_a_batch_add_up_to_it(chunk_particles: int) -> None:
-    whole, cut = make(), make(chunk_particles=chunk_particles)
+@pytest.mark.parametrize(("chunk_particles", "coupling"), [(1, False), (16, False), (16, True)])
+def test_parts_of_a_batch_add_up_to_it(chunk_particles: int, coupling: bool) -> None:
+    network = {"coupling": coupling}
+    whole, cut = make(network=network), make(network=network, chunk_particles=chunk_particles)
     for task in (whole, cut):
         task.step(toy_batch())
     for one, other in zip(whole.networks.muons.parameters(), cut.networks.muons.parameters(), strict=True):
@@ -242,8 +243,9 @@ def above(batch: Batch, least_gev: float) -> Batch:
 # ---- The sampler.
 
 
-def test_the_sampler_of_a_checkpoint_draws_what_the_task_draws() -> None:
-    task = trained(20)
+@pytest.mark.parametrize("coupling", [False, True])
+def test_the_sampler_of_a_checkpoint_draws_what_the_task_draws(coupling: bool) -> None:
+    task = trained(20, network={"coupling": coupling})
     primary_E4 = toy_batch(64, seed=9).microbatches[0].event_columns["primary"]
     found = []
     for sampler in (task.sampler(), LikelihoodSampler.from_state(task.config, task.state_dict(), CPU)):
@@ -269,7 +271,7 @@ def test_generated_muons_have_the_distribution_that_the_densities_say() -> None:
     with torch.no_grad():
         known_1K = known(task.networks.standardise, primary_14, torch.ones(1, dtype=torch.int64))
         z_Z1 = draw(muons.prior(known_1K.expand(500, -1)), torch.rand(500, 1), torch.randn(500, 1))
-        _, energy_ZX, shift_ZF = muons._of_event(known_1K.expand(500, -1), z_Z1)
+        _, energy_ZX, shift_ZF = muons._of_event(torch.cat([known_1K.expand(500, -1), z_Z1], 1))
         grid = torch.linspace(-6, 6, 601)
         density = torch.stack([log_density(energy_ZX, x - shift_ZF[:, :1]).exp().mean() for x in grid])
     cumulative = (density.cumsum(0) * 0.02).numpy()

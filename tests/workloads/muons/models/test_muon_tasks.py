@@ -9,18 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 from toy_events import make_microbatch, split, toy_batch
-from toy_tasks import CPU, MAKE, changed, make_flow, make_wgan, saved, weights
+from toy_tasks import CPU, MAKE, changed, make_likelihood, make_wgan, saved, weights
 
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.limits import UpdateLimits
-from workloads.muons.models.flow.task import FlowTask
+from workloads.muons.models.likelihood.task import LikelihoodTask
 from workloads.muons.models.wgan.task import WganTask
 
 MODELS = pytest.mark.parametrize("model", MAKE)
-LOSS = {"wgan": "c_loss", "flow": "flow_loss"}
-MUON_UPDATES = {"wgan": 6, "flow": 1}
-"""Updates of a step, but for the count head's: five of the critic and one of the generator, or one of the flow."""
+LOSS = {"wgan": "c_loss", "likelihood": "muon_nll"}
+MUON_UPDATES = {"wgan": 4, "likelihood": 1}
+"""Updates of a step, but for the count head's: three of the critic and one of the generator; one of the densities."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def seeded() -> None:
     torch.manual_seed(7)
 
 
-def of_muons(task: WganTask | FlowTask) -> list[Tensor]:
+def of_muons(task: WganTask | LikelihoodTask) -> list[Tensor]:
     """Weights of the networks that learn from muons, as copies."""
     networks = task.networks.modules()
     others = {"count_head", "count_head_average", "standardise"}
@@ -54,7 +54,7 @@ def test_a_batch_of_empty_events_trains_the_count_head_alone(model: str) -> None
     assert same(before, of_muons(task))
     assert changed(count_head, task.networks.count_head)
     assert metrics["m_loss"] > 0
-    assert all(metrics[name] == 0 for name in metrics.keys() & {"c_loss", "g_loss", "w_gap", "flow_loss"})
+    assert all(metrics[name] == 0 for name in metrics.keys() & {"c_loss", "g_loss", "w_gap", "muon_nll", "kl"})
 
 
 @MODELS
@@ -128,7 +128,7 @@ def test_weights_depend_on_the_seed_alone_and_the_caller_keeps_its_random_number
 
     assert same(first, of_muons(second))
     assert not same(first, of_muons(other))
-    trained = {"wgan": ("count_head", "critic", "generator"), "flow": ("count_head", "velocity")}[model]
+    trained = {"wgan": ("count_head", "critic", "generator"), "likelihood": ("count_head", "muons")}[model]
     networks = second.networks.modules()
     assert second.num_parameters == sum(one.numel() for name in trained for one in networks[name].parameters())
 
@@ -176,7 +176,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(model: str) -> Non
     task.step(toy_batch())
     (bad,) = toy_batch(seed=1).microbatches
     bad.particle_columns["muons"][0, 0] = float("nan")
-    name, network = {"wgan": ("critic", "critic"), "flow": ("flow", "velocity")}[model]
+    name, network = {"wgan": ("critic", "critic"), "likelihood": ("muons", "muons")}[model]
     before = weights(task.networks.modules()[network])
     state = saved(task)["optimisers"][name]["state"].values()
 
@@ -198,7 +198,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(model: str) -> Non
     [
         ("wgan", {"optimiser": "adam", "gp_every": 2}),
         ("wgan", {"optimiser": "sgd", "gp_every": 2}),
-        ("flow", {"warmup_steps": 4}),
+        ("likelihood", {}),
     ],
 )
 def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: d
     assert first["counters"] == second["counters"]
     assert first["counters"]["steps"] == 6
     if model == "wgan":
-        assert first["counters"]["critic_updates"] == 6 * 5
+        assert first["counters"]["critic_updates"] == 6 * 3
     for network, state in first["networks"].items():
         for name, value in state.items():
             assert torch.equal(value, second["networks"][network][name]), f"{network}.{name}"
@@ -227,8 +227,8 @@ def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: d
 
 def test_the_optimisers_keep_their_state_from_step_to_step() -> None:
     for task, updates in (
-        (make_wgan(), {"critic": 15, "generator": 3, "count": 3}),
-        (make_flow(), {"flow": 3, "count": 3}),
+        (make_wgan(), {"critic": 9, "generator": 3, "count": 3}),
+        (make_likelihood(), {"muons": 3, "count": 3}),
     ):
         for seed in range(3):
             task.step(toy_batch(seed=seed))
@@ -256,12 +256,12 @@ CHECKPOINT = {
         "gp_norm": set(),
         "held_out_gap": set(),
     },
-    "flow": {
-        "networks": {"standardise", "count_head", "velocity", "velocity_average"},
-        "optimisers": {"count", "flow"},
+    "likelihood": {
+        "networks": {"standardise", "count_head", "count_head_average", "muons", "muons_average"},
+        "optimisers": {"count", "muons"},
         "counters": {"steps", "rate_scale"},
         "recipe": {
-            *("schedule", "schedule_steps", "warmup_steps", "flow_lr", "count_lr", "muon_weight", "pair_by_energy"),
+            *("schedule", "schedule_steps", "warmup_steps", "likelihood_lr", "count_lr", "muon_weight", "max_muons"),
         },
     },
 }
@@ -309,7 +309,7 @@ def test_another_recipe_is_logged_when_training_goes_on(model: str, caplog: pyte
 # ---- Use without training.
 
 
-@pytest.mark.parametrize(("model", "names"), [("wgan", {"m_loss", "w_gap"}), ("flow", {"m_loss", "flow_loss"})])
+@pytest.mark.parametrize(("model", "names"), [("wgan", {"m_loss", "w_gap"}), ("likelihood", {"m_loss", "nll"})])
 def test_held_out_metrics_change_nothing_and_are_the_same_again(model: str, names: set[str]) -> None:
     task = MAKE[model]()
     task.step(toy_batch())
@@ -326,7 +326,7 @@ def test_held_out_metrics_change_nothing_and_are_the_same_again(model: str, name
         assert all(torch.equal(value, now[name]) for name, value in state.items())
 
 
-@pytest.mark.parametrize(("model", "setting"), [("wgan", "generator_average_decay"), ("flow", "average_decay")])
+@pytest.mark.parametrize(("model", "setting"), [("wgan", "generator_average_decay"), ("likelihood", "average_decay")])
 def test_averaged_weights_follow_the_latest_ones(model: str, setting: str) -> None:
     none, averaged = MAKE[model](**{setting: 0.0}).networks.averaged, MAKE[model]().networks.averaged
     assert none.used is none.latest

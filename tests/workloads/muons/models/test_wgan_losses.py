@@ -21,8 +21,15 @@ def ragged(counts: list[int]) -> Segments:
 
 
 def slope_of_mean(segments: Segments, factor: float | Tensor = 1.0) -> Tensor:
-    """The slope of a critic whose score is linear in the mean of the muons: its norm is |SLOPE| for any count."""
-    return spread(SLOPE * factor / segments.counts_E.clamp_min(1).unsqueeze(1), segments)
+    """The slope SLOPE for the leading muon, and SLOPE / √(N (N - 1)) for each of the others.
+
+    Its norm is |SLOPE| for one muon and √2 |SLOPE| for more, however many.
+    """
+    counts_E = segments.counts_E
+    others_E = (counts_E * (counts_E - 1)).clamp_min(1).float().rsqrt().unsqueeze(1)
+    slope = spread(others_E, segments) * SLOPE * factor
+    leading = counts_E[counts_E > 0].cumsum(0) - 1
+    return slope.index_copy(0, leading, (SLOPE * factor).expand(len(leading), -1))
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 5000])
@@ -104,18 +111,26 @@ def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
     assert generator_loss(fake, present) == -(4 + 8)
 
 
-def test_gradient_norm_of_a_linear_critic_is_its_slope_whatever_the_count() -> None:
+def test_the_leading_muon_counts_as_much_as_the_mean_of_all_others_whatever_the_count() -> None:
     segments = ragged([1, 4, 0, 100])
 
     result = gradient_penalty(slope_of_mean(segments), segments)
 
-    torch.testing.assert_close(result.norm, torch.tensor(3 * 3.0))
-    torch.testing.assert_close(result.penalty, torch.tensor(3 * (3.0 - 1) ** 2))
+    two = 3.0 * math.sqrt(2)
+    torch.testing.assert_close(result.norm, torch.tensor(3.0 + 2 * two))
+    torch.testing.assert_close(result.penalty, torch.tensor((3.0 - 1) ** 2 + 2 * (two - 1) ** 2))
+
+
+def test_the_plain_norm_is_that_of_all_muons_as_one_vector() -> None:
+    result = gradient_penalty(SLOPE.repeat(5, 1), ragged([4, 0, 1]), plain_norm=True)
+
+    torch.testing.assert_close(result.norm, torch.tensor(6.0 + 3.0))
+    torch.testing.assert_close(result.penalty, torch.tensor((6.0 - 1) ** 2 + (3.0 - 1) ** 2))
 
 
 @pytest.mark.parametrize(("factor", "two_sided", "one_sided"), [(0.1, 0.49, 0.0), (1.0, 4.0, 4.0)])
 def test_one_sided_penalty_spares_norms_below_1(factor: float, two_sided: float, one_sided: float) -> None:
-    segments = ragged([5])
+    segments = ragged([1])
     slope = slope_of_mean(segments, factor)
 
     assert float(gradient_penalty(slope, segments).penalty) == pytest.approx(two_sided, rel=1e-4)
@@ -144,7 +159,7 @@ def test_penalty_of_events_without_muons_is_zero_and_has_a_finite_gradient() -> 
 
 
 def test_penalty_trains_the_critic_through_its_gradient() -> None:
-    segments = ragged([3])
+    segments = ragged([1])
     factor = torch.ones((), requires_grad=True)
 
     gradient_penalty(slope_of_mean(segments, factor), segments).penalty.backward()

@@ -202,11 +202,10 @@ def test_a_wild_primary_gives_a_bounded_mean_count() -> None:
     [
         ({"schedule": "constant", "schedule_steps": 10}, ["schedule_steps = 10", "'constant'", "set "]),
         ({"penalty_weight": 0, "gp_every": 4}, ["gp_every = 4", "penalty_weight = 0", "set "]),
-        ({"penalty_weight": 0, "gp_max_muons": 4}, ["gp_max_muons = 4", "penalty_weight = 0", "set "]),
-        ({"penalty_weight": 0, "gp_sample_fraction": 0.5}, ["gp_sample_fraction = 0.5", "set "]),
         ({"network": {"spectral_norm": True}}, ["spectral_norm", "layer_norm = false"]),
         ({"critic_steps": 20, "adaptive": {"enabled": True}}, ["max_critic_steps = 10", "critic_steps = 20"]),
-        ({"betas": (0.0, 1.0)}, ["betas = (0.0, 1.0)", "below 1"]),
+        ({"generator_betas": (0.0, 1.0)}, ["generator_betas = (0.0, 1.0)", "below 1"]),
+        ({"network": {"z_local": 1}}, ["local_tails = 2", "z_local = 1"]),
         ({"criticsteps": 5}, ["criticsteps", "not permitted"]),
     ],
 )

@@ -49,29 +49,11 @@ def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.Monkey
     torch.testing.assert_close(rare, 4 * every)
 
 
-def test_a_sample_of_events_stands_for_all_in_the_penalty() -> None:
-    task = make_wgan(gp_sample_fraction=0.25)
-    batch = toy_batch(64, counts=[2] * 64)
-    task.observe(batch)
-    (part,) = task.parts(batch, task.noise)
-    draw = task.networks.draw(part)
-    fake = task.networks.fake(part, draw.noise).detach()
-
-    sampled = [task.networks.penalty(part, fake, draw.mix_E, update) for update in range(200)]
-    task.networks.config = task.config.model_copy(update={"gp_sample_fraction": 1.0})
-    whole = task.networks.penalty(part, fake, draw.mix_E, 0)
-
-    assert whole is not None
-    assert len({float(one.penalty.detach()) for one in sampled if one is not None}) == 4
-    mean = sum(float(one.norm) for one in sampled if one is not None) / len(sampled)
-    assert mean == pytest.approx(float(whole.norm), rel=0.1)
-
-
 def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_state_is_saved(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    task = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    task = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 4})
     for seed in range(5):
         metrics = {name: float(value) for name, value in task.step(toy_batch(seed=seed)).items()}
         task.observed(metrics | {"held_out_gap": 1.0})
@@ -79,11 +61,11 @@ def test_the_adaptive_critic_acts_on_a_batch_before_it_is_trained_on_and_its_sta
     task.observed(metrics | {"held_out_gap": 0.1})
     task.observed(metrics | {"held_out_gap": 0.1})  # the same gap again: nothing to decide
 
-    assert task.critic_steps == 6
-    assert "critic_steps 5 -> 6" in caplog.text
-    resumed = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 6})
+    assert task.critic_steps == 4
+    assert "critic_steps 3 -> 4" in caplog.text
+    resumed = make_wgan(adaptive={"enabled": True, "every": 1, "max_critic_steps": 4})
     resumed.load_state_dict(saved(task))
-    assert resumed.critic_steps == 6
+    assert resumed.critic_steps == 4
     assert resumed.step(toy_batch(seed=10)) == task.step(toy_batch(seed=10))
 
 
@@ -96,7 +78,7 @@ def test_the_adaptive_critic_may_be_turned_off_between_a_measurement_and_its_che
     metrics = {name: float(value) for name, value in resumed.step(toy_batch(seed=1)).items()}
     resumed.observed(metrics)
 
-    assert resumed.critic_steps == 5
+    assert resumed.critic_steps == 3
 
 
 def test_a_rank_without_muons_takes_the_gap_of_the_others_and_nothing_else() -> None:

@@ -6,7 +6,7 @@ B sets of weights, E events, N networks.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,23 @@ from workloads.base.random_streams import numpy_stream, stream_seed
 from workloads.muons.metrics.bundles import Bool, Float64
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
+from workloads.muons.metrics.splits import at_most
 from workloads.muons.metrics.two_sample.auc import Auc
 from workloads.muons.metrics.two_sample.inputs import SetInputs, SummaryInputs
-from workloads.muons.metrics.two_sample.networks import DeepSets, EventClassifier
+from workloads.muons.metrics.two_sample.networks import AttentionSets, DeepSets, EventClassifier
 from workloads.muons.purposes import MuonPurpose
 
 _BATCH_EVENTS = 512
+_EVENTS_OF_ALL_EPOCHS = 40_000
+"""Most events of which all epochs are trained; of more, as many steps in fewer epochs."""
 _LEARNING_RATE = 3e-3
 _TRAININGS = 3
 """Number of trainings of a set classifier, each from other random weights."""
+
+_ATTENTION_WIDTH = 128
+_ATTENTION_EVENTS = 20_000
+_ATTENTION_MUONS = 150_000
+"""Most events, and about as many muons, of each sample for the test with attention, which costs most."""
 
 Inputs = Callable[[npt.NDArray[np.int64]], tuple[Tensor, ...]]
 """Indices of events -> inputs of the network."""
@@ -53,10 +61,31 @@ class ClassifierTest:
         return float(np.median([auc.chance(a.weights_E, b.weights_E, a.shower_E, b.shower_E) for auc in self.aucs]))
 
 
-def set_test(a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]) -> ClassifierTest:
+def set_test(
+    a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None], trainings: int = _TRAININGS
+) -> ClassifierTest:
     """Test with DeepSets on raw sets. ``progress`` takes the fraction of the training that is done."""
     inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
-    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, _TRAININGS, progress)
+    return _test(a, b, inputs, lambda: DeepSets(settings.c2st_width), settings, trainings, progress)
+
+
+def attention_test(
+    a: Sample, b: Sample, settings: EvaluationSettings, progress: Callable[[float], None]
+) -> ClassifierTest:
+    """Test with attention between the muons of an event, on some of the showers; a and b: events of the same primaries.
+
+    One training, with half of the epochs.
+    """
+    muons = np.minimum(a.bundles.counts_E, settings.c2st_max_muons).mean()
+    most = int(min(_ATTENTION_EVENTS, _ATTENTION_MUONS / muons))
+    chosen_E = at_most(a.shower_E, most, numpy_stream(MuonPurpose.ATTENTION_EVENTS, settings.seed))
+    a, b = a.only(chosen_E), b.only(chosen_E)
+    inputs = SetInputs(a, b, settings.c2st_max_muons, numpy_stream(MuonPurpose.SET_MUONS, settings.seed))
+    settings = replace(settings, c2st_epochs=max(settings.c2st_epochs // 2, 1))
+    test = _test(a, b, inputs, lambda: AttentionSets(_ATTENTION_WIDTH), settings, 1, progress)
+    test_E = np.zeros(len(chosen_E), np.bool_)
+    test_E[chosen_E] = test.test_a_E
+    return replace(test, test_a_E=test_E, test_b_E=test_E)
 
 
 def summary_test(
@@ -112,11 +141,10 @@ def _train(
     """Train all networks on the same batches, each for itself: no parameter has a gradient of another's loss."""
     rng = numpy_stream(MuonPurpose.BATCHES, settings.seed)
     batches = max(len(events) // _BATCH_EVENTS, 1)
+    epochs = max(round(settings.c2st_epochs * min(_EVENTS_OF_ALL_EPOCHS / len(events), 1.0)), 1)
     optimiser = torch.optim.Adam(networks.parameters(), _LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, _LEARNING_RATE, total_steps=settings.c2st_epochs * batches + 1
-    )
-    for epoch in range(settings.c2st_epochs):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _LEARNING_RATE, total_steps=epochs * batches + 1)
+    for epoch in range(epochs):
         for chosen in np.array_split(rng.permutation(events), batches):
             of, given = torch.from_numpy(chosen), inputs(chosen)
             losses = [binary_cross_entropy_with_logits(one(*given), labels_E[of], weights_E[of]) for one in networks]
@@ -124,7 +152,7 @@ def _train(
             torch.stack(losses).sum().backward()
             optimiser.step()
             schedule.step()
-        progress((epoch + 1) / settings.c2st_epochs)
+        progress((epoch + 1) / epochs)
 
 
 @torch.no_grad()

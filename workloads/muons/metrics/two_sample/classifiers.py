@@ -11,12 +11,16 @@ from workloads.muons.metrics.bootstrap import WeightSets
 from workloads.muons.metrics.bundles import Float64
 from workloads.muons.metrics.comparison import Comparison
 from workloads.muons.metrics.settings import EvaluationSettings
-from workloads.muons.metrics.two_sample.classifier_test import set_test, summary_test
+from workloads.muons.metrics.two_sample.classifier_test import attention_test, set_test, summary_test
 
 Step = Callable[[float], None]
 
 _MIN_SHOWERS = 100
-_TESTS = {"c2st_summary_auc": (summary_test, 0.1), "c2st_auc": (set_test, 0.9)}
+_TESTS = {
+    "c2st_summary_auc": (summary_test, 0.1),
+    "c2st_auc": (set_test, 0.6),
+    "c2st_attention_auc": (attention_test, 0.3),
+}
 """Classifier test and its share of the time, by the name of the metric."""
 
 

@@ -3,7 +3,8 @@
     p(muons | c, N) = ∫ dz p(z | c, N) Π_i p(lg E_i | z, c, N) p(position_i | lg E_i, z, c, N)
 
 z is what the muons of an event share, such as the height where the shower began. It is in no condition: a bound (ELBO,
-arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event.
+arXiv:1312.6114) integrates it out, with an encoder that sees all muons of an event. With ``coupling`` the muons are
+not independent given z, but half of them also depends on the other half (coupling.py).
 
 Shape suffixes: E events, P particles, F features, K known numbers (conditions and ln(1 + N) / 2), Z latent, D width,
 X parameters of a mixture.
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from workloads.base.segments import Segments, pool, segment_sum, spread
 from workloads.muons.models.likelihood.config import LikelihoodNetworkConfig
+from workloads.muons.models.likelihood.coupling import Coupling
 from workloads.muons.models.likelihood.mixture import LOG_SPREAD_RANGE, LOG_SQRT_2_PI, draw, log_density, mixture_layer
 from workloads.muons.models.standardise import NUM_CONDITIONS
 
@@ -70,11 +72,13 @@ class MuonDensities(nn.Module):
         self.embedding = _silu_layers(num_features + NUM_KNOWN, width)
         to_posterior = nn.Linear(width, 2 * latent)
         self.posterior = nn.Sequential(nn.Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
-        self.context = _silu_layers(NUM_KNOWN + latent, width)
+        self.coupling = Coupling(num_features) if config.coupling else None
+        inputs = NUM_KNOWN + latent + (self.coupling.num_inputs if self.coupling else 0)
+        self.context = _silu_layers(inputs, width)
         self.energy = mixture_layer(width, components, _REACH, _LOG_SPREAD)
         self.positions = nn.ModuleList(_Position(number, config) for number in range(1, num_features))
         # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend.
-        self.shift = nn.Linear(NUM_KNOWN + latent, num_features)
+        self.shift = nn.Linear(inputs, num_features)
         with torch.no_grad():
             to_posterior.weight.mul_(0.1)
             self.shift.weight.zero_()
@@ -101,22 +105,37 @@ class MuonDensities(nn.Module):
         return of_first_E + (-0.5 * z_EZ[:, 1:].square() - LOG_SQRT_2_PI).sum(1)
 
     def nll_given(self, z_EZ: Tensor, features_PF: Tensor, known_EK: Tensor, segments: Segments) -> Tensor:
-        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,)."""
-        context_ED, energy_EX, shift_EF = self._of_event(known_EK, z_EZ)
-        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), segments)
+        """Negative log density -ln p(muons | z, c, N) of each event in nats. (E, Z), (P, F), (E, K) -> (E,).
+
+        With a coupling: at the order of the muons, which must be random.
+        """
+        inputs, parts = torch.cat([known_EK, z_EZ], 1), segments
+        if self.coupling is not None:
+            inputs, parts = self.coupling(inputs, features_PF, segments)
+        context_ED, energy_EX, shift_EF = self._of_event(inputs)
+        both_PX = spread(torch.cat([energy_EX, shift_EF], 1), parts)
         energy_PX, shift_PF = both_PX.split([energy_EX.shape[1], shift_EF.shape[1]], 1)
         shifted_PF = features_PF - shift_PF
         log_p_P = log_density(energy_PX, shifted_PF[:, :1])
         for number, position in enumerate(self.positions, 1):
-            mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], segments)
+            mixture_PX, line_P1 = position(context_ED, features_PF[:, :number], parts)
             log_p_P = log_p_P + log_density(mixture_PX, shifted_PF[:, number : number + 1] - line_P1)
         return segment_sum(-log_p_P, segments)
 
     def draw(self, known_EK: Tensor, segments: Segments, draws: Draws) -> Tensor:
         """Standardised features of muons of events with these counts. (E, K) -> (P, F)."""
         first_E1 = draw(self.prior(known_EK), draws.z_uniform_E1, draws.z_normal_EZ[:, :1])
-        z_EZ = torch.cat([first_E1, draws.z_normal_EZ[:, 1:]], 1)
-        context_ED, energy_EX, shift_EF = self._of_event(known_EK, z_EZ)
+        inputs = torch.cat([known_EK, first_E1, draws.z_normal_EZ[:, 1:]], 1)
+        if self.coupling is None:
+            return self._drawn(inputs, segments, draws)
+        # All muons as those of first halves, then again: twice the work, but no shape depends on the counts.
+        first_PF = self._drawn(self.coupling.alone(inputs), segments, draws)
+        inputs, parts = self.coupling(inputs, first_PF, segments)
+        return self._drawn(inputs, parts, draws)
+
+    def _drawn(self, inputs_EI: Tensor, segments: Segments, draws: Draws) -> Tensor:
+        """Standardised features of muons, given the inputs of their event. (E, I) -> (P, F)."""
+        context_ED, energy_EX, shift_EF = self._of_event(inputs_EI)
         energy_PX, shift_PF = (one.index_select(0, segments.event_P) for one in (energy_EX, shift_EF))
         features_PF = draw(energy_PX, draws.uniform_PF[:, :1], draws.normal_PF[:, :1]) + shift_PF[:, :1]
         for number, position in enumerate(self.positions, 1):
@@ -126,11 +145,10 @@ class MuonDensities(nn.Module):
             features_PF = torch.cat([features_PF, value_P1], 1)
         return features_PF
 
-    def _of_event(self, known_EK: Tensor, z_EZ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context (E, D), mixture of the energies (E, X), shifts of all features (E, F)."""
-        both = torch.cat([known_EK, z_EZ], 1)
-        context_ED = self.context(both)
-        return context_ED, self.energy(context_ED).float(), self.shift(both).float()
+        context_ED = self.context(inputs_EI)
+        return context_ED, self.energy(context_ED).float(), self.shift(inputs_EI).float()
 
 
 class _Position(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
 from workloads.base.context import StepContext
-from workloads.base.segments import Segments, segment_sum
+from workloads.base.segments import Segments, segment_sum, sort_within_events
 from workloads.base.thin import counts_of
 from workloads.muons.models.count_head import AVERAGE_DECAY, CONDITION_LIMIT, MixtureCountHead
 from workloads.muons.models.likelihood.config import LikelihoodConfig
@@ -23,10 +23,14 @@ from workloads.muons.models.likelihood.model import Bound, MuonDensities
 from workloads.muons.models.standardise import Standardise
 
 _NOISE = "latent_noise"
+_ORDER = "coupling_order"
 
 
 class PresentEvents(NamedTuple):
-    """Events with muons of a part of a microbatch, as input of the densities."""
+    """Events with muons of a part of a microbatch, as input of the densities.
+
+    With a coupling, the muons of an event are in random order.
+    """
 
     known_GK: Tensor
     segments: Segments
@@ -67,9 +71,13 @@ class LikelihoodNetworks:
         }
 
     def with_noise(self, source: Microbatch, random: torch.Generator) -> Microbatch:
-        """Microbatch with the noise of z in an additional column: the same wherever it is cut into parts."""
+        """Microbatch with the noise of z, and the coupling's, in additional columns: the same wherever it is cut."""
         noise_EZ = torch.randn(source.num_events, self.muons.latent, device=self.device, generator=random)
-        return replace(source, event_columns=source.event_columns | {_NOISE: noise_EZ})
+        noisy = replace(source, event_columns=source.event_columns | {_NOISE: noise_EZ})
+        if not self.config.network.coupling:
+            return noisy
+        order_P = torch.rand(source.num_particles, device=self.device, generator=random)
+        return replace(noisy, particle_columns=source.particle_columns | {_ORDER: order_P})
 
     def present(self, source: Microbatch) -> PresentEvents:
         """Events with muons, in order. No host sync: their number is known on the host."""
@@ -77,10 +85,14 @@ class LikelihoodNetworks:
         # Events with muons first: a stable sort, since a mask would wait for the device.
         rows_G = (counts_E == 0).sort(stable=True).indices[: source.num_present]
         primary_E4 = source.event_columns["primary"]
+        segments = Segments.from_counts(counts_E[rows_G], source.num_particles, sizes_E[rows_G])
+        features_PF = self.standardise.features(source.particle_columns["muons"])
+        if self.config.network.coupling:
+            features_PF = features_PF[sort_within_events(source.particle_columns[_ORDER], segments)]
         return PresentEvents(
             known(self.standardise, primary_E4[rows_G], sizes_E[rows_G]),
-            Segments.from_counts(counts_E[rows_G], source.num_particles, sizes_E[rows_G]),
-            self.standardise.features(source.particle_columns["muons"]),
+            segments,
+            features_PF,
             source.event_columns[_NOISE][rows_G],
         )
 

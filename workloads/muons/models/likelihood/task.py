@@ -97,14 +97,13 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
     def _update_muons(self, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         networks, optimiser = self.networks, self.optimisers["muons"]
-        totals = torch.tensor(
-            [
-                sum(map(networks.total_weight, parts)),
-                sum(part.num_present for part in parts),
-                sum(part.num_particles for part in parts),
-            ],
-            dtype=torch.float32,
-        ).to(self.device)
+        sums = (
+            sum(map(networks.total_weight, parts)),
+            sum(part.num_present for part in parts),
+            sum(part.num_particles for part in parts),
+        )
+        # Not copied from a tensor of the host, for which the host would wait.
+        totals = torch.stack([torch.full((), float(one), device=self.device) for one in sums])
         self.context.sum_over_ranks([totals])
         weight, num_present, num_muons = totals.clamp_min(1)
 

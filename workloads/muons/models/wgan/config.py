@@ -22,6 +22,10 @@ class NetworkConfig(MuonNetworkConfig):
     z_local: int = Field(default=8, ge=1)
     """Number of random inputs of each muon: the difference between muons of one event."""
 
+    local_tails: int = Field(default=2, ge=0)
+    """How many of the ``z_local`` have exponential tails instead of normal ones, so that rare large energies can be
+    generated."""
+
     hidden: int = Field(default=128, ge=1)
     """Width of every hidden layer of generator and critic."""
 
@@ -52,6 +56,10 @@ class NetworkConfig(MuonNetworkConfig):
             raise ValueError(
                 "spectral_norm = true has no effect with layer_norm = true: set layer_norm = false"
                 " (and usually penalty_weight = 0)"
+            )
+        if self.local_tails > self.z_local:
+            raise ValueError(
+                f"local_tails = {self.local_tails} is more than z_local = {self.z_local}: raise z_local, or lower it"
             )
         if self.zero_truncated_counts and self.count_head != "nb_mixture":
             raise ValueError(
@@ -124,8 +132,11 @@ class WganConfig(ConfigBranch):
     count_lr: float = Field(default=2e-3, gt=0)
     """Learning rate of the count head at the start of the schedule."""
 
-    betas: tuple[float, float] = (0.0, 0.9)
-    """Decay of Adam's means of the gradient and of its square, for generator and critic."""
+    generator_betas: tuple[float, float] = (0.5, 0.9)
+    """Decay of Adam's means of the gradient and of its square, for the generator."""
+
+    critic_betas: tuple[float, float] = (0.0, 0.9)
+    """The same for the critic."""
 
     momentum: float = Field(default=0.5, ge=0, lt=1)
     """Momentum of SGD; no effect with Adam."""
@@ -139,7 +150,7 @@ class WganConfig(ConfigBranch):
     warmup_steps: int = Field(default=0, ge=0)
     """Optimiser steps over which the three learning rates rise from 0 at the start of a run."""
 
-    critic_steps: int = Field(default=5, ge=1)
+    critic_steps: int = Field(default=3, ge=1)
     """Critic updates per step, all on the same real batch with fresh noise each."""
 
     critic_max_muons: int = Field(default=0, ge=0)
@@ -149,20 +160,20 @@ class WganConfig(ConfigBranch):
     penalty_weight: float = Field(default=1.0, ge=0)
     """λ, the weight of the gradient penalty."""
 
+    gradient_norm: Literal["leading", "plain"] = "leading"
+    """Norm of the critic's slope in the penalty. ``leading``: comparable between few and many muons, and the leading
+    muon counts as much as the mean of all others. ``plain``: the square root of the sum of all squares, as in
+    arXiv:1704.00028."""
+
     energy_score_weight: float = Field(default=5.0, ge=0)
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
     few features of an event directly, and stabilises their distributions (docs/model.md). 0: the critic alone."""
 
+    score_events: int = Field(default=4, ge=2)
+    """Generated events for each real one in the energy score: more make its gradient less noisy."""
+
     gp_every: int = Field(default=1, ge=1)
     """Critic updates for each gradient penalty, which is multiplied by this number."""
-
-    gp_max_muons: int = Field(default=0, ge=0)
-    """Most muons of a microbatch in the gradient penalty: as many whole consecutive events, from a random one on, as
-    fit. A single event with more muons is never penalised. 0: all."""
-
-    gp_sample_fraction: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the events of a microbatch in the gradient penalty: consecutive ones, from a random one on. Their
-    mean estimates that of all."""
 
     one_sided: bool = False
     """Penalise only gradient norms above 1."""
@@ -170,7 +181,7 @@ class WganConfig(ConfigBranch):
     gradient_clip: float = Field(default=0.0, ge=0)
     """Largest gradient norm of an update, per network. 0: no clipping."""
 
-    generator_average_decay: float = Field(default=0.999, ge=0, lt=1)
+    generator_average_decay: float = Field(default=0.995, ge=0, lt=1)
     """Decay per step of the running mean of the generator's weights, from which events are generated.
     0: generate from the latest weights."""
 
@@ -188,23 +199,19 @@ class WganConfig(ConfigBranch):
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> WganConfig:
         """Raise ValueError, with both fields, both values and the fix, for a setting that another one cancels."""
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas = {self.betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
+        for name, betas in (("generator_betas", self.generator_betas), ("critic_betas", self.critic_betas)):
+            if not all(0 <= beta < 1 for beta in betas):
+                raise ValueError(f"{name} = {betas}: both must be at least 0 and below 1, such as (0.0, 0.9)")
         if self.schedule == "constant" and self.schedule_steps > 0:
             raise ValueError(
                 f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
                 " set schedule = 'cosine', or schedule_steps = 0"
             )
-        for name, value, neutral in (
-            ("gp_every", self.gp_every, 1),
-            ("gp_max_muons", self.gp_max_muons, 0),
-            ("gp_sample_fraction", self.gp_sample_fraction, 1.0),
-        ):
-            if self.penalty_weight == 0 and value != neutral:
-                raise ValueError(
-                    f"{name} = {value} has no effect with penalty_weight = 0:"
-                    f" set penalty_weight above 0 (1.0 is the default), or {name} = {neutral}"
-                )
+        if self.penalty_weight == 0 and self.gp_every != 1:
+            raise ValueError(
+                f"gp_every = {self.gp_every} has no effect with penalty_weight = 0:"
+                " set penalty_weight above 0 (1.0 is the default), or gp_every = 1"
+            )
         if self.adaptive.enabled and self.adaptive.max_critic_steps < self.critic_steps:
             raise ValueError(
                 f"adaptive.max_critic_steps = {self.adaptive.max_critic_steps} is below critic_steps ="

@@ -1,19 +1,22 @@
 """Energy score: a distance of generated bundles from real ones, without a critic.
 
-For a real value y and two independent generated ones x, x' of the same primary and count,
+For a real value y and m independent generated ones xᵢ of the same primary and count,
 
-    ½ |x - y| + ½ |x' - y| - ½ |x - x'|
+    mean over i of |xᵢ - y|  -  ½ mean over i ≠ j of |xᵢ - xⱼ|
 
-has its smallest mean if and only if x has the distribution of y (a strictly proper score: Gneiting & Raftery, JASA
-102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch: its
-gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is computed
-for single muons, all with the same weight, and for a few features of an event that depend on its muons' correlations.
+has its smallest mean if and only if the xᵢ have the distribution of y (a strictly proper score: Gneiting & Raftery,
+JASA 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch:
+its gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is
+computed for single muons, all with the same weight, and for a few features of an event that depend on its muons'
+correlations.
 
 Shape suffixes: E events, P particles, F features, S summary numbers of an event.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -35,20 +38,18 @@ class EnergyScore(NamedTuple):
 
 
 def energy_score(
-    one_PF: Tensor, other_PF: Tensor, real_PF: Tensor, segments: Segments, lg_energy_spread: Tensor
+    generated: Sequence[Tensor], real_PF: Tensor, segments: Segments, lg_energy_spread: Tensor
 ) -> EnergyScore:
-    """Energy score of events that were generated twice. 3 times (P, F).
+    """Energy score of events that were generated m times, m at least 2. m times (P, F), (P, F).
 
     ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
 
     Muons are paired by position: the generated ones of an event are in no order, so any pairing is independent of
     their values.
     """
-    one_ES, other_ES, real_ES = (
-        event_summary(features_PF, segments, lg_energy_spread) for features_PF in (one_PF, other_PF, real_PF)
-    )
-    present_E = (segments.counts_E > 0).to(one_PF.dtype)
-    return EnergyScore(_score(one_PF, other_PF, real_PF).sum(), (_score(one_ES, other_ES, real_ES) * present_E).sum())
+    *summaries, real_ES = (event_summary(one_PF, segments, lg_energy_spread) for one_PF in (*generated, real_PF))
+    present_E = (segments.counts_E > 0).to(real_PF.dtype)
+    return EnergyScore(_score(generated, real_PF).sum(), (_score(summaries, real_ES) * present_E).sum())
 
 
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
@@ -69,8 +70,10 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
 _LN10 = 2.302585092994046
 
 
-def _score(one: Tensor, other: Tensor, real: Tensor) -> Tensor:
-    return (_distance(one, real) + _distance(other, real) - _distance(one, other)) / 2
+def _score(generated: Sequence[Tensor], real: Tensor) -> Tensor:
+    to_real = torch.stack([_distance(one, real) for one in generated]).mean(0)
+    among = torch.stack([_distance(one, other) for one, other in combinations(generated, 2)]).mean(0)
+    return to_real - among / 2
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class Inference:
         z_PZ = self._buffer("noise", (num, self._generator.z_local), into_FP).normal_(generator=random)
         first_PD = self._buffer("first", (num, width), into_FP)
         torch.index_select(of_event_ED, 0, event_P, out=first_PD)
-        F.leaky_relu_(first_PD.addmm_(z_PZ, layers.noise_ZD), LEAK)
+        F.leaky_relu_(first_PD.addmm_(self._generator.local_inputs(z_PZ), layers.noise_ZD), LEAK)
         second_PD = self._buffer("second", (num, width), into_FP)
         torch.addmm(layers.hidden_bias_D, first_PD, layers.hidden_DD, out=second_PD)
         F.leaky_relu_(second_PD, LEAK)

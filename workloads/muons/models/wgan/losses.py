@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from workloads.base.segments import Segments, segment_sum, spread
@@ -43,15 +44,23 @@ def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor)
     return fake_PF + spread(mix_E.unsqueeze(1), segments) * (real_PF - fake_PF)
 
 
-def gradient_penalty(slope_PF: Tensor, segments: Segments, *, one_sided: bool = False) -> GradientPenalty:
+def gradient_penalty(
+    slope_PF: Tensor, segments: Segments, *, one_sided: bool = False, plain_norm: bool = False
+) -> GradientPenalty:
     """Gradient penalty Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF``: derivative of the events' scores.
 
     ``one_sided`` penalises only norms above 1: arXiv:1709.08894.
 
-    The norm is per event, and dual to the root mean square distance between two events: √(N Σᵢ |gᵢ|²). The critic's
-    slope then has the same meaning for 2 muons and for 2000.
+    The norm is per event, and dual to the distance √(|Δ₁|² + Σᵢ |Δᵢ|² / N) of two events, i = 2 … N, where muon 1 is
+    the leading one, the last of its event: √(|g₁|² + N Σᵢ |gᵢ|²). A slope then has the same meaning for 2 muons and for
+    2000, and the critic may follow the leading muon as steeply as the mean of all others. ``plain_norm``: √(Σ |g|²).
     """
-    square_E = segments.counts_E * segment_sum(slope_PF.square().sum(1), segments)
+    square_P = slope_PF.square().sum(1)
+    if not plain_norm:
+        last_E = segments.starts_E + segments.counts_E - 1
+        is_last_P = torch.arange(len(square_P), device=square_P.device) == last_E[segments.event_P]
+        square_P = square_P * torch.where(is_last_P, 1, segments.counts_E[segments.event_P])
+    square_E = segment_sum(square_P, segments)
     norm_E = (square_E + NORM_FLOOR).sqrt()
     excess_E = (norm_E - 1).clamp_min(0) if one_sided else norm_E - 1
     present_E = (segments.counts_E > 0).to(norm_E.dtype)

@@ -26,7 +26,7 @@ class Generator(nn.Module):
     def __init__(self, num_features: int, config: NetworkConfig) -> None:
         super().__init__()
         width = config.hidden
-        self.z_global, self.z_local = config.z_global, config.z_local
+        self.z_global, self.z_local, self.local_tails = config.z_global, config.z_local, config.local_tails
         self.event_network = nn.Sequential(
             Dense(config.z_global + NUM_CONDITIONS + 1, width, layer_norm=True), Dense(width, width, layer_norm=True)
         )
@@ -42,6 +42,16 @@ class Generator(nn.Module):
             torch.randn(segments.num_particles, self.z_local, device=device, generator=random),
         )
 
+    def local_inputs(self, z_PZ: Tensor) -> Tensor:
+        """Local noise as the network gets it: z·|z| / √3 in the first `local_tails` columns. (P, Z) -> (P, Z).
+
+        Its tails are exponential, as those of lg E are, and its variance is 1: leaky ReLUs keep the shape of a tail.
+        """
+        if self.local_tails == 0:
+            return z_PZ
+        tails_PZ, normal_PZ = z_PZ[:, : self.local_tails], z_PZ[:, self.local_tails :]
+        return torch.cat([tails_PZ * tails_PZ.abs() * 3**-0.5, normal_PZ], 1)
+
     def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
@@ -50,7 +60,7 @@ class Generator(nn.Module):
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
+        muons_PD = torch.addmm(spread(of_event_ED, segments), self.local_inputs(z_PZ), of_muon_DZ.t())
         features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
         return features_PF.to(z_EZ.dtype)
 

@@ -26,7 +26,6 @@ from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.energy_score import EnergyScore, energy_score
 from workloads.muons.models.wgan.model import Critic, Generator
-from workloads.muons.models.wgan.penalty_sample import penalised_events
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class WganEvents:
     twice: tuple[Tensor, Segments]
     """Conditions and segments of the events, twice in sequence: for real and generated ones in one pass."""
     source: Microbatch
-    share: float
-    """Particles of the part as a fraction of its microbatch."""
     random: torch.Generator
     remake: Callable[[Microbatch], WganEvents]
     """Function that builds the same input from some of its events."""
@@ -65,8 +62,8 @@ class Draw(NamedTuple):
     z_PZ: Tensor
     mix_E: Tensor
     """Position between real and generated event for the penalty, uniform in [0, 1]."""
-    other: tuple[Tensor, Tensor] | None = None
-    """Noise z_EZ and z_PZ of a second event for the same primary and count, if the energy score needs one."""
+    others: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Noise z_EZ and z_PZ of more events for the same primaries and counts, as many as the energy score needs."""
 
     @property
     def noise(self) -> tuple[Tensor, Tensor]:
@@ -113,7 +110,7 @@ class WganNetworks:
             if parametrize.is_parametrized(module, "weight"):
                 _ = module.weight
 
-    def events(self, source: Microbatch, share: float, random: torch.Generator) -> WganEvents:
+    def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
         segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
         muons = source.particle_columns["muons"]
@@ -126,9 +123,8 @@ class WganNetworks:
             real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
             source=source,
-            share=share,
             random=random,
-            remake=lambda half: self.events(half, share * half.num_particles / max(source.num_particles, 1), random),
+            remake=lambda half: self.events(half, random),
         )
 
     def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
@@ -137,7 +133,8 @@ class WganNetworks:
         draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
         if not for_generator or self.config.energy_score_weight == 0:
             return draw
-        return draw._replace(other=self.generator.noise(part.segments, part.random))
+        more = range(1, self.config.score_events)
+        return draw._replace(others=tuple(self.generator.noise(part.segments, part.random) for _ in more))
 
     def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Generated features for the real counts, so that both have the same segments. -> (P, F)."""
@@ -153,30 +150,14 @@ class WganNetworks:
         saturate = self.critic.saturate
         return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
 
-    def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor, update: int) -> losses.GradientPenalty | None:
-        """Gradient penalty of the part's events or of a sample of them; None if no event of the sample has muons."""
+    def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
+        """Gradient penalty, summed over events."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
-        conditions_EC, segments, scale = part.conditions_EC, part.segments, 1.0
-        first, last = penalised_events(
-            part.source,
-            fraction=self.config.gp_sample_fraction,
-            max_particles=self.config.gp_max_muons * part.share,
-            update=update,
-        )
-        if (first, last) != (0, part.source.num_events):
-            sample = part.source.part(first, max(first, last))
-            if sample.num_particles == 0:
-                return None
-            first_particle = int(part.source.host_offsets_E1[first])
-            between_PF = between_PF[first_particle : first_particle + sample.num_particles]
-            conditions_EC = conditions_EC[first:last]
-            segments = Segments.from_offsets(sample.offsets_E1, sample.num_particles, counts_of(sample))
-            scale = part.source.num_present / sample.num_present
         with self._precision():
-            slope_PF = self._slope(between_PF, conditions_EC, segments)
-        penalty = losses.gradient_penalty(slope_PF, segments, one_sided=self.config.one_sided)
-        return losses.GradientPenalty(penalty.penalty * scale, penalty.norm * scale)
+            slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
+        plain_norm = self.config.gradient_norm == "plain"
+        return losses.gradient_penalty(slope_PF, part.segments, one_sided=self.config.one_sided, plain_norm=plain_norm)
 
     def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
@@ -184,10 +165,10 @@ class WganNetworks:
         with self._precision():
             raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
         loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
-        if draw.other is None:
+        if not draw.others:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
-        other_PF, spread = self.fake(part, draw.other), self.standardise.feature_spread_F[0]
-        return loss, energy_score(fake_PF, other_PF, part.real_PF, part.segments, spread)
+        generated = [fake_PF, *(self.fake(part, noise) for noise in draw.others)]
+        return loss, energy_score(generated, part.real_PF, part.segments, self.standardise.feature_spread_F[0])
 
     def count_loss(self, part: WganEvents, count_head: CountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""

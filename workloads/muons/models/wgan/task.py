@@ -57,8 +57,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """Raises BadInputError if compilation is configured and not possible here."""
         self.networks = networks = WganNetworks(config, context)
         count_adam = uncompiled(Adam)(networks.count_head.parameters(), config.count_lr, fused=True)
-        generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr)
-        critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr)
+        generator_optimiser = make_optimiser(networks.generator, config, config.generator_lr, config.generator_betas)
+        critic_optimiser = make_optimiser(networks.critic, config, config.critic_lr, config.critic_betas)
         super().__init__(
             config,
             context,
@@ -104,7 +104,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def part(self, chunk: Microbatch, whole: Microbatch, random: torch.Generator) -> WganEvents:
         """See WganNetworks.events."""
-        return self.networks.events(chunk, chunk.num_particles / max(whole.num_particles, 1), random)
+        return self.networks.events(chunk, random)
 
     def train(self, batch: Batch, parts: list[WganEvents], metrics: dict[str, Tensor]) -> None:
         """Update critic, generator and count head, in this order."""
@@ -142,7 +142,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             loss, gap = networks.critic_loss(part, fake_PF)
             gradients = critic.gradients(loss / num_present)  # frees its graph
             norm = self.zero
-            if penalise and (penalty := networks.penalty(part, fake_PF, draw.mix_E, self.critic_updates)) is not None:
+            if penalise:
+                penalty = networks.penalty(part, fake_PF, draw.mix_E)
                 torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
                 norm = penalty.norm
             return PartGradients(gradients, torch.stack([loss.detach(), gap, norm]) / num_present)
@@ -250,7 +251,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             if microbatch.num_events == 0:
                 continue
             random = noise.of(microbatch.lane)
-            part = self.networks.events(self.prepare(microbatch, random), 1.0, random)
+            part = self.networks.events(self.prepare(microbatch, random), random)
             m_loss = m_loss + self.networks.count_loss(part, count_head) / max(batch.num_events, 1)
             if part.num_particles > 0:
                 w_gap = w_gap + self._gap(part) / num_present

@@ -17,7 +17,7 @@ class WganTraining:
 
     headline = "w_gap"
     shown = ("c_loss", "g_loss", "m_loss", "w_gap")
-    meaning_of_weights = ("network.radius_offset_m", "network.pooling")
+    meaning_of_weights = ("network.radius_offset_m", "network.pooling", "network.local_tails")
     alarms: Mapping[str, float] = MappingProxyType({})
 
     def task(self, config: WganConfig, context: StepContext) -> WganTask:

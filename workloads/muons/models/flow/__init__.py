@@ -1,1 +1,0 @@
-"""Conditional flow matching on the muons of an event (docs/flow.md)."""
