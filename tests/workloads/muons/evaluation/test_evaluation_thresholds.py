@@ -109,10 +109,10 @@ def test_ratios_and_verdicts_count_the_distance_from_what_is_best() -> None:
 
 
 def test_the_verdict_takes_the_spread_of_perfect_models_and_the_error_of_the_floor() -> None:
-    at_limit = 0.010 + 2 * math.hypot(0.003, 0.004)
+    at_limit = 0.020 + 2 * math.hypot(0.003, 0.004)
     for value, told in ((0.999 * at_limit, "at floor"), (1.001 * at_limit, "near")):
-        assert verdict(Metric(value, 0.1, 0.010, floor_error=0.003, floor_spread=0.004)) == told, "not its own error"
-        assert verdict(Metric(value, 0.004, 0.010, floor_error=0.003)) == told, "its own, for no spread is known"
+        assert verdict(Metric(value, 0.1, 0.020, floor_error=0.003, floor_spread=0.004)) == told, "not its own error"
+        assert verdict(Metric(value, 0.004, 0.020, floor_error=0.003)) == told, "its own, for no spread is known"
     assert verdict(Metric(0.94, 0.01, 1.03, better="one", floor_error=0.0, floor_spread=0.016)) == "at floor"
     assert verdict(Metric(0.94, 0.1, 1.03, better="one", floor_error=0.0, floor_spread=0.014)) == "near"
 
