@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import tomllib
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.wgan.config import WganConfig
 
 ROOT = Path(__file__).resolve().parents[2]
-PRESET = ROOT / "configs" / "wgan-gp.toml"
 _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
@@ -33,7 +31,6 @@ _SHARED = (
 )
 _OF_MODEL = {
     "wgan": ("workloads/muons/models/wgan/", *_SHARED),
-    "wgan-gp": ("workloads/muons/models/wgan/", *_SHARED),
     "likelihood": ("workloads/muons/models/likelihood/", *_SHARED),
     "count head": _SHARED,
     "simulator": (),
@@ -41,7 +38,6 @@ _OF_MODEL = {
 _WGAN_SAMPLER, _LIKELIHOOD_SAMPLER = (f"workloads/muons/models/{name}/sampler.py" for name in ("wgan", "likelihood"))
 _SAMPLER = {
     "wgan": (_WGAN_SAMPLER,),
-    "wgan-gp": (_WGAN_SAMPLER,),
     "likelihood": (_LIKELIHOOD_SAMPLER,),
     "count head": (_LIKELIHOOD_SAMPLER,),
     "simulator": (),
@@ -83,15 +79,12 @@ def _resolved(run: Run) -> dict[str, Any]:
     """All settings, including defaults: a changed default is a changed run."""
     if run.model == "simulator":
         return {}
-    return (wgan_config if run.model.startswith("wgan") else likelihood_config)(run).model_dump()
+    return (wgan_config if run.model == "wgan" else likelihood_config)(run).model_dump()
 
 
 def wgan_config(run: Run) -> WganConfig:
-    """Configuration: the defaults with a schedule over the run's steps, or the preset, and the run's own settings."""
-    settings = {"schedule_steps": run.steps}
-    if run.model == "wgan-gp":
-        settings = tomllib.loads(PRESET.read_text())["trainer"]["wgan"]
-    return WganConfig.model_validate({**settings, **run.settings})
+    """Configuration: the defaults, a schedule over the run's steps, and the run's own settings."""
+    return WganConfig.model_validate({"schedule_steps": run.steps, **run.settings})
 
 
 def likelihood_config(run: Run) -> LikelihoodConfig:

@@ -84,7 +84,7 @@ class _OfTask:
 
 
 class Wgan(_OfTask):
-    """WGAN of the project, with its defaults or those of the literature."""
+    """WGAN of the project."""
 
     def __init__(self, run: Run) -> None:
         self.config = wgan_config(run)
@@ -140,9 +140,4 @@ def _without_muons(part: Microbatch) -> Microbatch:
     )
 
 
-MODELS: dict[str, Callable[[Run], Model]] = {
-    "wgan": Wgan,
-    "wgan-gp": Wgan,
-    "likelihood": Likelihood,
-    "count head": CountHeadAlone,
-}
+MODELS: dict[str, Callable[[Run], Model]] = {"wgan": Wgan, "likelihood": Likelihood, "count head": CountHeadAlone}

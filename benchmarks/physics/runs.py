@@ -6,7 +6,9 @@ half an hour of one core, fifteen minutes on two; `--plan` shows the sum.
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.physics.spec import CORSIKA_FILE, Limit, Row, Run, Source, Table
@@ -74,7 +76,8 @@ _MANY: dict[str, Any] = {
     **{"events": _EVENTS, "tail_events": _TAIL_EVENTS, "c2st_events": _C2ST_EVENTS, "attention": True},
 }
 _FLOOR = _floor("bench", Source(), **_MANY)
-_wgan_gp = Run("wgan-gp-s10", "wgan-gp", seed=10, **_MANY)
+_PRESET = tomllib.loads((Path(__file__).resolve().parents[2] / "configs" / "wgan-gp.toml").read_text())
+_wgan_gp = Run("wgan-gp-s10", "wgan", seed=10, settings={**_PRESET["trainer"]["wgan"], "schedule_steps": 0}, **_MANY)
 _wgan, _likelihood = replace(Run("wgan", "wgan"), **_MANY), replace(Run("likelihood", "likelihood"), **_MANY)
 WGAN, LIKELIHOOD = _seeds(_wgan, _SEEDS), _seeds(_likelihood, _SEEDS)
 

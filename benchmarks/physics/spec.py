@@ -48,10 +48,9 @@ class Run:
     name: str
     """Unique name, valid as a file name."""
 
-    model: Literal["wgan", "wgan-gp", "likelihood", "count head", "simulator"]
-    """Kind of model. ``wgan-gp``: the preset of configs/wgan-gp.toml. ``count head``: that of all models,
-    trained alone. ``simulator``: no training; the source's events drawn again for the same primaries, as a perfect
-    model's: their values are the floors."""
+    model: Literal["wgan", "likelihood", "count head", "simulator"]
+    """Kind of model. ``count head``: that of all models, trained alone. ``simulator``: no training; the source's events
+    drawn again for the same primaries, as a perfect model's: their values are the floors."""
 
     seed: int = 0
     steps: int = 2000
