@@ -21,6 +21,7 @@ from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.random_streams import SharedPurpose
+from workloads.muons.models.count_head import AVERAGE_DECAY
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.layers import LEAK, Dense
@@ -64,6 +65,7 @@ class ReferenceStep:
         self._count.zero_grad()
         loss.backward()
         self._count.step()
+        self._average(self.networks.count_head, self.networks.averaged_count_head.average, AVERAGE_DECAY)
         self._steps += 1
         return metrics
 
@@ -120,13 +122,16 @@ class ReferenceStep:
         loss.backward()
         metrics["generator_grad_norm"] = _norm(self.networks.generator)
         self._generator.step()
-        decay = min(self._config.generator_average_decay, (self._steps + 1) / (self._steps + 11))
-        with torch.no_grad():
-            for mean, latest in zip(
-                self.networks.averaged.average.parameters(), self.networks.generator.parameters(), strict=True
-            ):
-                mean.mul_(decay).add_(latest, alpha=1 - decay)
+        average = self.networks.averaged.average
+        self._average(self.networks.generator, average, self._config.generator_average_decay)
         return metrics
+
+    @torch.no_grad()
+    def _average(self, latest: nn.Module, average: nn.Module, decay: float) -> None:
+        """Move the running mean of a network's weights."""
+        decay = min(decay, (self._steps + 1) / (self._steps + 11))
+        for mean, new in zip(average.parameters(), latest.parameters(), strict=True):
+            mean.mul_(decay).add_(new, alpha=1 - decay)
 
     def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator) -> Tensor:
         """Generated features, (P, F)."""

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 
 from benchmarks.physics.spec import CORSIKA_FILE, Run
 
-STEP_S = {"wgan": 0.122, "likelihood": 0.0080, "count head": 0.0020, "simulator": 0.0}
+STEP_S = {"wgan": 0.085, "likelihood": 0.0080, "count head": 0.0015, "simulator": 0.0}
 """Seconds of a step of 256 `bench` events, which have 4.6 muons each, and of the simulation of these events."""
+_PLAIN = 1.35
+"""Factor on a step of the plain WGAN-GP, which has five critic updates in place of three."""
 _MUONS = {"bench": 4.6, "heavy": 9.7, CORSIKA_FILE: 4.6}
 """Muons of an event; for the 11 CORSIKA showers with 1,175 muons a step, as if they were 256 events."""
 _GENERATION_S = {"wgan": 0.25, "likelihood": 0.4, "count head": 0.1, "simulator": 0.1}
-_DISTANCES_S = {"wgan": 1.2, "likelihood": 1.2, "count head": 0.1, "simulator": 1.2}
-_TAILS_S, _REAL_TAILS_S, _C2ST_S, _NATS_S = 0.05, 0.3, 11.0, 5.0
-"""Seconds for 100,000 events: generated; compared; in their tails; drawn for that; of a classifier; of the exact
-likelihood."""
+_DISTANCES_S, _COUNTS_S = 1.2, 0.1
+_TAILS_S, _REAL_TAILS_S, _C2ST_S, _ATTENTION_S, _NATS_S = 0.05, 0.3, 11.0, 10.0, 5.0
+"""Seconds for 100,000 events: generated; compared, or only their counts; in their tails; drawn for that; of a
+classifier, of the exact likelihood. The classifier with attention has 20,000 events."""
 _START_S, _ALONE_S = 0.6, 2.6
 """Seconds to start: of a run that shares its process with others, and of one alone."""
 _NATS_EVENTS = 30_000
@@ -28,11 +30,12 @@ LIMIT_S = 1800.0
 def expected_s(run: Run) -> float:
     """Expected seconds of one core."""
     size = 1.0 if run.model == "count head" else _MUONS[run.source.preset] / _MUONS["bench"]
-    training_s = run.steps * STEP_S[run.model] * size
+    training_s = run.steps * STEP_S[run.model] * size * (_PLAIN if run.model == "wgan" and run.settings else 1.0)
     source = run.judged_by or run.source
     if source.preset == CORSIKA_FILE:
         return _START_S + training_s
-    evaluation_s = run.generations * run.events * (_GENERATION_S[run.model] + _DISTANCES_S[run.model])
+    compared_s = _COUNTS_S if run.model == "count head" else _DISTANCES_S
+    evaluation_s = run.generations * run.events * (_GENERATION_S[run.model] + compared_s)
     repeats = run.generations if run.model == "simulator" else 1
     evaluation_s += run.tail_events * (repeats * (_GENERATION_S[run.model] + _TAILS_S) + _REAL_TAILS_S)
     if run.model != "simulator":
@@ -40,6 +43,7 @@ def expected_s(run: Run) -> float:
     if run.model == "likelihood":
         evaluation_s += min(run.events, _NATS_EVENTS) * _NATS_S
     evaluation_s *= _MUONS[source.preset] / _MUONS["bench"] / 100_000
+    evaluation_s += _ATTENTION_S if run.attention and run.model != "simulator" else 0.0
     return (_ALONE_S if run.tail_events else _START_S) + training_s + evaluation_s
 
 

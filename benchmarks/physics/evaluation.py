@@ -29,7 +29,7 @@ from workloads.muons.metrics.counts import CountMetrics
 from workloads.muons.metrics.metrics import distances
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
-from workloads.muons.metrics.two_sample.classifier_test import set_test
+from workloads.muons.metrics.two_sample.classifier_test import attention_test, set_test
 from workloads.muons.models.count_head import count_nll
 from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
@@ -139,13 +139,20 @@ def _add_tails(run: Run, source: Source, draw: Draw, values: Values, progress: P
 
 
 def _classifiers(run: Run, real: Sample, generated: BundleArrays, progress: Progress) -> dict[str, float]:
-    """AUC of a classifier that sees every muon, one training."""
+    """AUCs of classifiers that see every muon, and their standard deviations for events that are alike."""
     chosen_E = np.arange(len(real)) < run.c2st_events
     a, b = (one.only(chosen_E) for one in (real, real.with_bundles(generated)))
-    ones_1E = np.ones((1, len(a)))
+    settings, ones_1E = EvaluationSettings(), np.ones((1, len(a)))
+
+    def tell(done: float) -> None:
+        progress("classifiers", done)
+
     # One training: a table has the median over several models, each with a classifier of its own.
-    test = set_test(a, b, EvaluationSettings(), lambda done: progress("classifier", done), trainings=1)
-    return {"c2st_auc": float(test(ones_1E, ones_1E)[0]), "c2st_auc_chance": test.chance(a, b)}
+    tests = {"c2st_auc": set_test(a, b, settings, tell, trainings=1)}
+    if run.attention:
+        tests["c2st_attention_auc"] = attention_test(a, b, settings, tell)
+    found = {name: float(test(ones_1E, ones_1E)[0]) for name, test in tests.items()}
+    return found | {f"{name}_chance": test.chance(a, b) for name, test in tests.items()}
 
 
 def _redraws(source: Source) -> Draw:

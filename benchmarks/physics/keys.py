@@ -35,7 +35,13 @@ _OF_MODEL = {
     "count head": _SHARED,
     "simulator": (),
 }
-_SAMPLERS = {name: (f"workloads/muons/models/{name}/sampler.py",) for name in ("wgan", "likelihood")}
+_WGAN_SAMPLER, _LIKELIHOOD_SAMPLER = (f"workloads/muons/models/{name}/sampler.py" for name in ("wgan", "likelihood"))
+_SAMPLER = {
+    "wgan": (_WGAN_SAMPLER,),
+    "likelihood": (_LIKELIHOOD_SAMPLER,),
+    "count head": (_LIKELIHOOD_SAMPLER,),
+    "simulator": (),
+}
 _NOT_TRAINED_WITH = ("panel.py", "sampler.py")
 _EVALUATION = (
     *(f"{_HERE}/{name}.py" for name in ("evaluation", "muon_truth", "tails", "truth")),
@@ -56,7 +62,7 @@ def result_key(run: Run) -> str:
     """Key of the metrics of these weights."""
     fields = ("events", "generations", "tail_events", "c2st_events", "attention", "tuning")
     settings = [asdict(run.judged_by or run.source), *(getattr(run, name) for name in fields)]
-    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLERS.get(run.model, ())))])
+    return _digest([training_key(run), settings, code_digest((*_EVALUATION, *_SAMPLER[run.model]))])
 
 
 def result_path(run: Run, folder: Path) -> Path:
@@ -73,7 +79,7 @@ def _resolved(run: Run) -> dict[str, Any]:
     """All settings, including defaults: a changed default is a changed run."""
     if run.model == "simulator":
         return {}
-    return (wgan_config(run) if run.model == "wgan" else likelihood_config(run)).model_dump()
+    return (wgan_config if run.model == "wgan" else likelihood_config)(run).model_dump()
 
 
 def wgan_config(run: Run) -> WganConfig:

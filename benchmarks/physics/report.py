@@ -29,7 +29,7 @@ _OF_CHOICE = (
 _PROPERTIES = (
     ("needs", "a density of every muon that can be written down, given what an event's muons share", "samples only"),
     ("score of a checkpoint", "held-out nats, comparable between runs", "distances on a panel, in floors"),
-    ("correlations between muons", "by what they share (z) alone", "any that the critic sees"),
+    ("correlations between muons", "what they share (z); with `network.coupling` more", "any that the critic sees"),
     ("azimuth", "`symmetric`, or `learned`", "`symmetric`, or `learned`"),
     ("export", "ONNX, torch.export", "ONNX, torch.export"),
 )
@@ -85,9 +85,10 @@ def write_page(page: Path, results: Results, written: Path, pictures: Sequence[s
 
 def write_choice(page: Path, results: Results) -> None:
     """Write the table of docs/models.md between its markers, likewise."""
-    lines = [f"| | {' | '.join(row.label for row in QUALITY.rows)} |", f"|{' --- |' * (len(QUALITY.rows) + 1)}"]
+    rows = QUALITY.rows[:2]
+    lines = [f"| | {' | '.join(row.label for row in rows)} |", f"|{' --- |' * (len(rows) + 1)}"]
     for name in _OF_CHOICE:
-        cells = [text(median(row, name, results), name) for row in QUALITY.rows]
+        cells = [text(median(row, name, results), name) for row in rows]
         lines.append(f"| {' | '.join([NAMES[name], *cells])} |")
     lines += [f"| {' | '.join(cells)} |" for cells in _PROPERTIES]
     _replace(page, "\n".join(lines))

@@ -92,8 +92,10 @@ def quality_markdown(table: Table, results: Results) -> str:
 
 
 def verdict(table: Table, row: Row, results: Results) -> str:
-    """Limits that a row misses; empty as long as values are missing."""
-    kind = _KIND_OF_ROW[row.label]
+    """Limits that a row misses; empty if it has none, or as long as values are missing."""
+    kind = _KIND_OF_ROW.get(row.label)
+    if kind is None:
+        return ""
     limits = LIMITS[kind]
     values = {name: median(row, name, results) for name in limits}
     if any(math.isnan(value) for value in values.values()):

@@ -24,7 +24,7 @@ WORDS = ReportWords(
     about_numbers="Angles are those between the predicted and the true direction; 90° is chance. The length κ of the"
     " predicted vector is its precision: 2κ(1 - cos θ) has a mean of 2 if it is right and large, and its floor if it is"
     " right. The <em>floor</em> is what the best possible model would reach: {floor}. Errors are standard deviations"
-    " over bootstraps of events.",
+    " over bootstraps of events, those of floors the errors of their measurement.",
     floors={
         CALIBRATED: "known here for calibration only, from angles drawn with the predicted κ",
         POSTERIOR: "for calibration from angles drawn with the predicted κ; for angles the posterior by the simulator's"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workloads.base.report.words import ReportWords
+from workloads.muons.metrics.settings import REDRAWS
 
 HEADLINE = (
     "count_tv",
@@ -28,7 +29,7 @@ WORDS = ReportWords(
     " physics differ, too: that is the <em>floor</em>, {floor}. A perfect generator has a ratio of about 1. Errors are"
     " standard deviations: of values over bootstraps of whole showers, of floors those of a perfect generator's value.",
     floors={
-        "same primaries": "found here with real events that the simulator drew 8 times more for the same primaries",
+        "same primaries": f"found here with {REDRAWS} further draws of the simulator for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
     about_plots="Black: real, orange: generated, for the same primaries. Bands: one standard deviation over"

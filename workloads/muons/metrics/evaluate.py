@@ -18,7 +18,7 @@ from workloads.muons.metrics.comparison import Comparison, Measure
 from workloads.muons.metrics.conditional import ConditionBins
 from workloads.muons.metrics.definitions import DEFINITIONS
 from workloads.muons.metrics.design import design
-from workloads.muons.metrics.floors import chance_floor, floors_of, null_floor
+from workloads.muons.metrics.floors import chance_floor, floors_of, null_floor, without_spread
 from workloads.muons.metrics.prepare import Prepared, prepare
 from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
@@ -77,6 +77,7 @@ def evaluate(
     if not plan.same_primaries:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         floors |= {name: chance_floor(name, _error(values_B)) for name, values_B in _two_sided(found).items()}
+        floors |= without_spread(floors)
     if given.pit_E is not None:
         uniformity = UniformityKS(given.pit_E)
         found[_PIT] = np.concatenate([uniformity(weights_BE) for weights_BE in weights])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,6 +37,14 @@ def floors_of(told: Sequence[Mapping[str, float]], averaged: int) -> dict[str, F
     """
     names = [name for name in told[0] if all(name in one for one in told)]
     return {name: _floor(name, np.array([one[name] for one in told]), averaged) for name in names}
+
+
+def without_spread(floors: Mapping[str, Floor]) -> dict[str, Floor]:
+    """Floors from halves of the same events of the metrics that few events rule: fpd and kpd.
+
+    These events are in all halvings: the spread of the halvings is too small.
+    """
+    return {name: replace(floors[name], spread=math.nan) for name in ("fpd", "kpd") if name in floors}
 
 
 def _floor(name: str, values: Float64, averaged: int) -> Floor:

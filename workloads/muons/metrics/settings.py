@@ -22,7 +22,7 @@ class EvaluationSettings:
     """Train the classifiers: more than half of the time."""
 
     c2st_epochs: int = 12
-    """Epochs of a classifier over its half of the events."""
+    """Epochs of a classifier over its half of up to 40,000 events; fewer epochs of more events, in as many steps."""
 
     c2st_width: int = 64
     """Width of the classifiers' layers."""

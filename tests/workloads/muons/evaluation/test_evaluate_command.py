@@ -131,7 +131,8 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     assert re.search(r"^missed: c2st_auc: [\d.]+, limit 0.1$", answer.err, re.M)
     assert "radius_m_w1" not in answer.err
     for name in HEADLINE:
-        assert re.search(rf"^{name} +[\d.]+ ± [\d.]+ ", answer.out, re.M), name
+        # The untrained generator has no muon above 10 TeV: 0, without an error.
+        assert re.search(rf"^{name} +[\d.]+ (± [\d.]+ )?", answer.out, re.M), name
 
     report = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     for name in HEADLINE:

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import BadInputError
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import plain, with_error
+from workloads.base.report.numbers import floor_with_error, plain, with_error
 from workloads.base.report.outcome import MetricReport, Outcome
 from workloads.base.report.text import lines
 from workloads.base.report.thresholds import Threshold, missed, read_thresholds
@@ -108,6 +108,22 @@ def test_ratios_and_verdicts_count_the_distance_from_what_is_best() -> None:
     assert verdict(METRICS["fpd"]) == "no floor"
 
 
+def test_the_verdict_takes_the_spread_of_perfect_models_and_the_error_of_the_floor() -> None:
+    at_limit = 0.020 + 2 * math.hypot(0.003, 0.004)
+    for value, told in ((0.999 * at_limit, "at floor"), (1.001 * at_limit, "near")):
+        assert verdict(Metric(value, 0.1, 0.020, floor_error=0.003, floor_spread=0.004)) == told, "not its own error"
+        assert verdict(Metric(value, 0.004, 0.020, floor_error=0.003)) == told, "its own, for no spread is known"
+    assert verdict(Metric(0.94, 0.01, 1.03, better="one", floor_error=0.0, floor_spread=0.016)) == "at floor"
+    assert verdict(Metric(0.94, 0.1, 1.03, better="one", floor_error=0.0, floor_spread=0.014)) == "near"
+
+
+def test_a_floor_is_told_with_spread_and_error_together() -> None:
+    assert floor_with_error(Metric(0.02, 0.001, 0.0123, floor_error=0.0003, floor_spread=0.0004)) == "0.01230 ± 0.00050"
+    assert floor_with_error(Metric(0.02, 0.001, 5.1531, floor_error=0.6755)) == "5.15 ± 0.68"
+    assert floor_with_error(Metric(0.02, 0.001, 0.0123)) == "0.0123"
+    assert floor_with_error(Metric(0.02, 0.001, math.nan)) == "–"
+
+
 def test_numbers_are_told_to_the_second_digit_of_their_error() -> None:
     assert with_error(Metric(0.0123456, 0.00123, 0.0)) == "0.0123 ± 0.0012"
     assert with_error(Metric(-12.3456, 1.23, 0.0)) == "-12.3 ± 1.2"
@@ -122,7 +138,7 @@ def test_the_table_begins_with_the_headline_metrics_and_ends_with_the_notes() ->
     report = MetricReport(METRICS, sizes, "same primaries", ("something to know",))
     told = list(lines(Outcome(report, [], {"model": "wgan"}, {}, []), WORDS))
     names = [line.split()[0] for line in told if line.split() and line.split()[0] in DEFINITIONS]
-    assert names == ["count_tv", "c2st_auc", "count_mean_ratio", "count_empty_difference", "fpd"]
+    assert names == ["count_tv", "count_mean_ratio", "c2st_auc", "count_empty_difference", "fpd"]
     assert told[-1] == "note: something to know"
     assert "1,000 events, 5,000 real and 4,900 generated muons; floor: same primaries" in told
     columns = {line.index("±") for line in told if "±" in line}

@@ -97,7 +97,8 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("model") / "model"
     run_dir = make_run(tmp_path_factory.mktemp("run"), config_of(request.param))
     metric = {"value": 0.0123, "error": 0.001, "floor": 0.004}
-    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}}
+    beside = {"metrics": {"count_tv": metric}}
+    report = {"step": 7, "events": 5000, "input": SECRET_INPUT, "metrics": {"count_tv": metric}, "beside": beside}
     (run_dir / "evaluation").mkdir()
     (run_dir / "evaluation" / "report.json").write_text(json.dumps(report))
     result = run(run_dir, "-o", folder, "--licence", "CC BY 4.0")
@@ -170,6 +171,7 @@ def test_the_card_tells_training_metrics_limits_and_no_secret(exported: Export) 
     assert "`data/*.parquet`" in text
     assert "CC BY 4.0." in text
     assert card["training"]["steps"] == 7
+    assert set(card["evaluation"]) == {"step", "events", "input"}, "not another run's numbers"
     assert card["model"] == exported.model
     assert card["configuration"]["trainer"][exported.model]["network"]["hidden"] == 16
     assert "must not" in text

@@ -27,7 +27,7 @@ from workloads.muons.metrics.sample import Sample
 from workloads.muons.metrics.settings import EvaluationSettings
 
 NO_CLASSIFIERS = EvaluationSettings(bootstraps=10, c2st=False, floor_splits=3)
-WITH_CLASSIFIERS = EvaluationSettings(bootstraps=10, c2st_epochs=6)
+WITH_CLASSIFIERS = EvaluationSettings(bootstraps=10, c2st_epochs=8)
 VALUES_ONLY = EvaluationSettings(bootstraps=0, c2st=False)
 REAL = real_sample(4_000)
 GOOD = drawn_again(REAL, 2)

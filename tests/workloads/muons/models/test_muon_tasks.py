@@ -19,8 +19,8 @@ from workloads.muons.models.wgan.task import WganTask
 
 MODELS = pytest.mark.parametrize("model", MAKE)
 LOSS = {"wgan": "c_loss", "likelihood": "muon_nll"}
-MUON_UPDATES = {"wgan": 6, "likelihood": 1}
-"""Updates of a step, but for the count head's: five of the critic and one of the generator, or one of the densities."""
+MUON_UPDATES = {"wgan": 4, "likelihood": 1}
+"""Updates of a step, but for the count head's: three of the critic and one of the generator; one of the densities."""
 
 
 @pytest.fixture(autouse=True)

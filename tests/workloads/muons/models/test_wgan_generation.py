@@ -26,7 +26,7 @@ def test_generated_counts_above_the_limit_are_cut_down_and_counted() -> None:
     task = make_wgan(sampling={"max_count": 2})
     task.step(toy_batch(counts=[3] * 32))
     with torch.no_grad():
-        task.networks.count_head.output.bias.fill_(4.0)
+        task.networks.averaged_count_head.average.output.bias.fill_(4.0)
 
     bundles = task.generate(toy_batch(64).microbatches[0].event_columns["primary"])
 

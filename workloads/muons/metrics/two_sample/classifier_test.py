@@ -25,6 +25,8 @@ from workloads.muons.metrics.two_sample.networks import AttentionSets, DeepSets,
 from workloads.muons.purposes import MuonPurpose
 
 _BATCH_EVENTS = 512
+_EVENTS_OF_ALL_EPOCHS = 40_000
+"""Most events of which all epochs are trained; of more, as many steps in fewer epochs."""
 _LEARNING_RATE = 3e-3
 _TRAININGS = 3
 """Number of trainings of a set classifier, each from other random weights."""
@@ -139,11 +141,10 @@ def _train(
     """Train all networks on the same batches, each for itself: no parameter has a gradient of another's loss."""
     rng = numpy_stream(MuonPurpose.BATCHES, settings.seed)
     batches = max(len(events) // _BATCH_EVENTS, 1)
+    epochs = max(round(settings.c2st_epochs * min(_EVENTS_OF_ALL_EPOCHS / len(events), 1.0)), 1)
     optimiser = torch.optim.Adam(networks.parameters(), _LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, _LEARNING_RATE, total_steps=settings.c2st_epochs * batches + 1
-    )
-    for epoch in range(settings.c2st_epochs):
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, _LEARNING_RATE, total_steps=epochs * batches + 1)
+    for epoch in range(epochs):
         for chosen in np.array_split(rng.permutation(events), batches):
             of, given = torch.from_numpy(chosen), inputs(chosen)
             losses = [binary_cross_entropy_with_logits(one(*given), labels_E[of], weights_E[of]) for one in networks]
@@ -151,7 +152,7 @@ def _train(
             torch.stack(losses).sum().backward()
             optimiser.step()
             schedule.step()
-        progress((epoch + 1) / settings.c2st_epochs)
+        progress((epoch + 1) / epochs)
 
 
 @torch.no_grad()
