@@ -26,7 +26,7 @@ from services.config.fetcher import FetcherConfig
 from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
-from services.config.trainer import NO_MODEL, TrainerConfig, model_names, removed_model
+from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, model_names, removed_model
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -140,7 +140,7 @@ def load_config(
     """
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
-    former = _without_removed_models(tree)
+    former = _refit(tree)
     if toml is not None:
         settings = _read_toml(toml)
         for key, _ in leaves(settings):
@@ -239,19 +239,28 @@ def _read_stored(run_dir: Path) -> dict[str, Any]:
     return stored
 
 
-def _without_removed_models(tree: dict[str, Any]) -> str | None:
-    """The run's own model if this version does not have it, else None. Deletes sections of such models.
+def _refit(tree: dict[str, Any]) -> str | None:
+    """The run's own model if this version does not have it, else None.
 
-    Every run's config.json has a section for each model of its version.
+    Deletes other models' sections if this version does not know them: a config.json has those of all models of its
+    version. Raises BadInputError for other keys of another version.
     """
     trainer = tree.get("trainer")
     if not isinstance(trainer, dict) or tree.get("workload") not in registry.names():
         return None
-    for name in trainer.keys() - TrainerConfig.model_fields.keys():
-        if isinstance(trainer[name], dict):
+    known, model = set(known_keys()), trainer.get("model")
+    removed = model if isinstance(model, str) and model not in model_names() else None
+    of_models = {name for name, value in trainer.items() if isinstance(value, dict)} - COMMON_SECTIONS
+    for name in of_models - ({model} if removed is None else set()):
+        if {f"trainer.{name}.{key}" for key, _ in leaves(trainer[name])} - known:
             del trainer[name]
-    model = trainer.get("model")
-    return model if isinstance(model, str) and model not in model_names() else None
+    tables = tuple(f"{table}." for table in _TABLES)
+    if strange := [key for key, _ in leaves(tree) if key not in known and not key.startswith(tables)]:
+        raise BadInputError(
+            f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}): go"
+            " on with the version that wrote it, or start anew with --fresh"
+        )
+    return removed
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -108,6 +108,12 @@ class _Settings(ConfigBranch):
         return section
 
 
+COMMON_SECTIONS = frozenset(
+    name for name, field in _Settings.model_fields.items() if isinstance(field.default, ConfigBranch)
+)
+"""Sections of `trainer` that are no model's."""
+
+
 def model_names() -> list[str]:
     """Values of `trainer.model`: the models of every workload, and that for none."""
     return [*(name for workload in registry.every_workload() for name in workload.models), NO_MODEL]

@@ -223,6 +223,21 @@ def test_a_run_of_an_earlier_version_that_had_more_models_goes_on(tmp_path: Path
         load_config(tmp_path, toml=toml_file(tmp_path, "[trainer.flow]\nflow_lr = 0.002\n"), environment=NOTHING)
 
 
+def test_a_section_of_another_model_may_have_keys_of_an_earlier_version_and_the_runs_own_may_not(
+    tmp_path: Path,
+) -> None:
+    tree = json.loads(Config.model_validate({"trainer": {"model": "none"}}).own_json())
+    tree["trainer"]["wgan"]["betas"] = [0.0, 0.9]
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
+    assert load_config(tmp_path, environment=NOTHING).trainer.model == "none"
+    tree["trainer"]["model"] = "wgan"
+    (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
+    with pytest.raises(
+        BadInputError, match=r"does not know \(trainer\.wgan\.betas\): go on with the version .*--fresh"
+    ):
+        load_config(tmp_path, environment=NOTHING)
+
+
 def test_a_run_of_a_model_that_is_gone_names_it_and_the_remedy(tmp_path: Path) -> None:
     stored_by_an_earlier_version(tmp_path, "flow")
     told = r"this run is of the model 'flow': this version of icestream has no model .*wgan.*--fresh"

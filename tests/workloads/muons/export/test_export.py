@@ -299,7 +299,15 @@ def test_a_component_that_rounding_chooses_is_no_difference_and_any_other_one_is
             return [muons_P3]
 
         assert (check.muons_difference(other, function, inputs) > check.LARGEST_DIFFERENCE) is is_sure
-    assert check.muons_difference(other, function, (torch.full((10,), 0.5000001),)) == np.inf
+
+
+def test_a_function_that_is_hardly_compared_is_not_taken_for_the_same() -> None:
+    class Continuous(Choice):
+        def trained_features(self, inputs: tuple[Tensor, ...]) -> Tensor:
+            return torch.stack([inputs[0]] * 3, 1)
+
+    function = Continuous(Standardise(NetworkConfig(azimuth="learned")), torch.nn.Identity())
+    assert check.generator_difference(lambda *inputs: [function.trained_muons(inputs)], function) == np.inf
 
 
 def test_what_is_in_the_way_is_told_and_replaced_only_if_told(run_dir: Path, tmp_path: Path) -> None:

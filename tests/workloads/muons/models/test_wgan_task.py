@@ -1,4 +1,4 @@
-"""The training step of the WGAN: its updates, and their metrics. What it shares with the flow: test_muon_tasks.py."""
+"""The training step of the WGAN: its updates, and their metrics. What all models share: test_muon_tasks.py."""
 
 from __future__ import annotations
 
