@@ -12,11 +12,16 @@ VALIDATION ?= $(if $(filter $(DEMO),$(INPUT)),$(DEMO)-validation)
 BESIDE ?= $(if $(filter $(DEMO),$(INPUT)),runs/demo-likelihood)
 SIMULATED ?= $(if $(filter $(DEMO)-validation,$(VALIDATION)),bench)
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
-COMPOSE_FILES = -f docker-compose.yml $(if $(CPU),-f docker-compose.cpu.yml)
+COMPOSE_FILES = $(if $(GPU),-f docker-compose.yml -f docker-compose.gpu.yml)
 BUILD ?= --build
-TEST_JOBS ?= 2
+TEST_JOBS ?= $(shell jobs=$$((2 * $$(nproc))); echo $$((jobs < 16 ? jobs : 16)))
 
-.PHONY: run-local run-direction demo-federation test test-fast lint format bench bench-physics docs up down clean
+# `make` alone lists the targets with a text behind ##.
+.DEFAULT_GOAL := help
+.PHONY: help install run-local run-direction demo-federation test test-fast test-compose lint format bench bench-physics docs docs-site screenshots up down clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # The environment, with every version pinned. It is built anew when a pin changes.
 $(VENV)/.complete: pyproject.toml constraints.txt
@@ -25,6 +30,9 @@ $(VENV)/.complete: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
+
+# make install PYTHON=python3.12    the environment alone
+install: $(VENV)/.complete  ## the environment alone, in .venv
 
 # Demo data: toy muon bundles with known truth.
 $(DEMO): | $(VENV)/.complete
@@ -41,7 +49,7 @@ $(DEMO)-validation: | $(VENV)/.complete
 # make run-local INPUT='data/*.parquet' DECODERS=4 CONFIG=my.toml RUN=runs/mine    on your own files
 # With VALIDATION='held-out/*.parquet', too, it ends with the report that the demo ends with; BESIDE=runs/other shows a second
 # run in it. The demo trains the likelihood model for that, in seconds (BESIDE= leaves it out).
-run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validation,$(VALIDATION))
+run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validation,$(VALIDATION))  ## demo data, a training, its report; INPUT='data/*.parquet' RUN=runs/mine: your files
 	$(BIN)/icestream run -i '$(INPUT)' --run-dir '$(RUN)' --decoders $(DECODERS) $(if $(CONFIG),-c '$(CONFIG)')
 	$(if $(filter runs/demo-likelihood,$(BESIDE)),$(BIN)/icestream run -i $(DEMO) --run-dir '$(BESIDE)' --decoders $(DECODERS) \
 		-c configs/demo-likelihood.toml)
@@ -49,7 +57,7 @@ run-local: $(VENV)/.complete $(filter $(DEMO),$(INPUT)) $(filter $(DEMO)-validat
 		$(if $(SIMULATED),--simulated $(SIMULATED)) $(if $(BESIDE),--beside '$(BESIDE)'))
 
 # The other workload: neutrino directions in a toy detector, on both cores at most six minutes; ends with its report.
-run-direction: $(VENV)/.complete direction-demo direction-demo-validation
+run-direction: $(VENV)/.complete direction-demo direction-demo-validation  ## the same for neutrino directions
 	$(BIN)/icestream run -i direction-demo --run-dir runs/direction-demo -c configs/direction-demo.toml
 	$(BIN)/icestream evaluate runs/direction-demo -i direction-demo-validation --simulated
 
@@ -66,47 +74,61 @@ direction-demo-validation: | $(VENV)/.complete
 	$(BIN)/icestream seeds $@.raw -o $@.part
 	mv $@.part $@ && rm -r $@.raw
 
-# A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/federation.md).
-demo-federation: $(VENV)/.complete
+# A local Pelican federation with demo files, and the lines to type; until Ctrl-C (docs/development/local-federation.md).
+demo-federation: $(VENV)/.complete  ## a Pelican federation on this machine, to try it
 	$(BIN)/python -m tests.federation $(FEDERATION)
 
-# Everything, in two processes: the tests mostly wait. make test TEST_JOBS=8 on a larger machine
-test: $(VENV)/.complete
-	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --durations 20
+# Everything, in two processes for each core, at most 16: the tests mostly wait. In the order of tests/conftest.py.
+test: $(VENV)/.complete  ## all tests
+	$(BIN)/pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 20
 
 # What starts no process and is quick: before every commit.
-test-fast: $(VENV)/.complete
+test-fast: $(VENV)/.complete  ## tests that start no process
 	$(BIN)/pytest -n $(TEST_JOBS) -m 'not process and not slow'
 
-lint: $(VENV)/.complete
+lint: $(VENV)/.complete  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(VENV)/.complete
+format: $(VENV)/.complete  ## ruff's changes to the sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Measured figures; results worth keeping go to benchmarks/results/.
-bench: $(VENV)/.complete
+bench: $(VENV)/.complete  ## every benchmark
 	for script in benchmarks/bench_*.py; do $(BIN)/python -m "benchmarks.$$(basename "$$script" .py)" || exit 1; done
 
-# The tables and figures of docs/physics.md, in a quarter of an hour on two cores. What is done is kept: interrupt it, start it again.
-bench-physics: $(VENV)/.complete
+# The tables and figures of docs/explanation/physics.md, in a quarter of an hour on two cores. What is done is kept: interrupt it, start it again.
+bench-physics: $(VENV)/.complete  ## tables and figures of the physics page
 	$(BIN)/python -m benchmarks.physics $(if $(JOBS),--jobs $(JOBS))
 
-# The configuration reference is written from the configuration tree, the README's file tree from docstrings.
-docs: $(VENV)/.complete
+# The configuration reference is written from the configuration tree, the source tree from docstrings.
+docs: $(VENV)/.complete  ## generated pages: settings, commands, source tree, flags of cr_muons
 	$(BIN)/python docs/write_configuration.py
+	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/write_tree.py
+	$(BIN)/python docs/write_migrate.py
 
-# make up CPU=1 DECODERS=3    in containers; without CPU=1 the trainer takes the GPU
-up:
+# The pages of docs/ as a site, in site/; a broken link or a page outside of the menu is an error.
+docs-site: $(VENV)/.complete  ## site of docs/, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Pictures of the pages: a run in a terminal, its report and TensorBoard in Chromium (Debian: apt-get install chromium).
+screenshots: $(VENV)/.complete  ## pictures of the pages
+	$(BIN)/python docs/take_screenshots.py
+
+# make up DATA=/data/muons DECODERS=3 GPU=1    in containers (docs/how-to/docker.md)
+up:  ## services in containers; DATA=/data/muons DECODERS=3 GPU=1
 	$(COMPOSE) $(COMPOSE_FILES) up --detach $(BUILD) --scale decoder=$(DECODERS)
 
-down:
+down:  ## stop the containers
 	$(COMPOSE) $(COMPOSE_FILES) down
 
+# Whole runs in containers. With an engine that runs, or as root with Debian's docker.io, docker-compose, mmdebstrap, prometheus.
+test-compose: $(VENV)/.complete  ## whole runs in containers
+	COMPOSE='$(COMPOSE)' $(BIN)/python -m tests.compose
+
 # What can be made again; runs/ is not.
-clean:
-	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part direction-demo* .pytest_cache .mypy_cache .ruff_cache *.egg-info
+clean:  ## remove what can be made again; runs/ stays
+	rm -rf $(VENV) $(DEMO) $(DEMO).part $(DEMO)-validation $(DEMO)-validation.part direction-demo* .pytest_cache .mypy_cache .ruff_cache *.egg-info site

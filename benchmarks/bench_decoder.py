@@ -25,7 +25,7 @@ counted.
 
 Reading: the difference to Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
 another copy (shuffled); of direction also the checksums of the pages, and the columns that the decoder derives. With
-short row groups Arrow itself is slower (see docs/performance.md).
+short row groups Arrow itself is slower (see docs/explanation/performance.md).
 """
 
 from __future__ import annotations

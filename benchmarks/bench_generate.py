@@ -44,7 +44,6 @@ from workloads.muons.generation.primaries import Primaries
 from workloads.muons.generation.simulated import simulated_primaries
 from workloads.muons.generation.stream import CHUNK_EVENTS, CountRule, GeneratedEvents, generate
 from workloads.muons.generation.write import BundleWriter
-from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.inference import CPU_PIECES
 from workloads.muons.models.wgan.layers import Dense
@@ -82,7 +81,6 @@ def made_sampler() -> WganSampler:
 def products_of(sampler: WganSampler, chunk_counts: Sequence[np.ndarray]) -> Callable[[], None]:
     """All matrix products for these chunks of events, in the same pieces, into the same few buffers."""
     network, head = sampler.generator, sampler.count_head
-    assert isinstance(head, MixtureCountHead)
     linear = network.muon_input.linear
     hidden, last = network.muon_network
     width = linear.out_features

@@ -40,7 +40,8 @@ class ReferenceStep:
         self._critic = _optimiser(self.networks.critic, config, config.critic_lr, config.critic_betas)
         self._generator = _optimiser(self.networks.generator, config, config.generator_lr, config.generator_betas)
         self._count = Adam(self.networks.count_head.parameters(), config.count_lr)
-        self._steps = 0
+        self._steps = self._critic_updates = 0
+        self._gp_norm = 0.0
 
     def step(self, batch: Batch) -> dict[str, float]:
         """Do one step. Returns its metrics on the host."""
@@ -84,6 +85,21 @@ class ReferenceStep:
         loss = (self._saturate(fake_E) - self._saturate(real_E)).mean()
         metrics["c_loss"] = loss.item()
 
+        if self._critic_updates % self._config.gp_every == 0:
+            loss = loss + self._config.gp_every * self._penalty(real, fake, mix, conditions, counts, event_P)
+        self._critic_updates += 1
+        metrics["gp_norm"] = self._gp_norm
+        self._critic.zero_grad()
+        loss.backward()
+        metrics["critic_grad_norm"] = _norm(self.networks.critic)
+        self._critic.step()
+        return metrics
+
+    def _penalty(
+        self, real: Tensor, fake: Tensor, mix: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor
+    ) -> Tensor:
+        """Gradient penalty with its weight, as autograd's second derivative."""
+        present = counts > 0
         fake = fake[_sorted(fake[:, 0], event_P)]
         between = (mix * real + (1 - mix) * fake).requires_grad_(True)
         score = self._saturate(self._score(between, conditions, counts, event_P)).sum()
@@ -92,13 +108,8 @@ class ReferenceStep:
         weight[(counts.cumsum(0) - 1)[present]] = 1.0  # of the leading muons
         square = torch.zeros(len(counts), device=self._device).scatter_add(0, event_P, weight * slope.square().sum(1))
         norm = (square + 1e-12).sqrt()[present]
-        metrics["gp_norm"] = norm.mean().item()
-        loss = loss + self._config.penalty_weight * (norm - 1).square().mean()
-        self._critic.zero_grad()
-        loss.backward()
-        metrics["critic_grad_norm"] = _norm(self.networks.critic)
-        self._critic.step()
-        return metrics
+        self._gp_norm = norm.mean().item()
+        return self._config.penalty_weight * (norm - 1).square().mean()
 
     def _update_generator(
         self, real: Tensor, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator
@@ -193,7 +204,9 @@ def _energy_score(generated: list[Tensor], real: Tensor, event_P: Tensor, counts
         return torch.cat([mean(features), mean(products), largest.unsqueeze(1), total.unsqueeze(1)], 1)
 
     of_events = score([summary(one) for one in generated], summary(real))[counts > 0]
-    return MUONS_SCORE_FACTOR * score(generated, real).mean() + of_events.mean()
+    weight = (size**-0.25)[event_P]  # an event's muons together: N^0.75
+    of_muons = (score(generated, real) * weight).sum() / weight.sum()
+    return MUONS_SCORE_FACTOR * of_muons + of_events.mean()
 
 
 def _fit(standardise: Standardise, primary: Tensor, muons: Tensor) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MIB = 1 << 20
 
@@ -14,7 +15,13 @@ MIB = 1 << 20
 class ConfigBranch(BaseModel):
     """One branch of the configuration tree: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        defer_build=True,  # most processes use the whole tree only, which has validators of its own for each branch
+    )
 
 
 class StreamConfig(ConfigBranch):
@@ -113,8 +120,15 @@ class SourceConfig(ConfigBranch):
 
     fields: dict[str, tuple[str, ...]] = {}
     """Names of the numbers in each innermost list, in the files' order, by file column: for files with more or other
-    numbers than the workload's (docs/files.md has examples). A name unknown to the workload is skipped. In HDF5 files
-    the ids come before these."""
+    numbers than the workload's (docs/reference/file-formats.md has examples). A name unknown to the workload is
+    skipped. Ids may be among the numbers of an event: their names are those of the columns that the file lacks. In HDF5
+    files the ids come before these."""
+    columns: dict[str, str | tuple[str, ...]] = {}
+    """Names that Parquet files give to the workload's columns, by the workload's name: another name, or, for a column
+    of lists, the names of the columns with one number each, in order (docs/reference/file-formats.md has examples)."""
+    ids: Literal["columns", "rows"] = "columns"
+    """Ids of events in files without columns of ids. `columns`: such files are refused. `rows`: the ids are a digest of
+    the file's footer, and the number of the row (docs/reference/file-formats.md)."""
     depth_kind: Literal["vertical", "slant"] = "vertical"
     """Meaning of depth in the files: metres below the surface, or metres along the track. After decoding it is
     vertical."""
@@ -122,6 +136,18 @@ class SourceConfig(ConfigBranch):
     """Treatment of nulls. `error`: a null event or list quarantines its row group. `empty`: an event without its event
     columns is dropped and counted as empty, a null list of particles is an event without particles, a null particle is
     dropped and counted."""
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _with_dotted_names(cls, columns: Any) -> Any:
+        """Names as keys, if some of them have dots: a dotted key of the configuration is a table in a table."""
+        if not isinstance(columns, Mapping):
+            return columns
+        flat: dict[str, Any] = {}
+        for name, value in columns.items():
+            inner = cls._with_dotted_names(value) if isinstance(value, Mapping) else {"": value}
+            flat |= {f"{name}.{rest}".rstrip("."): one for rest, one in inner.items()}
+        return flat
 
 
 class TransportConfig(ConfigBranch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 USER_ERROR_EXIT_CODE = 2
 
 
@@ -11,6 +13,15 @@ class IcestreamError(Exception):
 
 class BadInputError(IcestreamError):
     """Wrong file, value or setting: the text names it, the expected value and the remedy."""
+
+
+class BadInputsError(BadInputError):
+    """Several mistakes at once, each one line."""
+
+    def __init__(self, what: str, lines: Sequence[str]) -> None:
+        super().__init__(f"{what} has {len(lines)} mistakes: " + "; ".join(lines))
+        self.title = f"{what} has {len(lines)} mistakes"
+        self.lines = tuple(lines)
 
 
 class TransientError(IcestreamError):

@@ -14,6 +14,7 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import Literal, Self, get_args
 
 from common.errors import BadInputError
+from common.run_dir import open_in_run
 
 logger = logging.getLogger(__name__)
 
@@ -98,11 +100,45 @@ class Holder:
     pid: int
     since: str
     what: str
+    start_ticks: int = 0
+    """Start of the process in clock ticks since boot: with the pid, it names one process. 0: unknown."""
+    pid_namespace: str = ""
+    """Name of the container's or host's table of process ids."""
 
     @classmethod
     def of_this_process(cls, what: str) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-        return cls(os.uname().nodename, _BOOT_ID.read_text().strip(), os.getpid(), since, what)
+        boot_id, pid = _BOOT_ID.read_text().strip(), os.getpid()
+        return cls(os.uname().nodename, boot_id, pid, since, what, start_ticks(pid), _pid_namespace())
+
+    def is_alive(self) -> bool | None:
+        """True if the process runs, False if it has ended; None: it can't be seen from here (another host, say)."""
+        if not self.start_ticks or not self.pid_namespace:
+            return None
+        if self.boot_id != _BOOT_ID.read_text().strip():
+            return False if self.host == os.uname().nodename else None  # since then this host was started again
+        if self.pid_namespace != _pid_namespace():
+            return None
+        return start_ticks(self.pid) == self.start_ticks
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to this process and to no other that has its pid now; False if it has ended or can't be seen.
+
+        Raises PermissionError if it is another user's.
+        """
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if not self.is_alive():  # checked while the descriptor holds on to the process
+                return False
+            signal.pidfd_send_signal(descriptor, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
 
     def __str__(self) -> str:
         return f"{self.host} since {self.since} ({self.what}, process {self.pid})"
@@ -118,12 +154,17 @@ class RunLock:
         self._path = _path_of(run_dir, part)
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            waits = False
             while (descriptor := try_lock(self._path)) is None:
+                holder = _read(self._path)
                 if not wait():
                     raise BadInputError(
-                        f"{run_dir}: the run is in use by {_read(self._path) or 'another process'};"
+                        f"{run_dir}: the run is in use by {holder or 'another process'};"
                         " wait for its end, stop it, or choose another --run-dir"
                     )
+                if not waits:
+                    waits = True
+                    logger.info("%s: waiting for the end of %s", run_dir, holder or "another process")
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
@@ -140,12 +181,16 @@ class RunLock:
                 run_dir,
                 former,
             )
+        self._owner = os.getpid()
         self._write(json.dumps(asdict(mine)))
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock; in a forked child of the holder, only the child's descriptor of it."""
         if self._descriptor >= 0:
-            self._write("")
+            if os.getpid() == self._owner:
+                self._write("")
+                # A forked child has the descriptor, too: closing ours alone would leave the lock to it.
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -184,20 +229,81 @@ def no_other_host(run_dir: Path, part: RunPart) -> Iterator[None]:
             os.close(descriptor)
 
 
+def holder_of(run_dir: Path, part: RunPart) -> Holder | None:
+    """Process that holds the lock, or was killed while it held it; None if it was released, or never held.
+
+    A copy of a run directory has the note of a living process, too, but nobody holds its lock.
+    """
+    holder = _read(_path_of(run_dir, part))
+    if holder is not None and holder.is_alive() and not _is_held(_path_of(run_dir, part)):
+        return None
+    return holder
+
+
+def is_held_by(run_dir: Path, part: RunPart, holder: Holder) -> bool:
+    """True if this process has the file of the lock open: the note alone may be forged, to have another one stopped.
+
+    Raises PermissionError if it is another user's process.
+    """
+    path = _path_of(run_dir, part)
+    if path.parent.is_symlink():  # to the locks of another run, perhaps
+        return False
+    try:
+        wanted = path.lstat()
+        with os.scandir(f"/proc/{holder.pid}/fd") as descriptors:
+            return any(_is_open_as(descriptor.path, wanted) for descriptor in descriptors)
+    except FileNotFoundError:
+        return False
+
+
+def _is_open_as(descriptor: str, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(Path(descriptor).stat(), wanted)
+    except OSError:  # closed meanwhile
+        return False
+
+
+def start_ticks(pid: int) -> int:
+    """Start of a process in clock ticks since boot; 0 if it has ended."""
+    try:
+        # The name, in parentheses, may contain any text: the other fields follow the last parenthesis.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _pid_namespace() -> str:
+    return Path("/proc/self/ns/pid").readlink().name
+
+
 def _path_of(run_dir: Path, part: RunPart) -> Path:
     return run_dir / LOCKS_FOLDER / part
 
 
 def _read(path: Path) -> Holder | None:
-    """Holder in a lock file; None if it names none: released, or being written."""
+    """Holder in a lock file; None if it names none: released, or being written. Raises BadInputError."""
     try:
-        with path.open("rb") as file:  # opened again, so that NFS asks the server
+        with open_in_run(path) as file:  # opened again, so that NFS asks the server
             holder = Holder(**json.loads(file.read(_NOTE_BYTES)))
     except (OSError, ValueError, TypeError):
         return None
-    texts = (holder.host, holder.boot_id, holder.since, holder.what)
-    is_sound = isinstance(holder.pid, int) and all(isinstance(text, str) and text.isprintable() for text in texts)
+    texts = (holder.host, holder.boot_id, holder.since, holder.what, holder.pid_namespace)
+    are_texts = all(isinstance(text, str) and text.isprintable() for text in texts)
+    is_sound = are_texts and all(isinstance(number, int) for number in (holder.pid, holder.start_ticks))
     return holder if is_sound else None
+
+
+def _is_held(path: Path) -> bool:
+    """True if a process holds the lock. Asked only where a living one should: a start at that moment would fail."""
+    try:
+        with open_in_run(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        return error.errno in NO_LOCKS
+    return False
 
 
 def _is_the_file(descriptor: int, path: Path) -> bool:

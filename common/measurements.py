@@ -26,7 +26,7 @@ _COUNTERS = frozenset(
         *("events_read", "events_trained", "events_outlier", "events_empty", "events_quarantined"),
         "events_held_out",
         *("particles_trained", "particles_dropped", "units", "microbatches", "step", "seconds", "num_quarantined"),
-        *("wait_put_s", "wait_get_s"),
+        *("wait_put_s", "wait_get_s", "received_bytes"),
     }
 )
 """Counters: fields that only grow, except at a restart."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from common.status import Hop
+from common.status import Hop, TimeShares
 
 WINDOW_S = 5.0
+HOUR_S = 3600.0
+_MINUTE_S = 60.0
 
 
 class Rate:
@@ -44,6 +46,26 @@ class Shares:
             name: self._rates.setdefault(name, Rate(self._window_s)).update(now_s, value)
             for name, value in seconds.items()
         }
+
+
+class LastHour:
+    """Share of each of several named waits in the last hour, from a sample a minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, dict[str, float]]] = deque()
+
+    def update(self, now_s: float, seconds: Mapping[str, float]) -> TimeShares:
+        """Shares up to now, from the seconds waited so far, by name."""
+        if not self._samples or now_s - self._samples[-1][0] >= _MINUTE_S:
+            self._samples.append((now_s, dict(seconds)))
+        while len(self._samples) > 1 and self._samples[1][0] <= now_s - HOUR_S:
+            self._samples.popleft()
+        first_s, first = self._samples[0]
+        span_s = now_s - first_s
+        if span_s <= 0.0:
+            return TimeShares()
+        shares = {name: (value - first.get(name, 0.0)) / span_s for name, value in seconds.items()}
+        return TimeShares(seconds=span_s, shares={name: min(max(share, 0.0), 1.0) for name, share in shares.items()})
 
 
 class HopMeter:

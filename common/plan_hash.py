@@ -49,10 +49,14 @@ def _described(schema: EventSchema) -> dict[str, Any]:
     """
     described = dataclasses.asdict(schema)
     finish, source = described.pop("finish_unit"), described.pop("source")
+    del described["physical"]  # no reader uses it
     is_slant = source.depth_kind == "slant"
     described |= {"depth": finish, "slant_depth": finish if is_slant else None, "nulls": source.nulls}
     for column, known in zip(described["source_columns"], schema.source_columns, strict=True):
+        del column["known_as"], column["part_of_list"]  # name, into and field say it all
         column["nesting"] = int(known.is_list) + int(schema.per(known) == "particle")
+    if source.ids != "columns":
+        described["ids"] = source.ids
     if not schema.derived:
         del described["derived"]
     for rule in described["rules"]:

@@ -20,13 +20,23 @@ PARENT_VARIABLE = "_ICESTREAM_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
+BATCH_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+"""Signals that batch systems send before the end of a job's time."""
+
+
 class StopFlag:
-    """Flag that is True after SIGTERM or SIGINT; the service checks it between two actions."""
+    """Flag that is True after a signal that asks to stop; the service checks it between two actions.
+
+    A child of `icestream run` leaves the signals of batch systems, which may reach all processes of a job, to its
+    parent: that stops the trainer first.
+    """
 
     def __init__(self) -> None:
         self._stopped = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        for number in BATCH_SIGNALS:
+            signal.signal(number, signal.SIG_IGN if PARENT_VARIABLE in os.environ else self._stop)
 
     def __bool__(self) -> bool:
         return self._stopped
@@ -60,13 +70,21 @@ def is_suspended(pid: int) -> bool:
         return False
 
 
+LOG_DATES = "%Y-%m-%d %H:%M:%S"
+
+
+def log_format(name: str) -> str:
+    """Format of a log line of the service ``name``."""
+    return f"%(asctime)s {name} %(levelname)s %(message)s"
+
+
 def start_logging(name: str) -> None:
     """Log to standard error, each line with time and service, and none with a token."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
-        format=f"%(asctime)s {name} %(levelname)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
+        format=log_format(name),
+        datefmt=LOG_DATES,
     )
     redact_everything()
 

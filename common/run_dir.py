@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from common.errors import BadInputError
+from common.files.file_kind import open_file
 
 MODE = 0o700
 CONFIG_FILE = "config.json"
@@ -16,6 +18,17 @@ CONFIG_FILE = "config.json"
 def own_files_only() -> None:
     """Restrict all new files and folders of this process, and of its children, to their owner."""
     os.umask(0o077)
+
+
+def open_in_run(path: Path) -> BinaryIO:
+    """File of a run directory, open for reading. It may be another user's, who put a pipe there: that never blocks.
+
+    Raises OSError, and BadInputError that names it unless it is a regular file.
+    """
+    try:
+        return open_file(path)
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from None
 
 
 def make_run_dir(run_dir: Path) -> str:

@@ -54,11 +54,20 @@ class SourceColumn:
     """Numbers in each innermost list of the files, in order. Empty: the fields of ``into``, and no more."""
     also_seen: tuple[str, ...] = ()
     """Other numbers known to occur in files: proposed to the user, never assumed."""
+    known_as: str = ""
+    """The workload's name of a column that `source.columns` names otherwise; empty: ``name``."""
+    part_of_list: bool = False
+    """True for one of several columns of numbers, in the place of the column ``known_as`` of lists."""
 
     @property
     def path(self) -> tuple[str, ...]:
         """Column of the file, and fields of structs from the outermost on."""
         return tuple(self.name.split("."))
+
+    @property
+    def key(self) -> str:
+        """The workload's name of the column, by which settings name it."""
+        return self.known_as or self.name
 
     @property
     def is_list(self) -> bool:
@@ -126,6 +135,9 @@ class EventSchema:
     """Layout of the same events in HDF5 files; None: no such layout."""
     source: SourceConfig = SourceConfig()  # noqa: RUF009  frozen
     """Content of the files that are read."""
+    physical: tuple[ValueRule, ...] = ()
+    """Wide physical ranges: a value outside is shown by `icestream inspect` and `doctor`, and read all the same. No
+    part of the plan hash."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for columns that no file could fill."""
@@ -162,17 +174,26 @@ class EventSchema:
         """Column of the file by name."""
         return next(column for column in self.source_columns if column.name == name)
 
-    def fields_hint(self, source: SourceColumn, width: int) -> str:
-        """Proposed setting for files whose innermost lists have ``width`` numbers."""
-        key = f"source.fields.{source.name}"
-        if width == len(source.also_seen):
-            names = ", ".join(f'"{field}"' for field in source.also_seen)
-            return f"if these are {', '.join(source.also_seen)}, say so: --set '{key}=[{names}]'"
-        return f"name all of them, in order, with {key}"
+    def place_in_list(self, source: SourceColumn) -> tuple[SourceColumn, int] | None:
+        """List per event that holds this id by `source.fields`, and its place in it; None: no list does."""
+        for holder in self.source_columns:
+            if not source.is_list and self.per(holder) == "event" and source.name in holder.stored:
+                return holder, holder.stored.index(source.name)
+        return None
+
+    def may_lack(self, source: SourceColumn) -> bool:
+        """True if files without this column are read: its ids are in a list, or made (`source.ids`)."""
+        is_made = self.source.ids == "rows" and source.into == self.identity
+        return is_made or self.place_in_list(source) is not None
 
     def with_all_stored(self) -> EventSchema:
-        """Same schema, with every number of the files' lists, in their order and as stored."""
-        stored = {source.into: self.stored_fields(source) for source in self.source_columns if source.is_list}
+        """Same schema, with every number of the files' lists but ids, in their order and as stored."""
+        columns = {source.name for source in self.source_columns}
+        stored = {
+            source.into: tuple(name for name in self.stored_fields(source) if name not in columns)
+            for source in self.source_columns
+            if source.is_list
+        }
 
         def moved(column: str, field: int) -> int:
             return stored[column].index(self.column(column).fields[field]) if column in stored else field
@@ -181,13 +202,15 @@ class EventSchema:
             self,
             columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.read_columns),
             rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
+            physical=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.physical),
             finish_unit=None,
             derived=(),
-            identity=None,
         )
 
     def stored_as(self, source: SourceConfig) -> EventSchema:
         """Same schema, read from files like those. Raises BadInputError that names the key and the missing numbers."""
+        if source.ids == "rows" and (self.identity is None or self.column(self.identity).dtype[2] != "8"):
+            raise BadInputError(f'source.ids = "rows": the events of workload {self.name} have no ids of 64 bits')
         lists = {column.name: column for column in self.source_columns if column.is_list}
         for name, stored in source.fields.items():
             key = f"source.fields.{name}"
@@ -197,13 +220,57 @@ class EventSchema:
             if missing or len(set(stored)) != len(stored):
                 wrong = f"lacks {', '.join(missing)}" if missing else "names a number twice"
                 raise BadInputError(f"{key} = {list(stored)} {wrong}; name all numbers of a list, in order")
-        return replace(
-            self,
-            source_columns=tuple(
-                replace(column, stored=tuple(source.fields.get(column.name, ()))) for column in self.source_columns
-            ),
-            source=source,
+        columns = tuple(
+            replace(column, stored=tuple(source.fields.get(column.name, ()))) for column in self.source_columns
         )
+        return _renamed(replace(self, source_columns=columns, source=source))
+
+    def in_own_layout(self) -> EventSchema:
+        """Same schema, with the workload's own names of file columns."""
+        own: dict[str, SourceColumn] = {}
+        for one in self.source_columns:
+            changes = {"known_as": "", "part_of_list": False} | ({"field": None} if one.part_of_list else {})
+            own.setdefault(one.key, replace(one, name=one.key, **changes))  # type: ignore[arg-type]
+        return replace(self, source_columns=tuple(own.values()))
+
+
+def _renamed(schema: EventSchema) -> EventSchema:
+    """Schema that reads Parquet files with the names of its `source.columns`. Raises BadInputError."""
+    names = {name: other for name, other in schema.source.columns.items() if name != other}
+    if not names:
+        return schema
+    fields = schema.source.fields
+    known = {column.name: column for column in schema.source_columns}
+    if unknown := sorted(names.keys() - known.keys()):
+        raise BadInputError(
+            f"source.columns.{unknown[0]}: the workload {schema.name} has no such column; it has {', '.join(known)}"
+        )
+    renamed: list[SourceColumn] = []
+    for column in schema.source_columns:
+        name = names.get(column.name, column.name)
+        if isinstance(name, str):
+            renamed.append(replace(column, name=name, known_as="" if name == column.name else column.name))
+            continue
+        key, wanted = f"source.columns.{column.name}", schema.column(column.into).fields
+        if not column.is_list or column.name in fields:
+            other = "is one number" if not column.is_list else f"is a list with source.fields.{column.name}"
+            raise BadInputError(f"{key} = {list(name)}: {column.name} {other}: give the name of one column")
+        if len(name) != len(wanted):
+            raise BadInputError(f"{key} = {list(name)}: expected {len(wanted)} columns, of {', '.join(wanted)}")
+        renamed += [
+            SourceColumn(part, column.into, index, known_as=column.name, part_of_list=True)
+            for index, part in enumerate(name)
+        ]
+    times = Counter(one.name for one in renamed)
+    for one in renamed:
+        if times[one.name] > 1:
+            raise BadInputError(f"source.columns: {one.name!r} is named twice")
+        if not all(one.path):
+            raise BadInputError(f"source.columns.{one.key}: a name is empty")
+    try:
+        return replace(schema, source_columns=tuple(renamed), tables=None)
+    except ValueError as error:
+        raise BadInputError(f"source.columns: {error}") from None
 
 
 def _is_id(column: Column) -> bool:
@@ -225,7 +292,7 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
     targets = [
         *schema.derived,
         *(source.into for source in schema.source_columns),
-        *(rule.column for rule in schema.rules),
+        *(rule.column for rule in (*schema.rules, *schema.physical)),
     ]
     unknown = sorted(set(targets) - columns.keys())
     if unknown:
@@ -249,7 +316,7 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
         _is_id(one) for one in schema.read_columns if one.name == schema.identity
     ):
         yield f"its identity {schema.identity} is no column of integers per event that files fill"
-    for rule in schema.rules:
+    for rule in (*schema.rules, *schema.physical):
         if not 0 <= rule.field < len(columns[rule.column].fields):
             yield f"{rule} is about a field that its column has not"
 

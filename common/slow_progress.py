@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
@@ -14,6 +16,23 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 QUIET_S = 2.0
 _LINE_S = 5.0
+_is_shown = ContextVar("_is_shown", default=True)
+
+
+@contextmanager
+def no_progress() -> Iterator[None]:
+    """Context without any progress display: for callers in Python, who did not ask for one."""
+    before = _is_shown.set(False)
+    try:
+        yield
+    finally:
+        _is_shown.reset(before)
+
+
+def note(text: str) -> None:
+    """Print a line about slow work on standard error, where progress is shown."""
+    if _is_shown.get():
+        click.echo(text, err=True)
 
 
 class SlowProgress:
@@ -52,7 +71,7 @@ class SlowProgress:
         self._done += amount
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, text=self._text())
-        elif self._clock() >= self._next_s:
+        elif _is_shown.get() and self._clock() >= self._next_s:
             if self._console.is_interactive:
                 self._begin_bar()
             else:

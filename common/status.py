@@ -35,6 +35,14 @@ class Hop(Status):
     """Mean occupancy of the queue (0 to 1) over the last seconds. Near 1 the consumer is the bottleneck."""
 
 
+class TimeShares(Status):
+    """Shares (0 to 1) of a span of time that was spent in each of several waits."""
+
+    seconds: float = 0.0
+    """Length of the span: at most about an hour, less after a start."""
+    shares: dict[str, float] = {}
+
+
 class FetcherStatus(Status):
     """Status of the fetcher and its dispatcher; times are seconds since the fetcher started."""
 
@@ -43,9 +51,13 @@ class FetcherStatus(Status):
     listen: str = ""
     """Address for trainers on other machines, with the bound port; empty if there is none."""
     uptime_s: float = 0.0
+    """Time since the fetcher started."""
     files_total: int = 0
     """Files of the known inventory, times the epochs (0 epochs: of one)."""
+    epochs: int = 0
+    """Times that the inventory is read. 0: without end."""
     ranges: int = 0
+    """Ranges of the inputs."""
     ranges_listed: int = 0
     listed: str = ""
     """Progress of the listing."""
@@ -54,6 +66,8 @@ class FetcherStatus(Status):
     received_bytes_per_s: float = 0.0
     transfers: int = 0
     """Running transfers from federations."""
+    token_expires_s: float | None = None
+    """Time (seconds since 1970) at which the first of the federations' tokens in use expires; None: none is known."""
     listing: str = ""
     """Range that is being listed; empty if none is."""
     problem: str = ""
@@ -72,9 +86,11 @@ class FetcherStatus(Status):
     units_delivered: int = 0
     """Units delivered and not yet released."""
     slots: int = 0
+    """Slots of the arena."""
     slots_free: int = 0
     arena_bytes: int = 0
     decoders: int = 0
+    """Decoders that have joined the run."""
     decoder_pids: tuple[int, ...] = ()
     """Process ids of the decoders, in the order in which they joined; 0 for one in another container."""
     decoders_wanted: int = 0
@@ -89,12 +105,34 @@ class FetcherStatus(Status):
     """Seconds in which the dispatcher could not lease, by reason (STALL_REASONS)."""
     stall_shares: dict[str, float] = {}
     """Stalled time by reason, as parts (0 to 1) of the last seconds (common.metrics.WINDOW_S)."""
+    last_hour: TimeShares = TimeShares()
+    """Stalled time by reason over the last hour."""
     bottleneck: Literal["none", "trainer", "decoders", "staging"] = "none"
     """Bottleneck, from the stalls of the last seconds."""
     hops: dict[str, Hop] = {}
     """Hops by name: staged, leases, slots."""
     batches_occupancy: float = 0.0
     """Mean occupancy of the hop `batches` over the last seconds: units at the trainer, as a part of those requested."""
+
+
+class RunStatus(Status):
+    """Status of `icestream run`, written at each change of its processes and at its end."""
+
+    state: Literal["running", "stopping", "finished", "interrupted", "failed"] = "running"
+    pid: int = 0
+    """Process id of `icestream run`."""
+    started_s: float = 0.0
+    """Start of this session, in seconds since 1970."""
+    changed_s: float = 0.0
+    """Time of this status, in seconds since 1970: of the end, if it has ended."""
+    processes: dict[str, int] = {}
+    """Process ids of the living services by name: fetcher, trainer, trainer-1, decoder-0, …"""
+    restarts: dict[str, int] = {}
+    """Restarts in this session, by service."""
+    exit_code: int | None = None
+    """Exit code; None until the end."""
+    error: str = ""
+    """Reason of a failure."""
 
 
 class OutputsStatus(Status):
@@ -121,7 +159,9 @@ class Counters(Status):
     particles_dropped: int = 0
     """Particles of zero energy, which converters write for events without particles."""
     units: int = 0
+    """Units trained."""
     microbatches: int = 0
+    """Microbatches trained."""
 
     def adds_up(self) -> bool:
         """True if every event read has exactly one fate."""
@@ -141,11 +181,15 @@ class TrainerStatus(Status):
     pid: int = 0
     device: str = ""
     step: int = 0
+    """Optimiser steps made."""
     max_steps: int = 0
+    """Step at which the training ends. 0: no limit."""
     epoch: int = 0
     """Current epoch, from 0."""
     epochs: int = 0
+    """Passes over the inputs. 0: without end."""
     seconds: float = 0.0
+    """Training time."""
     counters: Counters = Counters()
     events_per_s: float = 0.0
     """Events trained per second, over the last seconds."""
@@ -162,11 +206,19 @@ class TrainerStatus(Status):
     """Part of the last seconds that the trainer waited for data."""
     batches: Hop = Hop()
     """Hop `batches`; its occupancy is reported by the fetcher."""
+    last_hour: TimeShares = TimeShares()
+    """Waiting of the hop `batches` over the last hour: `get`, the step waited for data; `put`, data waited for it."""
     losses: dict[str, float] = {}
     """Newest metrics selected by the model, by name; `NAME_ma_500`: mean of the last 500 steps."""
     checkpoint: str = ""
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0
+    gpu_utilisation: float | None = None
+    """Part (0 to 1) of the time in which a kernel ran, up to the newest log step; None: not measured."""
+    gpu_memory_share: float | None = None
+    """Used part (0 to 1) of the device's memory, all its processes included; None: not measured."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the settings of the model."""
     health: str = "healthy"
     """Health of the newest steps: healthy, warning or critical."""
     health_reason: str = ""

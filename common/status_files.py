@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from common.atomic_file import replace_file
 from common.rarely import Rarely
+from common.run_dir import open_in_run
 from common.status import Status
 
 STATUS_FOLDER = "status"
@@ -23,6 +24,7 @@ StatusType = TypeVar("StatusType", bound=Status)
 
 _reserve: list[int] = []
 _reserve_lock = threading.Lock()
+os.register_at_fork(after_in_child=_reserve.clear)  # a child may have closed it, or opened a file under its number
 _not_written = Rarely(logging.getLogger(__name__))
 
 
@@ -45,8 +47,9 @@ def write_status(run_dir: Path, name: str, status: Status) -> None:
 
 
 def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType | None:
-    """Newest status of the service ``name``; None before its first."""
+    """Newest status of the service ``name``; None before its first. Raises OSError, BadInputError."""
     try:
-        return kind.model_validate_json((run_dir / STATUS_FOLDER / f"{name}.json").read_bytes())
+        with open_in_run(run_dir / STATUS_FOLDER / f"{name}.json") as file:
+            return kind.model_validate_json(file.read())
     except (FileNotFoundError, ValidationError):
         return None

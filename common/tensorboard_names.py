@@ -12,6 +12,7 @@ from common.errors import BadInputError
 TENSORBOARD_FOLDER = "tensorboard"
 _NOT_SAFE = re.compile(r"[^\w.+=@,-]+")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
+_TIMESTAMP = re.compile(r"^(\d{8})-(\d{6})$")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -24,7 +25,8 @@ def run_and_rest(source: Path, folder: Path) -> tuple[str, tuple[str, ...]]:
     """Name of the run, and the path components below it, of a folder with event files in or below ``source``.
 
     A run is a folder with a folder `tensorboard`: `runs/a/tensorboard/2026-11-21` is (`a`, (`2026-11-21`,)), for each
-    of the sources `runs`, `runs/a` and `runs/a/tensorboard`. Without such a folder, the source is the run.
+    of the sources `runs`, `runs/a` and `runs/a/tensorboard`. Without such a folder each folder with event files is a
+    run, as in a log directory `logs/<run>/`.
     """
     if source.name == TENSORBOARD_FOLDER:
         source = source.parent
@@ -33,7 +35,7 @@ def run_and_rest(source: Path, folder: Path) -> tuple[str, tuple[str, ...]]:
         at = inner.index(TENSORBOARD_FOLDER)
         run, rest = inner[:at], inner[at + 1 :]
     else:
-        run, rest = (), inner
+        run, rest = inner, ()
     return "-".join(run) or source.name, rest
 
 
@@ -52,12 +54,15 @@ def unique(run: str, rest: tuple[str, ...], parent: str, is_taken: Callable[[str
 
 
 def since_s(text: str, now_s: float) -> float:
-    """Seconds since 1970 of `2026-11-21`, `2026-11-21T08:00` (local time, or with an offset), `12h`, `7d`, `2w`."""
+    """Seconds since 1970 of a date or an age: `2026-11-21`, `2026-11-21T08:00`, `20261121-080000`, `12h`, `7d`, `2w`.
+
+    Dates are in local time, unless they have an offset.
+    """
     age = _AGE.fullmatch(text.strip())
     if age:
         return now_s - float(age[1]) * _SECONDS[age[2]]
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
+        return datetime.fromisoformat(_TIMESTAMP.sub(r"\1T\2", text.strip())).timestamp()
     except (ValueError, OverflowError):
         raise BadInputError(
             f"--since {text}: expected a date (2026-11-21, 2026-11-21T08:00) or an age (30m, 12h, 7d, 2w)"

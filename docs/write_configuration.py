@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the configuration tree: `make docs`. A test holds the page to the tree."""
+"""Writes docs/reference/configuration.md from the configuration tree: `make docs`. A test compares the two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from services.config.root import Config
 
-PAGE = Path(__file__).with_name("configuration.md")
+PAGE = Path(__file__).parent / "reference" / "configuration.md"
 
 HEAD = """# Configuration
 

@@ -1,4 +1,4 @@
-"""Writes the file tree of the README: `make docs`. A test holds it to the docstrings of the packages."""
+"""Writes docs/development/source-tree.md: `make docs`. A test compares it with the docstrings of the packages."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
 ROOMS = ("icestream", "services", "workloads", "common")
 """From the front door down: each imports from those below it, and from no other."""
 BESIDE = {
     "tests": "mirror of the tree; pipeline/: whole runs, federation/: a Pelican federation for tests",
     "benchmarks": "measurements with their question; results/: dated tables",
-    "docs": "pages; log.md: decisions and what did not work",
+    "docs": "pages of four kinds, development/log.md: decisions and what did not work",
     "configs": "configurations to start from",
+    "examples": "models of one's own: docs/how-to/custom-model.md",
 }
-HEADING = "## Files"
+PAGE = Path(__file__).parent / "development" / "source-tree.md"
 _WIDTH = 30
 
 
-def section() -> str:
-    """The section of the README as it should be."""
+def page() -> str:
+    """The page as it should be."""
     rows = [*(row for room in ROOMS for row in _rows(ROOT / room, 0)), *(_row(0, *item) for item in BESIDE.items())]
     text = (
-        "Imports go down only. Each file begins with a line that names its content;"
-        " [extending.md](docs/extending.md) says\nwhere a new one goes."
+        "Imports go down only. Each file begins with a line that names its content; [extending.md](extending.md) says"
+        " where a new one\ngoes. This page is written by `make docs`."
     )
-    return f"{HEADING}\n\n{text}\n\n" + "".join(f"    {row}\n" for row in rows)
+    return f"# Source tree\n\n{text}\n\n" + "".join(f"    {row}\n" for row in rows)
 
 
 def _rows(folder: Path, depth: int) -> Iterator[str]:
@@ -42,13 +42,5 @@ def _row(depth: int, name: str, about: str) -> str:
     return f"{'  ' * depth}{name}/".ljust(_WIDTH) + about
 
 
-def main() -> None:
-    """Replace the section."""
-    readme = README.read_text()
-    start = readme.index(HEADING)
-    end = readme.find("\n## ", start)
-    README.write_text(readme[:start] + section() + (readme[end:] if end > 0 else ""))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page())

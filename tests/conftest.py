@@ -1,4 +1,4 @@
-"""Fast tests first, so that a mistake shows early; everything runs.
+"""Tests that start processes first: they take longest and mostly wait, beside the others; everything runs.
 
 A test that starts a process has the marker `process`: all of tests/pipeline, and every one that XRootD serves, are
 given it here. A test without it that starts one fails. `make test-fast` runs what is neither `process` nor `slow`.
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if item.path.is_relative_to(PIPELINE) or parameters.get("started_federation") == "xrootd":
             item.add_marker(pytest.mark.process)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("process", "slow")])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,6 +29,7 @@ PURE = (
     "common/plan_hash.py",
     "common/ragged.py",
     "common/redact.py",
+    "common/run_words.py",
     "common/schema.py",
     "common/secret_variables.py",
     "common/streams.py",
@@ -72,6 +73,7 @@ PURE = (
     "icestream/commands/plan/mixing.py",
     "services/fetcher/staging/next_use.py",
     "common/files/parquet/footer_claims.py",
+    "common/mistakes.py",
     "common/plan.py",
     "icestream/commands/plan/plan_summary.py",
     "services/fetcher/inventory/ranges.py",
@@ -362,3 +364,12 @@ def test_a_trainer_that_only_counts_starts_without_torch() -> None:
     modules = modules_after("import icestream.commands.trainer, services.trainer.counting.service, common.summary")
     assert "services.trainer.stream.feed" in modules
     assert "torch" not in modules
+
+
+@pytest.mark.process
+def test_the_python_package_is_imported_at_once_and_its_functions_when_used() -> None:
+    code = (
+        "import icestream\nassert icestream.__version__[0].isdigit() and set(icestream.__all__) <= set(dir(icestream))"
+    )
+    assert not {"torch", "numpy", "pyarrow", "pydantic", "click"} & modules_after(code)
+    assert "torch" not in modules_after("from icestream import BadInputError, evaluate, load, simulate")

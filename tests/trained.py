@@ -10,7 +10,7 @@ import torch
 from services.config.root import Config
 from services.trainer.stream.position import StreamPosition
 from workloads.base.checkpoint import FORMAT
-from workloads.muons.models.count_head import CountHead, MixtureCountHead
+from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.likelihood.config import LikelihoodConfig
 from workloads.muons.models.likelihood.model import MuonDensities
 from workloads.muons.models.likelihood.sampler import LikelihoodSampler
@@ -44,7 +44,7 @@ def make_likelihood_sampler(config: LikelihoodConfig, *, count_steps: int = 0) -
     return LikelihoodSampler(config, standardise, count_head, muons)
 
 
-def _fit(standardise: Standardise, count_head: CountHead, preset_name: str, count_steps: int) -> None:
+def _fit(standardise: Standardise, count_head: MixtureCountHead, preset_name: str, count_steps: int) -> None:
     rng = np.random.default_rng(1)
     simulator = preset(preset_name)
     bundles = simulate(sample_primaries(4000, simulator, rng), simulator, rng)

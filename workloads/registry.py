@@ -63,6 +63,17 @@ def sample(name: str) -> Callable[[Path, int, int], None] | None:
     return imported(target) if target is not None else None
 
 
+def function(name: str, use: str) -> Callable[..., Any]:
+    """Function for Python of the workload ``name``: see Workload.functions. Raises BadInputError if it has none."""
+    if name not in names():
+        raise BadInputError(f"no workload {name!r}; there are {', '.join(names())}")
+    target = workload(name).functions.get(use)
+    if target is None:
+        raise BadInputError(f"the workload {name} has no {use!r}")
+    found: Callable[..., Any] = imported(target)
+    return found
+
+
 def imported(target: str) -> Any:
     """Object named by `module:attribute`. Raises BadInputError, in one line, for an error in a workload's code."""
     module, _, attribute = target.partition(":")

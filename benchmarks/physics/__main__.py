@@ -1,12 +1,13 @@
-"""Quality of the models: trains and evaluates all runs of docs/physics.md.
+"""Quality of the models: trains and evaluates all runs of docs/explanation/physics.md.
 
     python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--tuning] [--force] [--plan]
 
 Runs are separate processes with one thread, short ones together. Results are kept under runs/physics; a repeated
 command makes only results that are missing, or obsolete after changes of code or settings. Writes the tables and the
-figure of docs/physics.md, the table of docs/models.md, and all metrics of all runs to benchmarks/results/.
+figure of docs/explanation/physics.md, the table of docs/explanation/models.md, and all metrics of all runs to
+benchmarks/results/.
 
-Settings are chosen by `--tuning`, never by what docs/physics.md quotes.
+Settings are chosen by `--tuning`, never by what docs/explanation/physics.md quotes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from benchmarks.physics.runs import TABLES, TUNING, in_order, quick
 from benchmarks.physics.schedule import RunFailed, make_results
 
 FOLDER = ROOT / "runs" / "physics"
-PAGE, CHOICE = ROOT / "docs" / "physics.md", ROOT / "docs" / "models.md"
-FIGURES = ROOT / "docs" / "figures"
+EXPLANATION = ROOT / "docs" / "explanation"
+PAGE, CHOICE = EXPLANATION / "physics.md", EXPLANATION / "models.md"
+FIGURES = ROOT / "docs" / "images"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The tables and figures of docs/physics.md.")
+    parser = argparse.ArgumentParser(description="The tables and figures of docs/explanation/physics.md.")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time (default: cores)")
     parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="only this table")
     parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")

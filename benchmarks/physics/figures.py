@@ -1,4 +1,4 @@
-"""Figures of docs/physics.md, from the histograms of the results."""
+"""Figures of docs/explanation/physics.md, from the histograms of the results."""
 
 from __future__ import annotations
 

@@ -16,20 +16,32 @@ from benchmarks.physics import figures
 from benchmarks.physics.keys import ROOT, result_path
 from benchmarks.physics.runs import QUALITY, TABLES, TUNING
 from benchmarks.physics.spec import Run, Table
-from benchmarks.physics.tables import NAMES, Results, markdown, median, quality_markdown, text
+from benchmarks.physics.tables import NAMES, Results, floor_text, markdown, median, quality_markdown, text
 
 BEGIN, END = "<!-- tables: begin (python -m benchmarks.physics) -->", "<!-- tables: end -->"
 _PACKAGES = ("torch", "numpy", "scipy")
 _OF_CHOICE = (
-    *("log10_energy_w1", "log10_radius_w1", "log10_bundle_energy_w1", "c2st_auc", "muon_nats_excess"),
-    *("radius_variance_ratio", "energy_above_10_tev_ratio", "energy_above_30_tev_ratio", "energy_below_cut_share"),
-    *("train_cpu_s", "events_per_s"),
+    *("log10_energy_w1", "log10_radius_w1", "radius_m_w1", "log10_bundle_energy_w1", "c2st_auc", "c2st_attention_auc"),
+    *("muon_nats_excess", "radius_variance_ratio", "energy_above_10_tev_ratio", "energy_above_30_tev_ratio"),
+    *("radius_above_100_m_ratio", "energy_below_cut_share", "train_cpu_s", "events_per_s"),
 )
-"""Metrics in the table of docs/models.md."""
+"""Metrics in the table of docs/explanation/models.md."""
 _PROPERTIES = (
-    ("needs", "a density of every muon that can be written down, given what an event's muons share", "samples only"),
-    ("score of a checkpoint", "held-out nats, comparable between runs", "distances on a panel, in floors"),
-    ("correlations between muons", "what they share (z); with `network.coupling` more", "any that the critic sees"),
+    (
+        "needs",
+        "a density that can be written down, given what the muons of an event share",
+        "samples only",
+    ),
+    (
+        "score of a checkpoint",
+        "held-out nats, comparable between runs",
+        "distances on a block of events, in floors",
+    ),
+    (
+        "what the muons of an event share",
+        "2 random numbers, `network.latent`; with `network.coupling` more",
+        "16 random numbers, `network.z_global`",
+    ),
     ("azimuth", "`symmetric`, or `learned`", "`symmetric`, or `learned`"),
     ("export", "ONNX, torch.export", "ONNX, torch.export"),
 )
@@ -64,7 +76,7 @@ def draw_figures(results: Results, folder: Path) -> list[str]:
     """Draw the figure if there are results for it. Returns its lines of Markdown."""
     if not figures.distributions(results, folder / "physics.png"):
         return []
-    return [f"![Distributions of the simulator and of the models]({folder.name}/physics.png)"]
+    return [f"![Distributions of the simulator and of the models](../{folder.name}/physics.png)"]
 
 
 def shown(table: Table, results: Results) -> str:
@@ -73,7 +85,7 @@ def shown(table: Table, results: Results) -> str:
 
 
 def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
-    """Write pictures and tables between the two markers of docs/physics.md. Raises ValueError without markers."""
+    """Write pictures and tables between the markers of docs/explanation/physics.md. Raises ValueError without them."""
     cpu_s = sum(sum(result["values"].get("train_cpu_s", ())) for result in results.values())
     about = (
         f"{len(results)} runs, {cpu_s:,.0f} s of training on one core, Python {platform.python_version()},"
@@ -84,13 +96,13 @@ def write_page(page: Path, results: Results, written: Path, pictures: Sequence[s
 
 
 def write_choice(page: Path, results: Results) -> None:
-    """Write the table of docs/models.md between its markers, likewise."""
+    """Write the table of docs/explanation/models.md between its markers, likewise."""
     rows = QUALITY.rows[:2]
-    lines = [f"| | {' | '.join(row.label for row in rows)} |", f"|{' --- |' * (len(rows) + 1)}"]
+    lines = [f"| | {' | '.join(row.label for row in rows)} | *floor* |", f"|{' --- |' * (len(rows) + 2)}"]
     for name in _OF_CHOICE:
         cells = [text(median(row, name, results), name) for row in rows]
-        lines.append(f"| {' | '.join([NAMES[name], *cells])} |")
-    lines += [f"| {' | '.join(cells)} |" for cells in _PROPERTIES]
+        lines.append(f"| {' | '.join([NAMES[name], *cells, floor_text(QUALITY, name, results)])} |")
+    lines += [f"| {' | '.join(cells)} | |" for cells in _PROPERTIES]
     _replace(page, "\n".join(lines))
 
 

@@ -122,11 +122,11 @@ class Limit:
     """``around one``: the limit is on the distance from 1."""
 
     should_floors: float = 0.0
-    """``should`` as a multiple of the floor; 0: it is ``should``."""
+    """``should`` as a multiple of the floor, but no more than ``must``; 0: it is ``should``."""
 
     def wanted(self, floor: float) -> float | None:
         """Value of ``should`` with this floor; None if nothing more than ``must`` is asked."""
-        return self.should_floors * floor if self.should_floors else self.should
+        return min(self.should_floors * floor, self.must) if self.should_floors else self.should
 
     def met(self, value: float, limit: float) -> bool:
         """True if a value keeps a limit of this kind; false for NaN."""

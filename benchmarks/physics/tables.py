@@ -68,7 +68,7 @@ def markdown(table: Table, results: Results) -> str:
             is_best = len(table.rows) > 1 and name not in _NOT_COMPARED and _is_best(row.label, name, values)
             cells.append(f"**{cell}**" if is_best else cell)
         lines.append(f"| {' | '.join([row.label, *cells])} |")
-    floors = [_floor_text(table, name, results) for name in columns]
+    floors = [floor_text(table, name, results) for name in columns]
     if any(cell != "–" for cell in floors):
         lines.append(f"| {' | '.join(['*floor*', *floors])} |")
     return "\n".join([*lines, *_not_made(table, results)])
@@ -86,9 +86,9 @@ def quality_markdown(table: Table, results: Results) -> str:
             _limit_text(limit, should, name),
             _limit_text(of_wgan, of_wgan.must if of_wgan else None, name),
         )
-        lines.append(f"| {' | '.join([NAMES[name], *cells, _floor_text(table, name, results), *asked])} |")
+        lines.append(f"| {' | '.join([NAMES[name], *cells, floor_text(table, name, results), *asked])} |")
     verdicts = [verdict(table, row, results) for row in table.rows]
-    return "\n".join([*lines, "", " ".join(one for one in verdicts if one), *_not_made(table, results)]).strip()
+    return "\n".join([*lines, "", *(one for one in verdicts if one), *_not_made(table, results)]).strip()
 
 
 def verdict(table: Table, row: Row, results: Results) -> str:
@@ -107,17 +107,19 @@ def verdict(table: Table, row: Row, results: Results) -> str:
         for name, limit in limits.items()
         if name not in missed and (value := wanted[name]) is not None and not limit.met(values[name], value)
     ]
-    said = f"{row.label}: {f'{_named(missed)} missed' if missed else 'every limit is met'}"
-    said += f"; of what should be, {_named(wished)} missed." if wished else "."
-    if kind == "wgan":
-        bad = {run.seed: names for run in row.runs if (names := _missed_alone(results[run.name]))}
-        each = "; ".join(f"seed {seed} misses {_named(names)}" for seed, names in bad.items())
-        said += f" Limits on each seed: {each or 'all are met'}."
-    return said
+    alone = LIMITS_OF_EACH if kind == "wgan" else limits
+    of_seeds = {run.seed: _missed_alone(results[run.name], alone) for run in row.runs}
+    lines = [f"- **{row.label}**: of *must*, {f'missed: {_named(missed)}' if missed else 'every limit is met'}"]
+    lines += [f"  - of *should*, missed: {_named(wished)}"] if wished else []
+    for seed, names in of_seeds.items():
+        beyond = "; ".join(f"{NAMES[name]} ({_limit_text(alone[name], alone[name].must, name)})" for name in names)
+        of = "a single seed" if kind == "wgan" else "the median"
+        lines += [f"  - seed {seed} alone is beyond the limits of {of}: {beyond}"] if names else []
+    return "\n".join(lines)
 
 
-def _missed_alone(result: Mapping[str, Any]) -> list[str]:
-    return [name for name, limit in LIMITS_OF_EACH.items() if not limit.met(of_run(result, name), limit.must)]
+def _missed_alone(result: Mapping[str, Any], limits: Mapping[str, Limit]) -> list[str]:
+    return [name for name, limit in limits.items() if not limit.met(of_run(result, name), limit.must)]
 
 
 def median(row: Row, name: str, results: Results) -> float:
@@ -163,7 +165,8 @@ def _with_range(row: Row, name: str, results: Results) -> str:
     return text(value, name) if low == high else f"{text(value, name)} ({low} to {high})"
 
 
-def _floor_text(table: Table, name: str, results: Results) -> str:
+def floor_text(table: Table, name: str, results: Results) -> str:
+    """Floor and its spread; a dash if it is unknown."""
     mean, spread = floor(table, name, results)
     return "–" if math.isnan(mean) else f"{text(mean, name)} ± {text(spread, name)}"
 
@@ -178,7 +181,7 @@ def _limit_text(limit: Limit | None, value: float | None, name: str) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    return ", ".join(NAMES[name] for name in names)
+    return "; ".join(NAMES[name] for name in names)
 
 
 def _is_best(label: str, name: str, values: Mapping[str, Mapping[str, float]]) -> bool:

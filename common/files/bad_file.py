@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +17,14 @@ class BadFileError(BadInputError):
     def __init__(self, reason: str, rows: int = 0) -> None:
         super().__init__(reason)
         self.rows = rows
+
+
+def none_usable(reasons: Sequence[str]) -> BadInputError:
+    """Error for inputs without a usable file: the reason that most of them share. ``reasons``: `name: text` of each."""
+    texts = [reason.partition(": ")[2] for reason in reasons]
+    text, num_same = Counter(texts).most_common(1)[0]
+    many = f" ({num_same} of the {len(reasons)} files for this reason)" if len(reasons) > 1 else ""
+    return BadInputError(f"no file is usable: {reasons[texts.index(text)]}{many}")
 
 
 def check_largest(counts: npt.NDArray[np.integer], most: int, where: str) -> None:

@@ -27,9 +27,16 @@ def checked(rows: RaggedRows, workload: EventSchema, where: str, first_row: int)
             if len(values) and not _surely_good(values, rules, column):
                 for rule in rules:
                     _check(rows, values, present, rule, column, where, first_row)
+    return without_fillers(rows, workload)
+
+
+def without_fillers(rows: RaggedRows, workload: EventSchema) -> RaggedRows:
+    """Rows without the particles that are fillers; the dropped ones are counted."""
     for rule in workload.rules:
         if rule.drop_unless_positive:
-            rows = _without_fillers(rows, rule)
+            values = _numbers(rows.particle_columns[rule.column][:, rule.field])
+            if len(values) and values.min() <= 0:
+                rows = drop_particles(rows, values > 0)
     return rows
 
 
@@ -90,13 +97,6 @@ def _expected(rule: ValueRule, dtype: np.dtype[np.generic]) -> str:
     limits = [(rule.minimum, "of at least"), (rule.maximum, "of at most")]
     bounds = " and".join(f" {which} {limit:g}" for limit, which in limits if np.isfinite(limit))
     return f"a {'finite ' if dtype.kind == 'f' else ''}number{bounds}"
-
-
-def _without_fillers(rows: RaggedRows, rule: ValueRule) -> RaggedRows:
-    values = _numbers(rows.particle_columns[rule.column][:, rule.field])
-    if not len(values) or values.min() > 0:
-        return rows
-    return drop_particles(rows, values > 0)
 
 
 def _numbers(values: Array) -> npt.NDArray[np.floating]:

@@ -19,6 +19,8 @@ from common.files.file_kind import file_kind
 from common.files.parquet.columns import inside, read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, NoFooter, parse_footer
 from common.files.parquet.footer_claims import check_claims
+from common.files.parquet.other_columns import columns_hint
+from common.files.parquet.other_layout import layout_problem, with_made_ids
 from common.files.parquet.pages import check_pages
 from common.input_errors import LIBRARY_ERRORS, MachineError, one_line, raise_if_machine
 from common.own_memory import asked_for_too_much, too_much
@@ -62,11 +64,12 @@ def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capac
         footer = parse_footer(path)
         # A buffer: else Arrow reads a column of a row group at once.
         with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES) as file:
-            problem = schema_problem(file.schema_arrow, workload)
+            known = with_made_ids(workload)
+            problem = schema_problem(file.schema_arrow, known)
             if problem:
-                raise BadFileError(problem, footer.rows)
+                raise BadFileError(problem + columns_hint(file.schema_arrow, workload), footer.rows)
             try:
-                names = read_names(file.schema_arrow, [".".join(leaf) for leaf in footer.leaves], workload)
+                names = read_names(file.schema_arrow, [".".join(leaf) for leaf in footer.leaves], known)
             except BadInputError as error:
                 raise BadFileError(str(error), footer.rows) from None
             with path.open("rb") as raw:
@@ -74,6 +77,9 @@ def _read_parquet(path: Path, workload: EventSchema, stream: StreamConfig, capac
                     for column in columns:
                         check_pages(raw.fileno(), column)
             particles = [source for source in workload.source_columns if workload.per(source) == "particle"]
+            problem = layout_problem(file, footer, workload, names)
+            if problem:
+                raise BadFileError(problem, footer.rows)
             groups = []
             for index, group in enumerate(footer.row_groups):
                 # A leaf of a nested column counts one value for every number, and one for every empty or null list.

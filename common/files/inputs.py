@@ -13,7 +13,8 @@ from typing import Any
 import fsspec
 
 from common.errors import BadInputError
-from common.files.local_listing import files_below, files_matching, status_of
+from common.extras import missing_extra
+from common.files.local_listing import each_match, files_below, status_of
 from common.files.remotes import Remotes
 from common.files.suffixes import SUFFIXES
 from common.files.transfer import is_gone
@@ -126,19 +127,41 @@ def _listed(url: str, size: str, checksum: str = "", *more: str) -> SourceFile:
     return SourceFile(url, size_bytes, checksum)
 
 
-def _expand_local(text: str) -> list[SourceFile]:
+def require_local(text: str) -> None:
+    """Raise NothingFound if a local input has no file; the first one is enough. Raises TransientError."""
+    if next(_local_files(text.removeprefix("file://")), None) is None:
+        raise _nothing_found(text)
+
+
+def _local_files(text: str) -> Iterator[Path]:
     path = user_path(text).absolute()
     status = status_of(path)
     if status is not None:
-        found = sorted(files_below(path)) if stat.S_ISDIR(status.st_mode) else [path]
-        if not found:
-            raise NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
+        yield from files_below(path) if stat.S_ISDIR(status.st_mode) else (path,)
     elif glob.has_magic(text):
-        found = files_matching(path)
-        if not found:
-            raise NothingFound(f"{text}: no file matches this glob (quote it, so that the shell leaves it alone)")
-    else:
-        raise NothingFound(f"{text}: no such file or directory")
+        yield from each_match(path)
+
+
+def _nothing_found(text: str) -> NothingFound:
+    """Error for a local input without a file."""
+    path = user_path(text.removeprefix("file://")).absolute()
+    if status_of(path) is not None:
+        return NothingFound(f"{text}: the directory holds no file with one of {' '.join(SUFFIXES)}")
+    if not glob.has_magic(text):
+        return NothingFound(f"{text}: no such file or directory")
+    plain = [str(folder) for folder in path.parents if not glob.has_magic(str(folder))]
+    existing = next((folder for folder in plain if Path(folder).is_dir()), "/")
+    if existing != plain[0]:
+        return NothingFound(f"{text}: no file matches this glob (folder {plain[0]} does not exist)")
+    deeper = next(files_below(Path(existing)), None)
+    hint = f"; for the files below it: {existing}" if deeper else ""
+    return NothingFound(f"{text}: no file matches this glob (folder {existing} exists{hint})")
+
+
+def _expand_local(text: str) -> list[SourceFile]:
+    found = sorted(_local_files(text))
+    if not found:
+        raise _nothing_found(text)
     files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: the machine may fail here
     if not any(os.access(file, os.R_OK) for file in found):
         raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
@@ -159,6 +182,10 @@ def _expand_remote(url: str) -> Iterator[SourceFile]:
             infos = [info for name, info in fs.find(path, detail=True).items() if name.endswith(SUFFIXES)]
         else:
             infos = [fs.info(path)]
+    except ImportError as error:
+        if url.startswith(("s3://", "s3a://")):
+            raise missing_extra("S3 input", "s3") from None
+        raise BadInputError(f"{url}: needs another package: {error}") from None
     except Exception as error:  # noqa: BLE001  each kind of remote raises its own errors: aiohttp's are no OSError
         if is_gone(error):
             raise NothingFound(f"{url}: no such file or directory") from None

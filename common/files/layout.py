@@ -1,8 +1,9 @@
 """Parquet layout for the fastest reading, and ragged rows as tables of it.
 
-Chosen by measurement (docs/files.md): non-nullable lists, since Arrow then has fewer levels to decode; no dictionary,
-since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as fast. Integers of up to 32
-bits are stored in four bytes, of which the upper ones are mostly zeros: split, they are smaller and faster, too.
+Chosen by measurement (docs/reference/file-formats.md): non-nullable lists, since Arrow then has fewer levels to
+decode; no dictionary, since floats hardly repeat; BYTE_STREAM_SPLIT under zstd, which is smaller than Snappy and as
+fast. Integers of up to 32 bits are stored in four bytes, of which the upper ones are mostly zeros: split, they are
+smaller and faster, too.
 """
 
 from __future__ import annotations

@@ -45,17 +45,22 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def files_matching(pattern: Path) -> list[Path]:
-    """Paths that match an absolute glob, as in `glob.glob(recursive=True)`; for a directory named like a data file, the
-    data in it. Raises TransientError.
+    """Paths of each_match(), sorted."""
+    return sorted(each_match(pattern))
+
+
+def each_match(pattern: Path) -> Iterator[Path]:
+    """Paths that match an absolute glob, as in `glob.glob(recursive=True)`, each once; for a directory named like a
+    data file, the data in it. Raises TransientError.
     """
     found: set[Path] = set()
     for path in _matches(Path("/"), pattern.parts[1:], ()):
         status = status_of(path)
-        if status is None or not stat.S_ISDIR(status.st_mode):
-            found.add(path)
-        elif path.name.endswith(SUFFIXES):
-            found.update(_data_of(path))
-    return sorted(found)
+        is_file = status is None or not stat.S_ISDIR(status.st_mode)
+        for file in (path,) if is_file else _data_of(path) if path.name.endswith(SUFFIXES) else ():
+            if file not in found:
+                found.add(file)
+                yield file
 
 
 def _data_of(folder: Path) -> Iterator[Path]:

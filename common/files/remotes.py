@@ -81,6 +81,11 @@ class Remotes:
         """Number of running transfers from federations."""
         return self._thread.running if self._thread is not None else 0
 
+    @property
+    def token_expires_s(self) -> float | None:
+        """Time (seconds since 1970) at which the first of the tokens in use expires; None: none is known."""
+        return self._thread.token_expires_s if self._thread is not None else None
+
     def close(self) -> None:
         """Abort running transfers; their callers get an error."""
         with self._lock:

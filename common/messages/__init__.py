@@ -2,7 +2,7 @@
 
     decoder -> dispatcher   Hello Decoding Done Failed Beat Bye
     dispatcher -> decoder   Lease Retire Stop
-    trainer -> dispatcher   Attach Want Release Reject Committed Finished
+    trainer -> dispatcher   Attach Want Release Reject Committed Finished Bye
     dispatcher -> trainer   DeliveredUnit CommitRequest End Refuse
 
 A wire message is a msgpack map of the message's fields plus ``op`` (its class) and ``v`` (the protocol's version).

@@ -34,7 +34,7 @@ class MalformedMessage(Exception):
 
 
 DecoderMessage: TypeAlias = Hello | Decoding | Done | Failed | Beat | Bye
-TrainerMessage: TypeAlias = Attach | Want | Release | Reject | Committed | Finished
+TrainerMessage: TypeAlias = Attach | Want | Release | Reject | Committed | Finished | Bye
 ToDecoder: TypeAlias = Lease | Retire | Stop | Refuse
 ToTrainer: TypeAlias = DeliveredUnit | CommitRequest | End | Refuse
 Message: TypeAlias = DecoderMessage | TrainerMessage | ToDecoder | ToTrainer

@@ -67,7 +67,7 @@ class Beat:
 
 @dataclass(frozen=True, config=CHECKED)
 class Bye:
-    """The decoder leaves and has stopped writing; its leases are returned."""
+    """The decoder leaves and has stopped writing; its leases are returned. Or a trainer leaves."""
 
 
 # ------------------------------------------------------------------ dispatcher -> decoder

@@ -51,6 +51,10 @@ class TokenSource(Protocol):
     async def refused(self, token: str | None, recipient: Recipient) -> bool:
         """Search again after a server denied the token. True if another token may work now."""
 
+    @property
+    def expires_s(self) -> float | None:
+        """Time (seconds since 1970) at which the token in use expires; None: no token, or one that doesn't say it."""
+
     def describe(self) -> str:
         """Origin and permissions of the token; never the token itself."""
 

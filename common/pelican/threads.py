@@ -84,6 +84,13 @@ class PelicanThread:
         return self._running
 
     @property
+    def token_expires_s(self) -> float | None:
+        """Time (seconds since 1970) at which the first of the tokens in use expires; None: none is known."""
+        sources = [federation.tokens for federation in list(self._federations.values())]
+        ends_s = [source.expires_s for source in sources if source is not None]
+        return min((end_s for end_s in ends_s if end_s is not None), default=None)
+
+    @property
     def allowed(self) -> int:
         """Current maximum of running downloads."""
         return self._concurrency.target

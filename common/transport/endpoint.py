@@ -51,5 +51,7 @@ def require_keys(keys: Path | None, endpoint: Endpoint, setting: str) -> Path:
             if setting == "transport.listen"
             else "copy `for-trainer` of the fetcher's keys here, then --keys for-trainer"
         )
-        raise BadInputError(f"{setting} = {endpoint.url}: a lane over tcp needs keys: {side} (see docs/remote.md)")
+        raise BadInputError(
+            f"{setting} = {endpoint.url}: a lane over tcp needs keys: {side} (see docs/how-to/remote-trainer.md)"
+        )
     return keys

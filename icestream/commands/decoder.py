@@ -16,7 +16,7 @@ from services.decoder.cores import limit_math_threads, pin_to_own_cores
 from services.decoder.heap import share_one_heap
 
 
-@click.command(epilog="Example: icestream decoder --run-dir runs/demo    (in another terminal, while the run goes on)")
+@click.command(epilog="Example: icestream decoder --run-dir runs/demo    (in another terminal, during the run)")
 @run_dir_option
 @config_options
 def decoder(run_dir: Path, toml: Path | None, assignments: tuple[str, ...]) -> None:

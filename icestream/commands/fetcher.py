@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from common.options import absolute, config_options, input_option, ranges_option, run_dir_option
+from common.options import InputCommand, absolute, config_options, input_option, ranges_option, run_dir_option
 from common.process import StopFlag, end_with_parent, start_logging
 from common.run_dir import make_run_dir
 from icestream.reading.workload import load_run_config
@@ -20,7 +20,10 @@ from services.fetcher.service import FetcherService
 logger = logging.getLogger(__name__)
 
 
-@click.command(epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml")
+@click.command(
+    epilog="Example: icestream fetcher --run-dir runs/osdf -i 'data/**/*.parquet' -c configs/demo.toml",
+    cls=InputCommand,
+)
 @run_dir_option
 @input_option
 @ranges_option

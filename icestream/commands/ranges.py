@@ -13,14 +13,16 @@ import click
 
 from common.errors import BadInputError
 from common.file_lock import no_other_host
-from common.options import run_dir_option
+from common.options import RunCommand, run_argument
 from common.redact import shown
 from common.run_dir import CONFIG_FILE
+from common.status import TrainerStatus
+from common.status_files import read_status
 from services.config.root import load_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger, damage_named
 from services.fetcher.inventory.ranges import make_ranges
 
-State = Literal["done", "running", "listed", "skipped", "failed", "to come"]
+State = Literal["done", "running", "stopped", "listed", "skipped", "failed", "to come"]
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,16 @@ class RangeLine:
     """Reason that it was skipped, or could not be listed yet."""
 
 
-@click.command(epilog="Example: icestream ranges --run-dir runs/osdf")
-@run_dir_option
+@click.command(epilog="Example: icestream ranges runs/osdf", cls=RunCommand)
+@run_argument(default="run")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def ranges(run_dir: Path, as_json: bool) -> None:
-    """Show the ranges of a run: done, running, listed, skipped, failed, to come.
+    """Show the ranges of the run RUN: done, running (or stopped there), listed, skipped, failed, to come.
 
     A range is done if the newest checkpoint is past it, in its current epoch. Needs no running process.
     """
     if not (run_dir / CONFIG_FILE).is_file() or not (run_dir / LEDGER_FILE).is_file():
-        raise BadInputError(f"{run_dir}: no run has begun here; name its directory with --run-dir")
+        raise BadInputError(f"{run_dir}: no run has begun here; name its directory: icestream ranges RUN")
     epoch, lines = range_lines(run_dir)
     if as_json:
         click.echo(json.dumps({"epoch": epoch, "ranges": [asdict(line) for line in lines]}, indent=2))
@@ -53,25 +55,38 @@ def ranges(run_dir: Path, as_json: bool) -> None:
         size = f"{line.files:9,} files {line.bytes / 2**30:9.2f} GiB" if line.files else ""
         click.echo(f"{line.name:15}  {line.state:8}{size}{'  ' if line.note else ''}{line.note}".rstrip())
     counts = Counter(line.state for line in lines)
-    click.echo(f"epoch {epoch + 1}: " + ", ".join(f"{number} {state}" for state, number in counts.items()))
+    status = read_status(run_dir, "trainer", TrainerStatus)
+    has_finished = status is not None and status.state == "finished"
+    where = f"finished at step {status.step:,}" if status is not None and has_finished else f"epoch {epoch + 1}"
+    click.echo(f"{where}: " + ", ".join(f"{number} {state}" for state, number in counts.items()))
+
+
+def state_of_current(status: TrainerStatus | None) -> State:
+    """State of the range that the newest checkpoint is in."""
+    if status is None or status.state not in ("finished", "stopped"):
+        return "running"
+    by_steps = 0 < status.max_steps <= status.step
+    return "done" if status.state == "finished" and not by_steps else "stopped"
 
 
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """Epoch and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
     path = run_dir / LEDGER_FILE
+    current = state_of_current(read_status(run_dir, "trainer", TrainerStatus))
+    is_reached = False
     with damage_named(path), no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
         place = ledger.place()
         lines: list[RangeLine] = []
-        for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges)):
+        for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)):
             name = one.name or "all inputs"
             frozen, failure = ledger.frozen(one), ledger.failure(one)
             done = place is not None and index < place.ranges_done
-            running = not done and not any(line.state == "running" for line in lines)
             if frozen is not None and frozen.note:
                 lines.append(RangeLine(name, "skipped", 0, 0, shown(frozen.note)))
             elif frozen is not None:
-                state: State = "done" if done else "running" if running else "listed"
+                state: State = "done" if done else "listed" if is_reached else current
+                is_reached = not done
                 lines.append(RangeLine(name, state, frozen.num_files, frozen.bytes, ""))
             elif failure is not None:
                 tries, reason = failure

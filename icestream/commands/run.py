@@ -2,90 +2,64 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
+import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
-from common.file_lock import RunLock, patience
+from common.file_lock import RunLock
 from common.options import (
+    InputCommand,
     absolute,
     config_options,
+    device_option,
+    done_option,
     input_option,
-    model_option,
     profile_option,
     ranges_option,
     run_dir_option,
     token_file_option,
 )
+from common.own_code import is_own, require_module
 from common.redact import shown
 from common.run_dir import CONFIG_FILE, make_run_dir
 from common.user_path import user_path
+from icestream.commands.fresh import delete_own_contents, keep_what_it_starts_from, without_services
+from icestream.commands.model_option import model_option
 
 if TYPE_CHECKING:
     from common.status import TrainerStatus
     from services.config.root import Config
     from services.supervisor.supervisor import SessionOutcome
 
-OWN_CONTENTS = (
-    "config.json",
-    "config.part",
-    "summary.json",
-    "summary.part",
-    "audit.jsonl",
-    "audit-rank*.jsonl",
-    "ledger.sqlite*",
-    "checkpoints",
-    "outliers",
-    "logs",
-    "status",
-    "sockets",
-    "tensorboard",
-    "profile",
-    "ceiling.json",
-    "ceiling.part",
-    "evaluation",
-    "health.jsonl",
-    "validation.pt",
-    "validation.json",
-    "validation.units",
-    "validation.part",
-    "wandb",
-    "cache",
-    "outputs.json",
-    "outputs.part",
-)
-"""Files and folders made by icestream in a run directory: `--fresh` deletes only these."""
-
-_ENDING_S = 10.0
-
 EXAMPLES = """\b
 Examples:
   icestream run -i demo --run-dir runs/demo
   icestream run -i 'data/*.parquet' --decoders 4 --epochs 3 --device cuda --run-dir runs/mine
   icestream run --run-dir runs/mine                  # resumes
+  icestream run -i demo --model likelihood -c configs/demo-likelihood.toml --run-dir runs/demo-likelihood
   icestream run -i 'pelican://osg-htc.org/…/{range}/*.parquet' --ranges 0:99000:1000 --run-dir runs/osdf
   icestream run -c configs/demo.toml --set stream.batch_events=512 --fresh --run-dir runs/mine
 
 \b
-Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 an error that you can fix, 1 a bug.
+Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error.
 """
 
 
-@click.command(name="run", epilog=EXAMPLES)
+@click.command(name="run", epilog=EXAMPLES, cls=InputCommand)
 @input_option
 @ranges_option
+@done_option
 @run_dir_option
 @click.option("--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons.")
 @click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs.")
 @click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU.")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@device_option()
 @click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning.")
 @click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end.")
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
@@ -98,15 +72,18 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 an error that yo
 @click.option(
     "--fresh",
     is_flag=True,
-    help="Start from nothing: delete icestream's files in the run directory, its inputs included.",
+    help="Start over: delete checkpoints, logs and saved settings in RUN_DIR. Your data files are not touched; give -i"
+    " again.",
 )
 @click.option("--yes", is_flag=True, help="Don't ask before --fresh deletes.")
 @click.option(
     "--new-plan", is_flag=True, help="Continue with the weights although inputs, seed or stream settings changed."
 )
+@click.option("-v", "--verbose", is_flag=True, help="Without a terminal: show the queues below each progress line.")
 def run(
     inputs: tuple[str, ...],
     ranges: str | None,
+    done: Path | None,
     run_dir: Path,
     workload: str | None,
     decoders: str | None,
@@ -125,20 +102,21 @@ def run(
     fresh: bool,
     yes: bool,
     new_plan: bool,
+    verbose: bool,
 ) -> None:
     """Start every service on this machine and show progress.
 
     A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
     checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
-    from common.status import TrainerStatus
-    from common.status_files import read_status
-    from services.config.root import store_config
+    from icestream.commands.run_checks import check_before_start
+    from services.config.root import unused_settings
 
     flags = {
         "input": absolute(inputs) or None,
         "workload": workload,
         "fetcher.ranges": ranges,
+        "fetcher.done": done and user_path(str(done)).absolute(),
         "local.decoders": decoders,
         "local.trainers": trainers,
         "trainer.device": device,
@@ -151,41 +129,67 @@ def run(
         "fetcher.strict": strict,
         "token.file": user_path(token_file).absolute() if token_file else None,
     }
-    config = _with_absolute_paths(_resolve(run_dir, fresh, toml, assignments, flags))
+    config = _with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, flags))
+    for warning in unused_settings(config, toml=toml, assignments=assignments):
+        click.secho(f"Warning: {warning}", err=True, fg="yellow")
     if fresh:
-        _keep_what_it_starts_from(run_dir, config.trainer.start_from)
+        keep_what_it_starts_from(run_dir, config.trainer.start_from)
+    is_listed = any(run_dir.glob("ledger.sqlite")) and not (fresh or new_plan)
+    check_before_start(run_dir, config, lists_inputs=not is_listed)
     if warning := make_run_dir(run_dir):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
     with RunLock(run_dir, "run", "icestream run"):
         if fresh or new_plan:
-            with _without_services(run_dir):
+            with without_services(run_dir):
                 if fresh:
-                    _delete_own_contents(run_dir, yes)
+                    delete_own_contents(run_dir, yes)
                 for path in run_dir.glob("ledger.sqlite*"):  # the inventory is a part of the plan
                     path.unlink()
-        former_config = _read_if_there(run_dir / CONFIG_FILE)
-        former_status = read_status(run_dir, "trainer", TrainerStatus)
-        store_config(run_dir, config)
-        if not fresh and config.outputs.destination:
-            from services.outputs.restore import restore_if_gone
-
-            if brought := restore_if_gone(run_dir, config):
-                click.echo(shown(brought))
-        click.echo(_introduction(run_dir, config, resumes=_has_checkpoint(run_dir)))
-        began_s = time.time()
-        outcome = _supervise(run_dir, config, new_plan=new_plan, fresh=fresh)
-        status = read_status(run_dir, "trainer", TrainerStatus)
-        trained = status is not None and status != former_status and status.state != "starting"
-        if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
-            # Refused before any training, for example for a changed plan: the stored configuration stays valid.
-            (run_dir / CONFIG_FILE).write_text(former_config)  # in place: it keeps its mode
-        exit_code = _finish(run_dir, outcome, status)
-        if config.trainer.profile_steps:
-            _show_profile(run_dir, began_s)
+        exit_code = _session(run_dir, config, new_plan=new_plan, fresh=fresh, verbose=verbose)
     sys.exit(exit_code)
 
 
-def _resolve(
+def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verbose: bool) -> int:
+    """Run with this configuration until the end, unless the run is complete already; the exit code."""
+    from common.status import TrainerStatus
+    from common.status_files import read_status
+    from icestream.commands.run_checks import require_plan_of_checkpoint
+    from icestream.commands.run_end import already_complete, next_line
+    from services.config.root import store_config
+    from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
+
+    former_config = _read_if_there(run_dir / CONFIG_FILE)
+    former_status = read_status(run_dir, "trainer", TrainerStatus)
+    is_saved = former_status is not None and (run_dir / former_status.checkpoint).is_file()
+    former = json.loads(former_config) if former_config is not None and is_saved else {}
+    if line := already_complete(former, config, former_status):
+        click.echo("\n".join(filter(None, (line, next_line(run_dir, config, "finished")))))
+        return 0
+    if former_config is not None and not new_plan:
+        require_plan_of_checkpoint(run_dir, json.loads(former_config), config)
+    store_config(run_dir, config)
+    if not fresh and config.outputs.destination:
+        from services.outputs.restore import restore_if_gone
+
+        if brought := restore_if_gone(run_dir, config):
+            click.echo(shown(brought))
+    click.echo(_introduction(run_dir, config, resumes=newest_checkpoint(run_dir) is not None))
+    began_s = time.time()
+    outcome = _supervise(run_dir, config, new_plan=new_plan, fresh=fresh, verbose=verbose)
+    status = read_status(run_dir, "trainer", TrainerStatus)
+    trained = status is not None and status != former_status and status.state != "starting"
+    former_step = former_status.step if former_status is not None else 0
+    made_steps = trained and status is not None and status.step != former_step
+    if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
+        # Refused before any training, for example for a changed plan: the stored configuration stays valid.
+        (run_dir / CONFIG_FILE).write_text(former_config)  # in place: it keeps its mode
+    exit_code = _finish(run_dir, config, outcome, status, made_steps=made_steps)
+    if config.trainer.profile_steps:
+        _show_profile(run_dir, began_s)
+    return exit_code
+
+
+def resolved_config(
     run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
 ) -> Config:
     """Configuration; for a fresh run without the stored one of the old run. Called before any deletion."""
@@ -204,10 +208,13 @@ def _resolve(
         )
     if not config.input:
         forgotten = " (--fresh forgets those of the former run)" if fresh else ""
+        missing = "" if run_dir.is_dir() else " (no such folder)"
         raise BadInputError(
-            f"no input given, and none stored in {run_dir}{forgotten}: name files, directories, globs or URLs with"
-            " -i/--input; `icestream simulate demo` writes a data set to try"
+            f"no input given, and none stored in {run_dir}{forgotten or missing}: name files, directories, globs or"
+            " URLs with -i/--input; `icestream simulate demo` writes a data set to try"
         )
+    if is_own(config.trainer.model):
+        require_module(config.trainer.model)
     return config
 
 
@@ -217,7 +224,9 @@ def _with_absolute_paths(config: Config) -> Config:
     validation = validation.model_copy(update={"input": absolute(validation.input)})
     start_from = config.trainer.start_from and str(user_path(config.trainer.start_from).absolute())
     trainer = config.trainer.model_copy(update={"validation": validation, "start_from": start_from})
-    config = config.model_copy(update={"trainer": trainer})
+    done = config.fetcher.done and config.fetcher.done.absolute()
+    fetcher = config.fetcher.model_copy(update={"done": done})
+    config = config.model_copy(update={"trainer": trainer, "fetcher": fetcher})
     where = config.outputs.destination
     if not where or "://" in where:
         return config
@@ -225,104 +234,82 @@ def _with_absolute_paths(config: Config) -> Config:
     return config.model_copy(update={"outputs": outputs})
 
 
-def _keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
-    """Raise BadInputError if --fresh would delete the checkpoint that the run is to start from."""
-    begins, run = Path(start_from).resolve(), run_dir.resolve()
-    if start_from and (begins == run or run / "checkpoints" in (begins, *begins.parents)):
-        raise BadInputError(
-            f"--fresh would delete {start_from}, which the run is to start from: use another --run-dir, or copy the"
-            " checkpoint first"
-        )
-
-
-@contextlib.contextmanager
-def _without_services(run_dir: Path) -> Iterator[None]:
-    """Exclude services started by hand; those of a run that was just killed get a moment to end."""
-    with (
-        RunLock(run_dir, "fetcher", "icestream run", patience(_ENDING_S)),
-        RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)),
-    ):
-        yield
-
-
-def _delete_own_contents(run_dir: Path, yes: bool) -> None:
-    """Delete icestream's files, after confirmation. Links are removed, not followed."""
-    found = sorted(path for pattern in OWN_CONTENTS for path in run_dir.glob(pattern))
-    if not found:
-        return
-    names = ", ".join(path.name for path in found)
-    if not yes:
-        if not _can_ask():
-            raise BadInputError(
-                f"--fresh would delete from {run_dir}: {names}; there is no terminal to ask on: add --yes to agree"
-            )
-        if not click.confirm(f"Delete from {run_dir}: {names}?"):
-            raise BadInputError("nothing was deleted; without --fresh the run goes on where it stopped")
-    for path in found:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _can_ask() -> bool:
-    return sys.stdin.isatty()
-
-
 def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
+    from common.run_words import counted
+
     inputs = ", ".join(shown(text) for text in config.input)
     how = "resumes from its newest checkpoint" if resumes else "new"
-    decoders = "decoders as needed" if config.local.decoders == "auto" else f"{config.local.decoders} decoders"
+    decoders = "decoders as needed" if config.local.decoders == "auto" else counted(config.local.decoders, "decoder")
     trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"
     return "\n".join(
         [
             f"run directory  {run_dir} ({how})",
             f"inputs         {inputs}",
             f"processes      fetcher, {decoders}, {trainers}; logs in {run_dir / 'logs'}",
-            f"TensorBoard    tensorboard --logdir {run_dir / 'tensorboard'}",
+            f"TensorBoard    icestream tensorboard {run_dir}",
         ]
     )
 
 
-def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool) -> SessionOutcome:
+def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verbose: bool) -> SessionOutcome:
     from rich.console import Console
 
     from services.supervisor.environment import secrets_allowed
+    from services.supervisor.names import LOGS_FOLDER, TRAINER, service_command, service_of
     from services.supervisor.outputs_process import OutputsProcess, outputs_command
     from services.supervisor.progress import Display
     from services.supervisor.restart import RestartPolicy
-    from services.supervisor.supervisor import LOGS_FOLDER, TRAINER, Processes, Supervisor, service_command, service_of
+    from services.supervisor.run_record import RunRecord
+    from services.supervisor.supervisor import Processes, Supervisor
+    from services.supervisor.supervisor_log import supervisor_log
 
     def command_for(name: str) -> list[str]:
         command = service_command(name, run_dir)
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
     secrets = secrets_allowed(config)
-    with Display(run_dir, Console()) as display:
+    with supervisor_log(run_dir) as log, Display(run_dir, Console(), verbose=verbose) as display:
+
+        def say(text: str) -> None:
+            log.info("%s", text)
+            display.say(text)
+
         outputs = OutputsProcess(
             outputs_command(run_dir, take_over=fresh) if config.outputs.destination else [],
             run_dir / LOGS_FOLDER / "outputs.log",
             RestartPolicy(config.local.restart_min_s, config.local.restart_max_s),
             config.outputs.final_sync_s,
-            display.say,
+            say,
             secrets["outputs"],
         )
 
+        record = RunRecord(run_dir)
+
         def watch(processes: Processes) -> None:
+            record.watch(processes)
             display.watch(processes)
             outputs.watch()
 
         outputs.start()
         try:
-            supervisor = Supervisor(run_dir, config.local, command_for, secrets=secrets, watch=watch, say=display.say)
-            return supervisor.run()
+            supervisor = Supervisor(run_dir, config.local, command_for, secrets=secrets, watch=watch, say=say)
+            outcome = supervisor.run()
+            log.info("%s, exit code %d", outcome.exit_status, outcome.exit_code)
+            record.ended(outcome)
+            return outcome
         finally:
             outputs.close()
 
 
-def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None) -> int:
-    """Write and show the summary, and return the exit code of the command."""
+def _finish(
+    run_dir: Path, config: Config, outcome: SessionOutcome, status: TrainerStatus | None, *, made_steps: bool
+) -> int:
+    """Write and show the summary and what to do next, and return the exit code of the command.
+
+    ``made_steps``: this session did; else an error does not follow zeros, or numbers of the former session.
+    """
     from common.summary import build_summary, summary_lines, write_summary
+    from icestream.commands.run_end import next_line
 
     summary = build_summary(
         status,
@@ -333,10 +320,12 @@ def _finish(run_dir: Path, outcome: SessionOutcome, status: TrainerStatus | None
         error=outcome.error,
     )
     write_summary(run_dir, summary)
-    if summary.events_read or summary.error is None:  # a run that never began has no summary
+    if made_steps or summary.error is None:
         click.echo("\n".join(summary_lines(summary)))
     if summary.error:
         click.secho(f"Error: {summary.error}", err=True, fg="red")
+    if line := next_line(run_dir, config, summary.exit_status):
+        click.echo(line)
     return summary.exit_code
 
 
@@ -345,11 +334,6 @@ def _show_profile(run_dir: Path, since_s: float) -> None:
     tables = sorted((run_dir / "profile").glob("*.txt"), key=lambda path: path.stat().st_mtime)
     if tables and tables[-1].stat().st_mtime >= since_s:
         click.echo(f"\n{tables[-1].read_text()}in {tables[-1].parent}, with a trace for https://ui.perfetto.dev")
-
-
-def _has_checkpoint(run_dir: Path) -> bool:
-    folder = run_dir / "checkpoints"
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def _read_if_there(path: Path) -> str | None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from common.options import config_options, model_option, profile_option, run_dir_option
+from common.options import config_options, device_option, profile_option, run_dir_option
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
 from common.run_dir import own_files_only
 from common.status import TrainerStatus
+from icestream.commands.model_option import model_option
 from services.config.root import Config, load_config
 from services.config.trainer import NO_MODEL
 from services.config.wait import wait_for_config
@@ -37,7 +38,7 @@ Examples:
 """
 )
 @run_dir_option
-@click.option("--device", help="auto, cpu, cuda or cuda:N.")
+@device_option()
 @click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
 @model_option
 @profile_option
@@ -115,7 +116,7 @@ def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> 
     try:
         return run_trainer(run_dir, config, stop, _read_validation_events, accept_new_plan=new_plan)
     except RankLost as lost:
-        logging.getLogger(__name__).error("%s: this rank ends too; all go on from the newest checkpoint", lost)
+        logging.getLogger(__name__).error("%s: this rank ends too; all resume from the newest checkpoint", lost)
         logging.shutdown()
         os._exit(RANK_LOST_EXIT_CODE)  # the device may wait for the other rank for ever
 

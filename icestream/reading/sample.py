@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.errors import BadInputError
+from common.files.bad_file import none_usable
 from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.held_out import Which
@@ -50,8 +51,9 @@ def sampled_events(
             which = "held out" if held_out and seen else "all"
         if held_out and which == "held out":
             seen = []
-        with staging(schema, settings, remotes, sources) as stage:
-            yield _sample(schema, settings, sources, stage, events, seed, seen, which)
+        bad: list[str] = []
+        with staging(schema, settings, remotes, sources, bad.append) as stage:
+            yield _sample(schema, settings, sources, stage, events, seed, seen, which, bad)
 
 
 def _sample(
@@ -63,26 +65,32 @@ def _sample(
     seed: int,
     seen: Sequence[str],
     which: Which,
+    bad: list[str],
 ) -> FileEvents:
+    """Sample of the files. ``bad``: reasons of the files that ``stage`` found bad; it grows by those of row groups."""
     held_out = settings.stream.held_out
     share = {"all": 1.0, "held out": held_out or 1.0, "trained": 1.0 - held_out}[which]
     staged = staged_in_random_order(sources, stage, int(READ_FACTOR * events / share) if events else None, seed)
     total_rows = sum(file.footer.rows for file in staged if file.footer)
     tallies: list[Tally] = []
-    units = read_units(staged, schema, settings.stream, seed, Path(os.devnull), which)
+    units = read_units(staged, schema, settings.stream, seed, Path(os.devnull), which, bad.append)
     with closing(units), SlowProgress("reading: rows", total_rows) as progress:
         wanted = min(events or total_rows, total_rows)
         parts = list(share_of_each(_counted(units, tallies, progress), wanted, total_rows))
+    num_usable = sum(file.footer is not None for file in staged)
+    if not num_usable:
+        raise none_usable(sorted(bad))
     if not parts:
         raise BadInputError(f"{_names(sources)}: no event in it")
     return FileEvents(
         joined(parts, settings.stream),
         {file.file: Path(file.path) for file in staged},
         tallies,
-        len(staged),
+        num_usable,
         len(sources),
         seen,
         which,
+        bad,
     )
 
 

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import click
-
 from common.errors import BadInputError
 from common.files.inputs import local_path, named_inputs
 from common.files.remotes import Remotes
 from common.plan import SlotCapacity, SourceFile, StagedFile
 from common.redact import shown
 from common.schema import EventSchema
-from icestream.reading.events import StageFile
+from common.slow_progress import note
+from icestream.reading.events import Report, StageFile, refuse
 from icestream.reading.validation import local_files
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
@@ -25,9 +24,13 @@ from workloads.base.front import FileSettings
 
 @contextmanager
 def staging(
-    schema: EventSchema, settings: FileSettings, remotes: Remotes, sources: Sequence[SourceFile]
+    schema: EventSchema,
+    settings: FileSettings,
+    remotes: Remotes,
+    sources: Sequence[SourceFile],
+    report: Report = refuse,
 ) -> Iterator[StageFile]:
-    """Callback that brings files to local disk, where they stay until the end of the block.
+    """Callback that brings files to local disk, where they stay until the end of the block; ``report`` gets bad ones.
 
     Local ones are used in place, remote ones are stored in `fetcher.cache_dir`, or in a temporary directory.
     """
@@ -40,12 +43,12 @@ def staging(
 
             def bring(index: int, source: SourceFile) -> StagedFile:
                 if local_path(source.url) is None:
-                    click.echo(f"{shown(source.url)}: {source.size_bytes / 2**20:,.1f} MiB", err=True)
+                    note(f"{shown(source.url)}: {source.size_bytes / 2**20:,.1f} MiB")
                 found = stage(index, source, None)
                 if isinstance(found, NotStaged):
                     raise BadInputError(f"{found.reason}; try again later")
                 if found.footer is None:
-                    raise BadInputError(found.reason)
+                    report(found.reason)
                 return found
 
             try:

@@ -28,8 +28,9 @@ def load_run_config(
     """
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "workload" in config.model_fields_set or len(registry.names()) == 1:
+        _refuse_other_files(config)
         return config
-    found = workload_of_files(config.input)
+    found = _workload_of_columns(config.source.columns) or workload_of_files(config.input)
     if found is None:
         _refuse_foreign(config.input)
     if found is None or found == config.workload:
@@ -40,6 +41,30 @@ def load_run_config(
 def config_without_run(toml: Path | None, assignments: Sequence[str], inputs: Sequence[str]) -> Config:
     """Settings for files without a run directory. Raises BadInputError."""
     return load_run_config({}, toml=toml, assignments=assignments, flags={"input": tuple(inputs)})
+
+
+def _refuse_other_files(config: Config) -> None:
+    """Raise BadInputError if the files have the columns of another workload, and not those of the configured one."""
+    found = workload_of_files(config.input)
+    if found is None or found == config.workload:
+        return
+    path = next(path for text in config.input for path in _local(text))
+    own = {source.path[0] for source in config.stored_workload().source_columns}
+    if own <= _columns(path):
+        return
+    models = ", ".join(registry.workload(found).models)
+    raise BadInputError(
+        f"{shown(str(path))} has the columns of the workload {found}, but this run is of the workload {config.workload}"
+        f" (model {config.trainer.model}): use a model of {found} ({models}), or other files"
+    )
+
+
+def _workload_of_columns(columns: Mapping[str, object]) -> str | None:
+    """First workload with all columns that `source.columns` names."""
+    for workload in registry.every_workload():
+        if columns and columns.keys() <= {source.name for source in workload.schema.source_columns}:
+            return workload.name
+    return None
 
 
 def workload_of_files(inputs: Sequence[str]) -> str | None:

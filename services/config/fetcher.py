@@ -21,6 +21,9 @@ class FetcherConfig(ConfigBranch):
     ranges: str = ""
     """Ranges `FIRST:LAST:STEP` that are listed and trained one after the other. `0:99000:1000` replaces `{range}` in
     each input by `0000000-0000999` to `0099000-0099999`. Empty: the inputs as they are."""
+    done: Path | None = None
+    """List of files that an earlier training has processed, which are left out: JSON with their names under
+    `processed_files` (docs/how-to/migrate.md). Read when a range is listed, and part of the plan."""
     cache_dir: Path | None = None
     """Directory for staged remote files. Default: `cache/` in the run directory. Local files are used in place. Runs of
     one user on one node may share a directory: a file that two of them need is fetched once, and counts in the budget
@@ -50,7 +53,9 @@ class FetcherConfig(ConfigBranch):
     """Number of killed decoders after which a unit is quarantined."""
 
     metrics_port: int = Field(0, ge=0, lt=65536)
-    """Port on 127.0.0.1 for Prometheus metrics of the run. 0: none."""
+    """Port for Prometheus metrics of the run. 0: none."""
+    metrics_host: str = "127.0.0.1"
+    """Address of this machine on which that port is open, without encryption or a password; 0.0.0.0: on all."""
 
     @property
     def disk_budget_bytes(self) -> int:

@@ -10,8 +10,8 @@ from common.config import ConfigBranch
 
 
 class HealthConfig(ConfigBranch):
-    """Limits of health, checked at every log step and before every checkpoint for each step since (docs/health.md). A
-    number that is not finite is always critical. 0: that limit is off."""
+    """Limits of health, checked at every log step and before every checkpoint for each step since
+    (docs/how-to/diagnose.md). A number that is not finite is always critical. 0: that limit is off."""
 
     warning_loss: float = Field(1e4, ge=0)
     """Absolute loss above which a step is a warning."""

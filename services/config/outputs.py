@@ -8,7 +8,7 @@ from common.config import ConfigBranch
 
 
 class OutputsConfig(ConfigBranch):
-    """Read by services/outputs (docs/outputs.md)."""
+    """Read by services/outputs (docs/how-to/copy-outputs.md)."""
 
     destination: str = ""
     """Destination of the copies of checkpoints and TensorBoard files: a directory, or a pelican:// URL. Empty: none."""

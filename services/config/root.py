@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.config import ConfigBranch, SourceConfig, StreamConfig, TransportConfig
 from common.errors import BadInputError
 from common.files.remote_access import RemoteAccess
+from common.mistakes import remove, unknown_key, validated
+from common.own_code import OWN_SECTION, is_own, section_name
 from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
-from common.redact import without_secrets
 from common.run_dir import CONFIG_FILE
 from common.schema import EventSchema
 from services.config.decoder import DecoderConfig
@@ -26,7 +28,7 @@ from services.config.fetcher import FetcherConfig
 from services.config.leaves import leaves
 from services.config.local import LocalConfig
 from services.config.outputs import OutputsConfig
-from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, model_names, removed_model
+from services.config.trainer import COMMON_SECTIONS, NO_MODEL, TrainerConfig, is_known_model, model_names, removed_model
 from workloads import registry
 
 ENVIRONMENT_PREFIX = "ICESTREAM_"
@@ -116,7 +118,7 @@ class Config(ConfigBranch):
     @model_validator(mode="after")
     def _model_belongs_to_the_workload(self) -> Config:
         models = registry.workload(self.workload).models
-        if self.trainer.model not in (*models, NO_MODEL):
+        if self.trainer.model not in (*models, NO_MODEL) and not is_own(self.trainer.model):
             raise ValueError(
                 f"trainer.model = {self.trainer.model!r} is no model of workload = {self.workload!r}: use one of"
                 f" {', '.join(models)}"
@@ -136,35 +138,70 @@ def load_config(
 
     ``stored`` is a run directory, whose config.json is read if it is there, or the contents of such a file.
     ``assignments`` are ``key=value`` texts, ``flags`` maps dotted keys to values (None: not given).
-    Raises BadInputError that names the key, its source and, for an unknown one, the nearest known key.
+    Raises BadInputError with all mistakes: the key, its source and, for an unknown one, the nearest known key.
     """
     tree: dict[str, Any] = {}
     _merge(tree, _read_stored(stored) if isinstance(stored, Path) else stored)
     former = _refit(tree)
-    if toml is not None:
-        settings = _read_toml(toml)
-        for key, _ in leaves(settings):
-            if not any(known.startswith(f"{key}.") for known in known_keys()):  # else validation reports the error
-                _known_key(key, str(toml))
-        _merge(tree, settings)
-    for name, text in sorted(environment.items()):
-        if name.startswith(ENVIRONMENT_PREFIX):
-            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
-            _assign(tree, _known_key(key, f"environment variable {name}"), _parse_value(text))
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise BadInputError(f"--set {assignment}: expected key=value, for example --set stream.batch_events=512")
-        _assign(tree, _known_key(key.strip(), "--set"), _parse_value(text))
+    mistakes: list[str] = []
+    with _collected(mistakes):
+        _merge(tree, _toml_settings(toml, mistakes))
+    for key, value in _typed_settings(assignments, environment, mistakes):
+        with _collected(mistakes):
+            _assign(tree, key, value)
     for key, value in (flags or {}).items():
         if value is not None:
-            _assign(tree, key, value)
+            with _collected(mistakes):
+                _assign(tree, key, value)
     if former is not None and tree["trainer"].get("model") == former:
         raise BadInputError(f"this run is of the model {former!r}: {removed_model(former)}")
+    return validated(Config.model_validate, tree, list(known_keys()), mistakes)
+
+
+def _toml_settings(toml: Path | None, mistakes: list[str]) -> dict[str, Any]:
+    """Settings of a TOML file; ``mistakes`` grows by unknown keys. Raises BadInputError if it can't be read."""
+    tree = _read_toml(toml) if toml is not None else {}
+    for key, _ in list(leaves(tree)):
+        if any(known.startswith(f"{key}.") for known in known_keys()):
+            continue  # a value in the place of a branch: validation reports it
+        try:
+            full_key(key, str(toml))
+        except BadInputError as error:
+            mistakes.append(str(error))
+            remove(tree, key)
+    return tree
+
+
+@contextmanager
+def _collected(mistakes: list[str]) -> Iterator[None]:
+    """Collect the text of a BadInputError instead of raising it."""
     try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        raise BadInputError(without_secrets(_explain(error))) from None  # a value may be a token
+        yield
+    except BadInputError as error:
+        mistakes.append(str(error))
+
+
+def unused_settings(
+    config: Config,
+    *,
+    toml: Path | None = None,
+    assignments: Sequence[str] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> list[str]:
+    """Lines about settings that were given for another model than that of ``config``.
+
+    A TOML file may have sections of several models: it is told only if it names another model itself.
+    """
+    model = config.trainer.model
+    if model == NO_MODEL:
+        return []
+    lines = []
+    wanted = _read_toml(toml).get("trainer", {}).get("model", model) if toml else model
+    if wanted != model:
+        lines.append(f"{toml}: made for the model {wanted}, but the model {model} was asked for and is trained")
+    others = tuple(f"trainer.{name}." for name in (*model_names(), OWN_SECTION) if name != section_name(model))
+    keys = dict.fromkeys(key for key, _ in _typed_settings(assignments, environment, []) if key.startswith(others))
+    return [*lines, *(f"{key}: not used by the model {model}" for key in keys)]
 
 
 def store_config(run_dir: Path, config: Config) -> None:
@@ -177,21 +214,53 @@ def store_config(run_dir: Path, config: Config) -> None:
     replace_file(run_dir / CONFIG_FILE, stored, durable=True, mode=OWNER_ONLY)
 
 
-_TABLES = ("source.fields",)
+def _typed_settings(
+    assignments: Sequence[str], environment: Mapping[str, str], mistakes: list[str]
+) -> Iterator[tuple[str, object]]:
+    """Full key and value of each setting of the environment, then of --set; ``mistakes`` grows by those of no use."""
+    for name, text in sorted(environment.items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            with _collected(mistakes):
+                yield full_key(key, f"environment variable {name}"), _parse_value(text)
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        with _collected(mistakes):
+            if not equals:
+                raise BadInputError(
+                    f"--set {assignment}: expected key=value, for example --set stream.batch_events=512"
+                )
+            yield full_key(key.strip(), "--set"), _parse_value(text)
+
+
+_TABLES = ("source.fields", "source.columns", "trainer.own")
 """Keys of tables with user-defined names."""
 
 
-def known_keys(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """Every dotted key of the tree that holds a value."""
+def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Dotted key and field of every value of the tree."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from known_keys(kind, f"{prefix}{name}.")
+            yield from settings(kind, f"{prefix}{name}.")
         else:
-            yield prefix + name
+            yield prefix + name, field
 
 
-def _known_key(key: str, source: str) -> str:
+def known_keys() -> Iterator[str]:
+    """Every dotted key of the tree that holds a value."""
+    return (key for key, _ in settings())
+
+
+def value_of(config: Config, key: str) -> object:
+    """Value of a dotted key."""
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def full_key(key: str, source: str) -> str:
     """Full key; a last part that only one key has is enough."""
     keys = list(known_keys())
     if key in keys or any(key.startswith(f"{table}.") for table in _TABLES):
@@ -201,29 +270,7 @@ def _known_key(key: str, source: str) -> str:
         return same_name[0]
     if same_name:
         raise BadInputError(f"{source}: {key!r} could be any of {', '.join(same_name)}; write it in full")
-    raise BadInputError(f"{source}: unknown configuration key {key!r}{_nearest(key, keys)}")
-
-
-def _nearest(key: str, keys: Sequence[str]) -> str:
-    leaves = {known.rpartition(".")[2]: known for known in keys}
-    match = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-    match = match or [leaves[m] for m in difflib.get_close_matches(key.rpartition(".")[2], leaves, n=1, cutoff=0.5)]
-    return f"; did you mean {match[0]!r}?" if match else "; `icestream config` lists all keys"
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    keys = list(known_keys())
-    for detail in error.errors():
-        key = ".".join(str(part) for part in detail["loc"])
-        if detail["type"] == "extra_forbidden":
-            lines.append(f"unknown configuration key {key!r}{_nearest(key, keys)}")
-        elif detail["type"] == "value_error":
-            text = str(detail["ctx"]["error"])  # a check between fields names them itself
-            lines.append(f"{key} = {detail['input']!r}: expected {text}" if key in keys else text)
-        else:
-            lines.append(f"{key} = {detail['input']!r}: {detail['msg']}")
-    return "; ".join(lines)
+    raise BadInputError(unknown_key(key, keys, source))
 
 
 def _read_stored(run_dir: Path) -> dict[str, Any]:
@@ -249,7 +296,7 @@ def _refit(tree: dict[str, Any]) -> str | None:
     if not isinstance(trainer, dict) or tree.get("workload") not in registry.names():
         return None
     known, model = set(known_keys()), trainer.get("model")
-    removed = model if isinstance(model, str) and model not in model_names() else None
+    removed = model if isinstance(model, str) and not is_known_model(model) else None
     of_models = {name for name, value in trainer.items() if isinstance(value, dict)} - COMMON_SECTIONS
     for name in of_models - ({model} if removed is None else set()):
         if {f"trainer.{name}.{key}" for key, _ in leaves(trainer[name])} - known:
@@ -257,8 +304,8 @@ def _refit(tree: dict[str, Any]) -> str | None:
     tables = tuple(f"{table}." for table in _TABLES)
     if strange := [key for key, _ in leaves(tree) if key not in known and not key.startswith(tables)]:
         raise BadInputError(
-            f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}): go"
-            " on with the version that wrote it, or start anew with --fresh"
+            f"the stored configuration has keys that this version of icestream does not know ({', '.join(strange)}):"
+            " resume with the version that wrote it, or start over with --fresh"
         )
     return removed
 

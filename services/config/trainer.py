@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model, field_validator
 
 from common.config import ConfigBranch
 from common.errors import BadInputError
+from common.own_code import is_own, section_name
 from services.config.health import HealthConfig
 from workloads import registry
 
 
 class ValidationConfig(ConfigBranch):
-    """Fixed block of events on which the generator is evaluated at intervals: docs/training.md."""
+    """Fixed block of events on which the generator is evaluated at intervals: docs/reference/tensorboard.md."""
 
     events: int = Field(8192, ge=0)
     """Events of the block. 0: no block, no panel."""
@@ -47,13 +50,15 @@ class _Settings(ConfigBranch):
     """Settings read by services/trainer."""
 
     model: str = registry.workload(registry.DEFAULT).default_model
-    """Model to train: ``wgan`` (docs/model.md) or ``likelihood`` (docs/likelihood.md). ``none``: events are only
-    counted, which measures the rate of the pipeline alone (docs/performance.md). A checkpoint fits only its own
-    model."""
+    """Model to train: ``wgan`` (docs/explanation/model.md) or ``likelihood`` (docs/explanation/likelihood.md).
+    ``none``: events are only counted, which measures the rate of the pipeline alone (docs/explanation/performance.md).
+    ``package.module:NAME``: a model of your own (docs/how-to/custom-model.md). A checkpoint fits only its own model."""
+    own: dict[str, Any] = Field({})
+    """Settings of a model of your own, such as ``trainer.own.learning_rate``: that model checks them when it starts."""
     start_from: str = ""
     """Checkpoint or run directory of another run, whose weights and standardisation are the start. Optimisers, learning
     rates and the data start afresh. Once the run has a checkpoint of its own, it continues from that."""
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = "auto"
     """Device: `auto` (CUDA where there is a device, else CPU), `cpu`, `cuda` or `cuda:N`."""
     threads: int = Field(1, ge=0)
     """CPU threads of the training step, each of which processes a part of a batch. 0: one for each core that the
@@ -88,28 +93,35 @@ class _Settings(ConfigBranch):
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Each of several
     trainers records its own lanes: `audit-rank1.jsonl`, …"""
     deterministic: bool = False
-    """Use only algorithms that give the same bits every time on the same device; slower on a GPU (docs/health.md)."""
+    """Only algorithms that give the same bits every time on a device; slower on a GPU (docs/how-to/diagnose.md)."""
     health: HealthConfig = HealthConfig()
     validation: ValidationConfig = ValidationConfig()
     wandb: WandbConfig = WandbConfig()
 
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise ValueError("auto, cpu, cuda or cuda:N")
+        return device
+
     @field_validator("model")
     @classmethod
     def _is_a_model(cls, model: str) -> str:
-        if model not in model_names():
-            raise ValueError(f"one of {', '.join(model_names())}")
+        if not is_known_model(model):
+            raise ValueError(f"one of {', '.join(model_names())}, or package.module:NAME, a model of your own")
         return model
 
     @property
-    def of_model(self) -> ConfigBranch:
-        """Section of the trained model."""
-        section = getattr(self, self.model)
-        assert isinstance(section, ConfigBranch)
+    def of_model(self) -> ConfigBranch | Mapping[str, Any]:
+        """Section of the trained model; that of a model of the user's own is not checked."""
+        section = getattr(self, section_name(self.model))
+        assert isinstance(section, ConfigBranch | Mapping)
         return section
 
 
 COMMON_SECTIONS = frozenset(
-    name for name, field in _Settings.model_fields.items() if isinstance(field.default, ConfigBranch)
+    name for name, field in _Settings.model_fields.items() if isinstance(field.default, ConfigBranch | dict)
 )
 """Sections of `trainer` that are no model's."""
 
@@ -119,11 +131,16 @@ def model_names() -> list[str]:
     return [*(name for workload in registry.every_workload() for name in workload.models), NO_MODEL]
 
 
+def is_known_model(model: str) -> bool:
+    """True for a value of `trainer.model`: a name of model_names(), or a model of the user's own."""
+    return is_own(model) or model in model_names()
+
+
 def removed_model(model: str) -> str:
     """Remedy for a run of a model that this version does not have."""
     return (
-        f"this version of icestream has no model {model!r} ({', '.join(model_names())}): go on with the version that"
-        " wrote it, or start anew with --fresh and another --model"
+        f"this version of icestream has no model {model!r} ({', '.join(model_names())}): resume with the version that"
+        " wrote it, or start over with --fresh and another --model"
     )
 
 

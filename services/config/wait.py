@@ -37,7 +37,9 @@ def wait_for_config(
         if time.monotonic() > deadline_s:
             raise BadInputError(f"{run_dir}: no run was started here for {timeout_s:g} s; start its fetcher")
         if not told:
-            logger.info("waiting for a run to be started in %s", run_dir)
+            logger.info(
+                "waiting for a run to be started in %s%s", run_dir, "" if run_dir.is_dir() else " (no such folder)"
+            )
             told = True
         time.sleep(0.1)
     return load_config(run_dir, toml=toml, assignments=assignments, flags=flags)

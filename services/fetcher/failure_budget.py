@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from common import messages as m
 from common.errors import BadInputError
+from common.files.bad_file import none_usable
 from common.redact import shown
 from services.config.fetcher import FetcherConfig
 from services.fetcher.inventory.inventory import Inventory
@@ -40,7 +41,7 @@ class FailureBudget:
                 f"the newest: {bad.reason}"
             )
         if self._inventory.complete and num_bad == self._inventory.num_files and bad.row_group == -1:
-            raise BadInputError(f"no file is usable: {bad.reason}")
+            raise none_usable(self._ledger.reasons())
 
     def remember(self, files: Sequence[int]) -> None:
         """Quarantine the files that the checkpoint's journal lists as bad: otherwise the cursor would point into

@@ -6,7 +6,7 @@ import os
 from typing import Literal
 
 from common.files.remotes import Remotes
-from common.metrics import Rate, Shares
+from common.metrics import LastHour, Rate, Shares
 from common.status import FetcherStatus
 from services.config.root import Config
 from services.fetcher.dispatcher import Dispatcher, State
@@ -52,6 +52,7 @@ class Monitor:
         self._decoded = Rate()
         self._received = Rate()
         self._stalls = Shares()
+        self._last_hour = LastHour()
         self._hops = Hops()
         self._scaling = DecoderScaling(_most_decoders(config)) if config.local.decoders == "auto" else None
 
@@ -86,6 +87,7 @@ class Monitor:
             listen=self._listen,
             uptime_s=now_s - self._started_s,
             files_total=self._inventory.num_files * (self._config.epochs or 1),
+            epochs=self._config.epochs,
             ranges=len(self._inventory.ranges),
             ranges_listed=self._inventory.num_known,
             listing=self._listing.listing,
@@ -94,6 +96,7 @@ class Monitor:
             received_bytes=self._remotes.bytes_received,
             received_bytes_per_s=self._received.update(now_s, self._remotes.bytes_received),
             transfers=self._remotes.running,
+            token_expires_s=self._remotes.token_expires_s,
             files_planned=self._planner.files_planned,
             files_bad=self._ledger.num_bad_files(),
             bytes_staged=self._planner.ahead.bytes_held,
@@ -113,6 +116,7 @@ class Monitor:
             events_decoded_per_s=self._decoded.update(now_s, dispatcher.counts["events_decoded"]),
             stalled_s=dict(dispatcher.stalled_s),
             stall_shares=stalls,
+            last_hour=self._last_hour.update(now_s, dispatcher.stalled_s),
             bottleneck=_BOTTLENECKS[worst] if worst is not None and stalls[worst] > 0.1 else "none",
             hops=hops,
             batches_occupancy=batches_occupancy,

@@ -15,7 +15,6 @@ from common import messages as m
 from common.arena import Arena
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
-from common.files.inputs import expand
 from common.files.remotes import Remotes
 from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
@@ -39,9 +38,10 @@ from services.fetcher.dispatcher import (
     Send,
     State,
 )
-from services.fetcher.exporter import Exporter
+from services.fetcher.exporter import open_exporter
 from services.fetcher.failure_budget import FailureBudget
 from services.fetcher.inventory.claims import PendingTrainers
+from services.fetcher.inventory.done import list_range
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
@@ -107,7 +107,7 @@ class FetcherService:
         started_s = time.monotonic()
         if config.transport.listen:
             check_listen(config.transport)
-        ranges = make_ranges(config.input, config.fetcher.ranges)
+        ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
         # Before anything else of the run is opened: SQLite's ledger must not be open on two hosts.
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         wait_for_memory = _until_former_peers_let_go(run_dir)
@@ -122,7 +122,7 @@ class FetcherService:
             self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
             self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
-        self._exporter = Exporter(run_dir, config.fetcher.metrics_port) if config.fetcher.metrics_port else None
+        self._exporter = open_exporter(run_dir, config.fetcher)
         self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher)
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
@@ -144,7 +144,7 @@ class FetcherService:
             fetch=self._remotes.fetch,
         )
         self._transport.watch(self._planner.pool.wake_fd)
-        self._lister = Lister(partial(expand, remotes=self._remotes))
+        self._lister = Lister(partial(list_range, remotes=self._remotes))
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
         self._ended = False
@@ -242,7 +242,7 @@ class FetcherService:
         if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
-                "and epochs = 0 would go on for ever; check stream.max_particles_per_event, stream.drop_empty, "
+                "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )

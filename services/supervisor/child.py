@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -12,7 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.errors import USER_ERROR_EXIT_CODE
+from common.redact import shown
 from services.supervisor.restart import RestartPolicy
+
+_ERROR_LINE = re.compile(
+    r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|\S+ \S+ \S+ (?:ERROR|CRITICAL) (?P<logged>.+)"
+)
+_LONGEST_ERROR = 300
 
 
 class Child:
@@ -93,14 +100,26 @@ class Child:
         self._process.returncode = self.exit_code = -signal.SIGKILL  # or Python would complain that it runs
         self.pidfd, self._process = -1, None
 
-    def last_error(self) -> str:
+    def user_error(self) -> str:
         """Text of the last line "Error: …" in the log since the last start."""
+        for line in reversed(self._lines()):
+            if line.startswith("Error: "):
+                return line.removeprefix("Error: ")
+        return f"ended with exit code {USER_ERROR_EXIT_CODE}; see {self.log}"
+
+    def last_error(self) -> str:
+        """Last line of an error in the log since the last start: a traceback's, or a logged one; empty without any."""
+        for line in reversed(self._lines()):
+            if found := _ERROR_LINE.match(line):
+                return shown(found["logged"] or line, _LONGEST_ERROR)
+        return ""
+
+    def _lines(self) -> list[str]:
+        """Last lines of the log since the last start."""
         with contextlib.suppress(FileNotFoundError), self.log.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - (1 << 16)))
-            for line in reversed(log.read().decode(errors="replace").splitlines()):
-                if line.startswith("Error: "):
-                    return line.removeprefix("Error: ")
-        return f"ended with exit code {USER_ERROR_EXIT_CODE}; see {self.log}"
+            return log.read().decode(errors="replace").splitlines()
+        return []
 
 
 def how_it_ended(exit_code: int) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -20,25 +21,27 @@ from rich.text import Text
 from common.durations import duration
 from common.measurements import values
 from common.metrics import WINDOW_S
+from common.run_words import (
+    bottleneck,
+    counted,
+    files_words,
+    health_words,
+    loss_words,
+    progress_line,
+    remaining_s,
+    restart_words,
+    step_words,
+)
 from common.status import HOPS, FetcherStatus, TrainerStatus
 from common.status_files import StatusType, read_status
-from services.supervisor.supervisor import FETCHER, TRAINER, Processes
+from services.supervisor.names import FETCHER, TRAINER
+from services.supervisor.supervisor import Processes
 
-PLAIN_LINE_S = 5.0
+PLAIN_LINE_S = 30.0
 """Seconds between lines without a terminal."""
 
-_REASONS = {
-    "trainer": ("no_free_slot", "no free slot"),
-    "decoders": ("no_credit", "no credit"),
-    "staging": ("not_staged", "next files not staged yet"),
-}
-_REMEDIES = {
-    "trainer": "the data waits for it; a faster --device or a larger stream.batch_events helps",
-    "decoders": "add some with --decoders",
-    "staging": "the network or the disk is slow; more fetcher.transfers may help",
-}
-
-
+_ECHO_COLUMNS = 6
+"""Room for the terminal's echo of a few Ctrl-C."""
 _STYLES = {"bottleneck": "yellow", "problem": "bold red", "health": "bold red"}
 
 
@@ -63,11 +66,11 @@ class ProgressModel:
     """Part of the run that is done; None: unknown."""
     hops: tuple[HopRow, ...] = ()
 
-    def plain_line(self) -> str:
-        """All rows in one line."""
-        hops = ", ".join(f"{hop.name} {hop.put:.0f}/{hop.get:.0f}/{hop.full:.0f}" for hop in self.hops)
-        rows = [*self.rows, ("hops (put waits/get waits/full, %)", hops)] if hops else self.rows
-        return " | ".join(f"{label} {text}" for label, text in rows)
+    def details(self) -> str:
+        """Bottleneck and waits at every hop in one line; empty before data flow."""
+        words = [f"{label} {text}" for label, text in self.rows if label in ("slots", "bottleneck")]
+        hops = [f"{hop.name} {hop.put:.0f}/{hop.get:.0f}/{hop.full:.0f}" for hop in self.hops]
+        return ", ".join([*words, *hops, "(put waits/get waits/full in %)"]) if hops else ""
 
 
 def progress_model(
@@ -75,111 +78,60 @@ def progress_model(
     trainer: TrainerStatus | None,
     restarts: Mapping[str, int],
     elapsed_s: float,
+    *,
+    stopping: bool = False,
+    ended: Collection[str] = (),
 ) -> ProgressModel:
-    """Content of the display. None for a service: it has not reported since its last start."""
+    """Content of the display. None for a service: it has not reported since its last start, or is among ``ended``."""
     eta_s = remaining_s(fetcher, trainer)
     done = None
     if trainer is not None and eta_s is not None:
         spent_s = max(trainer.seconds, 1e-9)
         done = spent_s / (spent_s + eta_s)
     eta = "unknown" if eta_s is None else duration(eta_s)
-    restarted = ", ".join(f"{service} {count}" for service, count in restarts.items() if count)
+    is_ending = stopping or (trainer is not None and trainer.state in ("finished", "stopped"))
+    absent = {name: "ended" if stopping or name in ended else "starting" for name in (FETCHER, TRAINER)}
     rows = (
-        ("time", f"{duration(elapsed_s)}, ETA {eta}"),
-        *_trainer_rows(trainer),
-        *_fetcher_rows(fetcher),
-        ("restarts", restarted or "none"),
+        ("time", duration(elapsed_s) + ("" if is_ending else f", ETA {eta}")),
+        *(_trainer_rows(trainer) if trainer is not None else [("trainer", absent[TRAINER])]),
+        *(
+            _fetcher_rows(fetcher, trainer, stopping=stopping)
+            if fetcher is not None
+            else [("fetcher", absent[FETCHER])]
+        ),
+        ("restarts", restart_words(restarts) or "none"),
     )
     return ProgressModel(rows, done, hop_rows(values(fetcher, trainer)))
 
 
-def hop_rows(told: Mapping[str, float]) -> tuple[HopRow, ...]:
+def hop_rows(measured: Mapping[str, float]) -> tuple[HopRow, ...]:
     """Hops with complete measurements and flowing data, from common.measurements.values()."""
     shares = ("wait_put_share", "wait_get_share", "occupancy")
     return tuple(
-        HopRow(hop, *(100 * told[f"hop/{hop}/{share}"] for share in shares))
+        HopRow(hop, *(100 * measured[f"hop/{hop}/{share}"] for share in shares))
         for hop in HOPS
-        if all(f"hop/{hop}/{share}" in told for share in shares)
+        if all(f"hop/{hop}/{share}" in measured for share in shares)
     )
 
 
-def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
-    """Seconds to the end of the run at the present speed: to max_steps or to the last epoch's end,
-    whichever is sooner. None if both are unknown."""
-    if trainer is None or trainer.state != "training" or trainer.events_per_s <= 0:
-        return None
-    counters = trainer.counters
-    if counters.events_trained <= 0:
-        return None
-    candidates = []
-    if trainer.max_steps and trainer.step:
-        steps_per_s = trainer.events_per_s * trainer.step / counters.events_trained
-        candidates.append((trainer.max_steps - trainer.step) / steps_per_s)
-    all_listed = fetcher is not None and fetcher.ranges_listed >= fetcher.ranges
-    if trainer.epochs and fetcher is not None and fetcher.files_planned and all_listed:
-        events_total = fetcher.events_planned / fetcher.files_planned * fetcher.files_total
-        read_per_s = trainer.events_per_s * counters.events_read / counters.events_trained
-        candidates.append((events_total - counters.events_read) / read_per_s)
-    return max(0.0, min(candidates)) if candidates else None
-
-
-def bottleneck(fetcher: FetcherStatus) -> str:
-    """Stage that the others wait for, the reason, and the remedy."""
-    if fetcher.state == "listing":
-        return "none yet, the inputs are being listed"
-    if fetcher.state == "waiting for a trainer":
-        return "none yet, the trainer is starting"
-    if fetcher.decoders == 0 and fetcher.state == "streaming":
-        return "decoders (none is connected)"
-    if fetcher.bottleneck == "none":
-        return "none"
-    reason, words = _REASONS[fetcher.bottleneck]
-    share = 100 * fetcher.stall_shares.get(reason, 0.0)
-    why = f"{words} {share:.0f} % of the last {WINDOW_S:.0f} s"
-    remedy = _REMEDIES[fetcher.bottleneck]
-    if fetcher.bottleneck == "decoders" and fetcher.decoders_wanted:
-        remedy = "more are added as cores and local.max_decoders allow"
-    return f"{fetcher.bottleneck} ({why}) - {remedy}"
-
-
-def _trainer_rows(trainer: TrainerStatus | None) -> list[tuple[str, str]]:
-    if trainer is None:
-        return [("trainer", "not up yet")]
-    of_steps = f"/{trainer.max_steps:,}" if trainer.max_steps else ""
-    of_epochs = f"/{trainer.epochs}" if trainer.epochs else ""
-    return [
+def _trainer_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
+    rows = [
         ("trainer", f"{trainer.state} on {trainer.device}" if trainer.device else trainer.state),
-        ("step", f"{trainer.step:,}{of_steps}, epoch {trainer.epoch + 1}{of_epochs}"),
+        ("step", step_words(trainer)),
         (
             "trained",
             f"{trainer.events_per_s:,.0f} events/s, {trainer.particles_per_s:,.0f} particles/s,"
             f" waits for data {100 * trainer.wait_fraction:.0f} %",
         ),
-        ("losses", "  ".join(f"{name} {value:.4g}" for name, value in trainer.losses.items()) or "none yet"),
-        *_health_rows(trainer),
+        ("losses", loss_words(trainer.losses) or "none yet"),
     ]
+    return [*rows, ("health", health)] if (health := health_words(trainer)) else rows
 
 
-def _health_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
-    if trainer.health == "healthy" and not trainer.rollbacks:
-        return []
-    told = trainer.health if trainer.health == "healthy" else f"{trainer.health}: {trainer.health_reason}"
-    if trainer.rollbacks:
-        told += f"; went back to a good checkpoint {trainer.rollbacks} time(s) (see health.jsonl)"
-    return [("health", told)]
-
-
-def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
-    if fetcher is None:
-        return [("fetcher", "not up yet")]
-    bad = f", {fetcher.files_bad} bad" if fetcher.files_bad else ""
+def _fetcher_rows(fetcher: FetcherStatus, trainer: TrainerStatus | None, *, stopping: bool) -> list[tuple[str, str]]:
     wanted = f" of {fetcher.decoders_wanted} wanted" if fetcher.decoders_wanted else ""
     lost = f", {fetcher.decoders_lost} lost" if fetcher.decoders_lost else ""
-    ranges = f", range {fetcher.ranges_listed} of {fetcher.ranges} listed" if fetcher.ranges > 1 else ""
-    planned = f"{fetcher.files_planned:,}/{fetcher.files_total:,} planned"
-    if fetcher.files_planned > fetcher.files_total:  # a run of steps, not of epochs: the total is that of one
-        planned = f"{fetcher.files_planned:,} planned, {fetcher.files_total:,} an epoch"
-    rows = [("files", f"{planned}{bad}{ranges}")]
+    rows = [("files", files_words(fetcher, trainer))]
     if fetcher.listing and not fetcher.ranges_listed:
         rows.append(("listing", fetcher.listed or "waiting for the first answer"))
     if fetcher.received_bytes:
@@ -187,11 +139,12 @@ def _fetcher_rows(fetcher: FetcherStatus | None) -> list[tuple[str, str]]:
         rows.append(("received", f"{speed}, {fetcher.received_bytes / 2**30:,.2f} GiB so far"))
     if fetcher.problem:
         rows.append(("problem", fetcher.problem))
+    decoders = f"{counted(fetcher.decoders, 'decoder')}{wanted}{lost}"
     return [
         *rows,
-        ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {fetcher.decoders} decoders{wanted}{lost}"),
+        ("decoded", f"{fetcher.events_decoded_per_s:,.0f} events/s, {decoders}"),
         ("slots", f"{fetcher.slots_free} free, {fetcher.units_ready} ready of {fetcher.slots}"),
-        ("bottleneck", bottleneck(fetcher)),
+        ("bottleneck", "none, the run is ending" if stopping else bottleneck(fetcher, trainer)),
     ]
 
 
@@ -205,13 +158,17 @@ class Display:
         *,
         clock: Callable[[], float] = time.monotonic,
         plain_line_s: float = PLAIN_LINE_S,
+        verbose: bool = False,
     ) -> None:
+        """``verbose``: each plain line is followed by one on the hops."""
         self._run_dir = run_dir
         self._console = console
         self._clock = clock
         self._plain_line_s = plain_line_s
+        self._verbose = verbose
         self._began_s = clock()
         self._next_line_s = self._began_s + plain_line_s
+        self._warned: set[str] = set()
         self._live: Live | None = None
         if console.is_interactive:
             # No refresh thread: the supervisor forks, and requests each refresh itself.
@@ -242,15 +199,24 @@ class Display:
         """Show the newest status; to be called often."""
         now_s = self._clock()
         fetcher = live_status(self._run_dir, FETCHER, FetcherStatus, processes)
+        trainer = live_status(self._run_dir, TRAINER, TrainerStatus, processes)
+        for warning in trainer.warnings if trainer is not None else ():
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.say(f"Warning: {warning}")
         if self._live is None and now_s < self._next_line_s:
             return
-        trainer = live_status(self._run_dir, TRAINER, TrainerStatus, processes)
-        model = progress_model(fetcher, trainer, processes.restarts, now_s - self._began_s)
+        elapsed_s, stopping = now_s - self._began_s, processes.stopping
+        ended = {FETCHER, TRAINER} - processes.pids.keys()
+        model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
         if self._live is None:
             self._next_line_s = now_s + self._plain_line_s
-            self.say(model.plain_line())
+            self.say(progress_line(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping))
+            if self._verbose and (details := model.details()):
+                self.say(f"         {details}")
         else:
-            view = render(model)
+            # Narrower than the terminal: an echoed ^C at the last row's end would wrap, and leave its border behind.
+            view = Constrain(render(model), max(20, self._console.width - _ECHO_COLUMNS))
             live = self._live
             self._guard(lambda: live.update(view, refresh=True))
 

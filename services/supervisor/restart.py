@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from dataclasses import dataclass
 
 from common.errors import USER_ERROR_EXIT_CODE
 
 HEALTHY_S = 60.0
 """Lifetime (or the longest pause, if shorter) from which a death counts as a new failure."""
+
+MOST_FAILURES = 5
+"""Failures in a row with the same error and no step in between, after which a restart can't help."""
+
+_OF_THE_MACHINE = re.compile(
+    r"(?:[\w.]*\.)?(?:{names})\b|.*(?:CUDA|NCCL|cuDNN|out of memory|rank \d+)".format(
+        names="|".join(
+            name
+            for name, kind in vars(builtins).items()
+            if isinstance(kind, type) and issubclass(kind, OSError | MemoryError)
+        )
+        + r"|MachineError|TransientError|OutOfMemoryError|AcceleratorError|OperationalError|RankLost|Dist\w*Error"
+    )
+)
+"""Errors whose cause is the machine, a device, the network or another rank: they may pass."""
 
 
 @dataclass(frozen=True)
@@ -70,3 +87,29 @@ class RestartPolicy:
         pause_s = self._pause_s
         self._pause_s = min(2 * pause_s, self._max_s)
         return Restart(after_s=pause_s)
+
+
+class RepeatedFailure:
+    """Failures of one service in a row with the same error and without progress of the training in between.
+
+    Errors of the machine don't count, since they may pass, nor do kills.
+    """
+
+    def __init__(self) -> None:
+        self._error = ""
+        self._furthest_step = 0
+        self.times = 0
+
+    def again(self, exit_code: int, error: str, step: int) -> bool:
+        """Record a failure with ``error`` (a traceback's last line) at ``step``; True if a restart can't help."""
+        if exit_code <= 0 or not error or _OF_THE_MACHINE.match(error):
+            return False
+        is_same = _without_numbers(error) == self._error and step <= self._furthest_step
+        self.times = self.times + 1 if is_same else 1
+        self._error = _without_numbers(error)
+        self._furthest_step = max(self._furthest_step, step)
+        return self.times >= MOST_FAILURES
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "#", text)

@@ -7,7 +7,9 @@ import signal
 import socket
 from collections.abc import Iterator
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from common.process import BATCH_SIGNALS
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *BATCH_SIGNALS)
 
 
 @contextlib.contextmanager

@@ -6,12 +6,12 @@ or the next update of the display is due.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import selectors
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 from services.config.local import LocalConfig
 from services.supervisor.child import Child, how_it_ended
 from services.supervisor.environment import child_environment
-from services.supervisor.restart import Ended, Restart, RestartPolicy, UserError
+from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, service_of
+from services.supervisor.restart import Ended, RepeatedFailure, Restart, RestartPolicy, UserError
 from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
 from services.supervisor.stopping import Stopping, StopStep, abandon
 from services.supervisor.trainer_group import (
@@ -37,9 +38,8 @@ from services.supervisor.trainer_group import (
     trainer_names,
 )
 
-FETCHER = "fetcher"
-TRAINER = "trainer"
-LOGS_FOLDER = "logs"
+logger = logging.getLogger(__name__)
+
 INTERRUPTED_EXIT_CODE = 130
 FAREWELL_S = 10.0
 """Time for fetcher and decoders to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
@@ -56,6 +56,8 @@ class Processes:
     """Living processes by name."""
     restarts: Mapping[str, int]
     """Number of restarts by service."""
+    stopping: bool = False
+    """True from the moment at which the session begins to end."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,6 @@ class SessionOutcome:
     error: str | None
     restarts: Mapping[str, int]
     seconds: float
-
-
-def service_of(name: str) -> str:
-    """Service of the process ``name``: decoder-1 is a decoder."""
-    return name.partition("-")[0]
-
-
-def service_command(name: str, run_dir: Path) -> list[str]:
-    """Command of the real service, with this interpreter and this package."""
-    package_root = Path(__file__).resolve().parents[2]
-    # `-m` searches the working directory first, where a user's folder `common/` would hide ours.
-    safe_path = [] if Path.cwd() == package_root else ["-P"]
-    return [sys.executable, *safe_path, "-m", "icestream", service_of(name), "--run-dir", str(run_dir)]
 
 
 class Supervisor:
@@ -126,6 +115,7 @@ class Supervisor:
         self._exit_status: ExitStatus = "failed"
         self._exit_code = FAILED_EXIT_CODE
         self._error: str | None = None
+        self._failures = {FETCHER: RepeatedFailure(), TRAINER: RepeatedFailure()}
 
     @property
     def _decoders(self) -> tuple[Child, ...]:
@@ -202,6 +192,7 @@ class Supervisor:
             environment |= rank_environment(child.name, self._local.trainers, self._meeting)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
+        logger.info("%s started, process %d", child.name, child.pid)
         self._selector.register(child.pidfd, selectors.EVENT_READ, child)
 
     def _restart(self, child: Child) -> None:
@@ -241,6 +232,7 @@ class Supervisor:
     def _on_exit(self, child: Child) -> None:
         self._selector.unregister(child.pidfd)
         exit_code = child.reap()
+        logger.info("%s %s", child.name, how_it_ended(exit_code))
         if service_of(child.name) == TRAINER:
             last = self._end_of_group(exit_code)
             if last is None:
@@ -264,7 +256,9 @@ class Supervisor:
                 child.retired = self._local.decoders == "auto"
                 self._say(f"{child.name} left")
             case UserError():
-                self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.last_error()}")
+                self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.user_error()}")
+            case Restart() if reason := self._always_the_same(child, exit_code):
+                self._fail(FAILED_EXIT_CODE, reason)
             case Restart():
                 self._schedule(child, verdict, exit_code, now_s)
 
@@ -285,8 +279,23 @@ class Supervisor:
             if one in self._trainers[1:]:
                 one.policy.returns()  # a restart of the group is one restart, counted with the first trainer
         who = "all trainers start" if len(together) > 1 else "it starts"
+        reason = f": {error}" if exit_code > 0 and (error := child.last_error()) else ""
         self._say(
-            f"{child.name} {how_it_ended(exit_code)}; {who} again in {restart.after_s:g} s (its log: {child.log})"
+            f"{child.name} {how_it_ended(exit_code)}{reason}; {who} again in {restart.after_s:g} s (log: {child.log})"
+        )
+
+    def _always_the_same(self, child: Child, exit_code: int) -> str:
+        """Reason to give up: a service fails again and again without a step in between; empty if there is none."""
+        failure = self._failures.get(service_of(child.name))
+        if failure is None:
+            return ""
+        status = read_status(self._run_dir, TRAINER, TrainerStatus)
+        error = child.last_error()
+        if not failure.again(exit_code, error, status.step if status is not None else 0):
+            return ""
+        return (
+            f"{child.name}: failed {failure.times} times without a step in between, always with: {error};"
+            f" its log has more: {child.log}"
         )
 
     def _all_decoded(self) -> bool:
@@ -327,9 +336,9 @@ class Supervisor:
         if exit_code == 0 and self._trainer_state() == "finished":
             self._exit_status, self._exit_code = "finished", 0
         elif exit_code == USER_ERROR_EXIT_CODE:
-            self._fail(USER_ERROR_EXIT_CODE, f"{trainer.name}: {trainer.last_error()}")
+            self._fail(USER_ERROR_EXIT_CODE, f"{trainer.name}: {trainer.user_error()}")
         elif exit_code == -signal.SIGKILL:
-            self._say(f"{trainer.name} was killed; the run goes on from its newest checkpoint")
+            self._say(f"{trainer.name} was killed; the run resumes from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = how_it_ended(exit_code)
             self._fail(FAILED_EXIT_CODE, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
@@ -353,14 +362,15 @@ class Supervisor:
     def _fail(self, exit_code: int, error: str) -> None:
         self._exit_status, self._exit_code, self._error = "failed", exit_code, error
         if self._stop is None:
-            self._say(f"stopping: {error}")
+            self._say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
             self._begin_stop(self._stop_trainer(), *self._stop_stream())
 
     def _stop_trainer(self) -> StopStep:
         return StopStep(self._trainers, signal.SIGTERM)
 
     def _stop_stream(self) -> tuple[StopStep, StopStep]:
-        return StopStep((self._children[FETCHER],), signal.SIGTERM), StopStep(self._decoders, signal.SIGTERM)
+        # Decoders first: they take their leave from a fetcher that still listens.
+        return StopStep(self._decoders, signal.SIGTERM), StopStep((self._children[FETCHER],), signal.SIGTERM)
 
     def _begin_stop(self, *steps: StopStep) -> None:
         for child in self._children.values():
@@ -371,4 +381,5 @@ class Supervisor:
         restarts = dict.fromkeys(SERVICES, 0)
         for child in self._children.values():
             restarts[service_of(child.name)] += child.policy.restarts
-        return Processes({child.name: child.pid for child in self._children.values() if child.alive}, restarts)
+        pids = {child.name: child.pid for child in self._children.values() if child.alive}
+        return Processes(pids, restarts, self._stop is not None)

@@ -18,8 +18,8 @@ GROUP_END_S = 15.0
 
 
 def trainer_names(count: int) -> list[str]:
-    """Process names of the trainers by rank: trainer, trainer-1, …"""
-    return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))]
+    """Process names of the trainers by rank: trainer, trainer-1, … None if the caller of icestream.stream trains."""
+    return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))][:count]
 
 
 def rank_environment(name: str, count: int, meeting: Path) -> dict[str, str]:

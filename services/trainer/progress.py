@@ -12,7 +12,7 @@ from services.trainer.stream.position import StreamPosition
 
 NEW_PLAN_REMEDY = (
     "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
-    "begin this plan, or --fresh to start anew"
+    "begin this plan, or --fresh to start over"
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from common.errors import BadInputError
+from common.own_code import is_own
 from common.process import StopFlag
 from common.schema import EventSchema
 from common.status import TrainerStatus
@@ -22,10 +23,18 @@ from services.trainer.checkpoints.checkpoint import Checkpoints, FollowedCheckpo
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.health.health import update_limits
 from services.trainer.loop import train
+from services.trainer.plan_change import MisfitError, misfit, new_plan_remedy, require_same_plan
 from services.trainer.ranks.agreement import Agreement
 from services.trainer.ranks.rank_place import device_of, place_from
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
+from services.trainer.run_checks import (
+    config_for_checkpoint,
+    remedy_for_misfit,
+    require_data,
+    require_meaning,
+    require_model,
+    require_plan,
+)
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
@@ -38,6 +47,7 @@ from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
 from workloads.base.device import device_named
+from workloads.base.own_model import own_training
 from workloads.base.random_streams import SharedPurpose, stream_seed
 from workloads.base.task import Task
 from workloads.base.training import Training
@@ -50,6 +60,8 @@ _STOP = b"\0stop"
 
 def training_of(config: Config) -> Training:
     """Training of the configured model."""
+    if is_own(config.trainer.model):
+        return own_training(config.trainer.model)
     model = registry.workload(config.workload).models[config.trainer.model]
     training: Training = registry.imported(model.training)
     return training
@@ -163,8 +175,12 @@ def _connect(
     ranks: Ranks,
     *,
     accept: bool,
+    remedy: str,
 ) -> Feed:
-    """Feed of this rank. Raises StopRequested on all ranks if one was asked to stop while it waited."""
+    """Feed of this rank; ``remedy``: see Feed.
+
+    Raises StopRequested on all ranks if one was asked to stop while it waited.
+    """
     feed = None
     try:
         feed = Feed(
@@ -180,6 +196,7 @@ def _connect(
             ranks=ranks.size,
             agreement=Agreement(ranks, lambda: bool(stop)),
             accept_new_plan=accept,
+            remedy=remedy,
         )
     except StopRequested:
         ranks.gather("stop")
@@ -203,7 +220,9 @@ def _resume(
     accept_new_plan: bool,
 ) -> TrainerStatus:
     workload = config.stored_workload()
-    feed = _connect(run_dir, config, workload, stop, device, ranks, accept=accept_new_plan)
+    config_json = config_for_checkpoint(config)
+    remedy = new_plan_remedy(latest[1], config_json) if latest is not None else ""
+    feed = _connect(run_dir, config, workload, stop, device, ranks, accept=accept_new_plan, remedy=remedy)
     try:
         require_plan(feed.plan_hash, config, run_dir)
         training = training_of(config)
@@ -211,17 +230,27 @@ def _resume(
         if latest is not None:
             path, checkpoint = latest
             require_model(checkpoint, config)
-            state.restore(checkpoint, accept_new_plan=accept_new_plan)
-            logger.info("goes on from %s: step %d, %s", path.name, state.step, state.position.cursors)
-            for line in changed_settings(checkpoint["config"], config_for_checkpoint(config)):
+            require_meaning(
+                checkpoint, config, training.meaning_of_weights, path.name, ", or use --fresh to start over"
+            )
+            if not accept_new_plan:
+                require_same_plan(checkpoint, feed.plan_hash, config_json)
+            try:
+                state.restore(checkpoint, accept_new_plan=accept_new_plan)
+            except MisfitError as error:
+                logger.info("%s", error)
+                raise misfit(checkpoint, path.name, config) from None
+            logger.info("resumes from %s: step %d, epoch %d", path.name, state.step, state.position.epoch + 1)
+            for line in changed_settings(checkpoint["config"], config_json):
                 logger.info("changed since that checkpoint: %s", line)
         else:
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
             if config.trainer.start_from:
                 start_from(Path(config.trainer.start_from), state.task, config)
-        for warning in training.warnings(config.trainer.of_model):
-            logger.warning(warning)
-        return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events)
+        warnings = tuple(training.warnings(config.trainer.of_model))
+        for warning in warnings:
+            logger.warning("%s", warning)
+        return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events, warnings)
     finally:
         feed.close()
 
@@ -230,19 +259,14 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     """Load the weights of another run. Raises BadInputError that names its checkpoint."""
     path = find_checkpoint(place)
     checkpoint = read_checkpoint(path)
-    meaning = tuple(f"trainer.{config.trainer.model}.{name}: " for name in training_of(config).meaning_of_weights)
-    for line in changed_settings(checkpoint["config"], config_for_checkpoint(config)):
-        if line.startswith(meaning):  # they would load, with another meaning
-            raise BadInputError(
-                f"trainer.start_from = {path}: its weights were learned with another setting ({line}); use that one"
-            )
+    require_meaning(checkpoint, config, training_of(config).meaning_of_weights, f"trainer.start_from = {path}")
     try:
         task.load_weights(checkpoint["task"])
     except (KeyError, RuntimeError, ValueError) as error:
         reason, model = " ".join(str(error).split())[:300], json.loads(checkpoint["config"])["trainer"]["model"]
         raise BadInputError(
             f"trainer.start_from = {path}: of the model {model!r}, it fits no model of this configuration ({reason});"
-            " use the same trainer.model and networks"
+            f" {remedy_for_misfit(checkpoint, config)}"
         ) from None
     logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
@@ -271,10 +295,12 @@ def _train(
     ranks: Ranks,
     stop: StopFlag,
     read_validation_events: ReadValidationEvents,
+    warnings: tuple[str, ...],
 ) -> TrainerStatus:
     config_json = config_for_checkpoint(config)
     evaluator = training_of(config).evaluator(state.task, config.seed)
     telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
+    telemetry.warn(warnings)
     audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)

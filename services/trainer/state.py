@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.trainer.health.health import HealthWatch
+from services.trainer.plan_change import MisfitError
 from services.trainer.progress import TrainingProgress
 from services.trainer.telemetry.window import WindowedMean
+from workloads.base.limits import Alarm
 from workloads.base.task import Task
 
 AVERAGED_STEPS = 500
@@ -32,7 +33,7 @@ class TrainState(TrainingProgress):
         health: HealthConfig | None = None,
         headline: str = "loss",
         shown: Sequence[str] = (),
-        alarms: Mapping[str, float] = MappingProxyType({}),
+        alarms: Mapping[str, float | Alarm] = MappingProxyType({}),
     ) -> None:
         """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file;
         ``alarms``: see Training."""
@@ -70,10 +71,7 @@ class TrainState(TrainingProgress):
             self.task.load_state_dict(checkpoint["task"])
         except (KeyError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:300]
-            raise BadInputError(
-                f"the checkpoint at step {self.step} fits no model of this configuration ({reason}): resume with its "
-                "settings, or use --fresh"
-            ) from None
+            raise MisfitError(self.step, reason) from None
         self.recent.load_state_dict(checkpoint[self.headline])
         self.watch.load_state_dict(checkpoint["watch"])
         torch.set_rng_state(checkpoint["rng_cpu"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.durations import duration
+from common.durations import compact_duration, duration
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,7 @@ from common.durations import duration
 )
 def test_a_duration_is_shown_in_its_two_largest_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_compact_duration_has_no_spaces() -> None:
+    assert [compact_duration(seconds) for seconds in (7, 250, 97_200)] == ["7s", "4m10s", "1d3h"]

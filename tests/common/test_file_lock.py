@@ -7,11 +7,14 @@ import fcntl
 import json
 import logging
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from click.testing import CliRunner
 
 from common import file_lock
 from common.errors import BadInputError
-from common.file_lock import LOCKS_FOLDER, RUN_PARTS, RunLock, RunPart, no_other_host, patience
+from common.file_lock import LOCKS_FOLDER, RUN_PARTS, RunLock, RunPart, holder_of, no_other_host, patience
 from icestream.commands.ranges import ranges
 from services.config.root import Config, store_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
@@ -96,7 +99,10 @@ def test_a_lock_that_is_let_go_names_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_who_waits_gets_the_lock_when_its_holder_ends(tmp_path: Path) -> None:
+def test_who_waits_says_so_and_gets_the_lock_when_its_holder_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     with held_by_another(tmp_path, "run") as holder:
         asked = []
 
@@ -108,6 +114,7 @@ def test_who_waits_gets_the_lock_when_its_holder_ends(tmp_path: Path) -> None:
 
         RunLock(tmp_path, "run", "icestream run", wait).close()
     assert asked == [True]
+    assert f"{tmp_path}: waiting for the end of {os.uname().nodename} since" in caplog.text
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,3 +247,71 @@ def test_whoever_reads_the_ledger_keeps_fetchers_out_meanwhile(tmp_path: Path) -
     with no_other_host(tmp_path, "fetcher"), pytest.raises(BadInputError, match="in use by another process"):
         RunLock(tmp_path, "fetcher", "fetcher")
     RunLock(tmp_path, "fetcher", "fetcher").close()
+
+
+@pytest.mark.process
+def test_a_holder_is_alive_until_it_is_killed_and_its_note_stays(tmp_path: Path) -> None:
+    with held_by_another(tmp_path, "run") as process:
+        holder = holder_of(tmp_path, "run")
+        assert holder is not None
+        assert (holder.pid, holder.is_alive()) == (process.pid, True)
+        assert holder.send(signal.SIGKILL)
+        process.wait()
+        assert holder_of(tmp_path, "run") == holder
+        assert holder.is_alive() is False
+        assert not holder.send(signal.SIGTERM)
+
+
+def test_a_process_that_got_the_pid_of_a_former_holder_is_neither_taken_for_it_nor_signalled(tmp_path: Path) -> None:
+    with RunLock(tmp_path, "run", "run"):
+        holder = holder_of(tmp_path, "run")
+    assert holder is not None
+    assert holder.is_alive()
+    former = replace(holder, start_ticks=holder.start_ticks - 1)
+    assert former.is_alive() is False
+    assert not former.send(signal.SIGKILL)  # or the tests would end here
+    assert holder_of(tmp_path, "run") is None
+
+
+def test_a_holder_on_another_host_in_another_container_or_of_an_earlier_version_can_not_be_seen(tmp_path: Path) -> None:
+    here = file_lock.Holder.of_this_process("run")
+    assert replace(here, host="node-b", boot_id="b").is_alive() is None
+    assert replace(here, pid_namespace="pid:[1]").is_alive() is None
+    assert replace(here, start_ticks=0).is_alive() is None
+    assert replace(here, boot_id="former").is_alive() is False, "this host was started again"
+    assert not replace(here, pid_namespace="pid:[1]").send(signal.SIGKILL)
+
+
+def test_a_copy_of_a_run_directory_is_held_by_nobody_although_the_note_in_it_is_of_a_living_process(
+    tmp_path: Path,
+) -> None:
+    """Else `icestream stop COPY` would stop the run that was copied."""
+    with RunLock(tmp_path / "run", "run", "icestream run"):
+        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        assert holder_of(tmp_path / "run", "run") is not None
+        assert holder_of(tmp_path / "copy", "run") is None
+
+
+@pytest.mark.process
+def test_a_forked_child_neither_keeps_the_lock_after_its_holder_let_it_go_nor_releases_it(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path, "run", "icestream.stream")
+    go_on, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        lock.close()  # as __exit__ would
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert holder_of(tmp_path, "run") is not None, "the child has not released its parent's lock"
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        os.read(go_on, 1)
+        os._exit(0)
+    try:
+        lock.close()
+        RunLock(tmp_path, "run", "icestream.stream").close()  # while the child has the first one's descriptor
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(go_on)
+        os.close(told)

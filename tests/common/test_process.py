@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from common.process import is_suspended, tell_thread_errors
+from common.process import PARENT_VARIABLE, is_suspended, tell_thread_errors
 
 
 def test_an_error_of_the_disk_in_a_librarys_thread_is_one_line(
@@ -82,3 +82,15 @@ def test_a_process_in_uninterruptible_sleep_is_suspended(start: Callable[[str], 
 
 def test_a_process_that_can_not_be_seen_is_not_called_suspended() -> None:
     assert not is_suspended(2**22 + 1)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("is_child", "stops"), [(False, True), (True, False)])
+def test_the_signal_of_a_batch_system_stops_a_service_on_its_own_and_is_left_to_the_parent_of_another(
+    is_child: bool, stops: bool
+) -> None:
+    code = "import os, signal; from common.process import StopFlag; stop = StopFlag(); "
+    code += "os.kill(os.getpid(), signal.SIGUSR1); print(bool(stop))"
+    environment = os.environ | ({PARENT_VARIABLE: str(os.getpid())} if is_child else {})
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == f"{stops}\n"

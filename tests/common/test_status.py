@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from common import status_files
 from common.rarely import Rarely
-from common.status import Counters, FetcherStatus, TrainerStatus
+from common.status import Counters, FetcherStatus, RunStatus, TrainerStatus
 from common.status_files import STATUS_FOLDER, read_status, write_status
 
 
@@ -111,3 +111,17 @@ def test_counters_add_up_when_every_event_has_one_fate() -> None:
 def test_a_status_is_immutable() -> None:
     with pytest.raises(ValidationError):
         Counters().events_read = 1  # type: ignore[misc]
+
+
+@pytest.mark.process
+def test_a_forked_process_does_not_close_the_descriptor_that_its_parent_kept_in_reserve(tmp_path: Path) -> None:
+    write_status(tmp_path, "run", RunStatus())
+    (reserve,) = status_files._reserve
+    child = os.fork()
+    if child == 0:  # as after a fork that closes the descriptors, and opens a file that gets the number
+        os.dup2(os.open(tmp_path, os.O_RDONLY), reserve)
+        write_status(tmp_path, "fetcher", FetcherStatus())
+        with contextlib.suppress(OSError):
+            os._exit(0 if os.path.samestat(os.fstat(reserve), tmp_path.stat()) else 1)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

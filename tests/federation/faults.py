@@ -44,7 +44,7 @@ HOSTILE_NAMES = (
 
 @dataclass
 class Fault:
-    """One injected failure; docs/federation.md has the table of kinds."""
+    """One injected failure; docs/development/local-federation.md has the table of kinds."""
 
     kind: str
     value: float = 0

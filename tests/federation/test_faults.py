@@ -1,4 +1,4 @@
-"""Every fault does what docs/federation.md says, seen by a bare client, in front of both kinds of server."""
+"""Every fault does what docs/development/local-federation.md says, seen by a bare client, with both kinds of server."""
 
 from __future__ import annotations
 

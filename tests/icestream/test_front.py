@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,10 +15,11 @@ from muon_files import make_events, write_events
 
 from common.errors import BadInputError
 from common.held_out import Which, is_held_out
-from icestream.cli import cli
+from icestream.cli import cli, remedy_of
 from icestream.front import FrontDoor
 from services.config.root import Config
 from workloads import registry
+from workloads.base.evaluation.files import reading_warnings
 from workloads.base.verb import Verb
 from workloads.muons.workload import WORKLOAD
 
@@ -49,6 +52,37 @@ def test_events_come_from_all_files_with_where_they_come_from(tmp_path: Path) ->
         assert {path.name for path in found.paths.values()} == {"0.parquet", "1.parquet", "2.parquet"}
         assert set(found.arrays.event_columns["source_file"][:, 0].tolist()) == set(found.paths)
         assert sum(tally.rows_read for tally in found.tallies) == 60
+
+
+def test_a_bad_file_and_a_bad_row_group_are_left_out_and_named_as_in_a_run(tmp_path: Path) -> None:
+    write_events(tmp_path / "0.parquet", make_events([1] * 20))
+    (tmp_path / "1.parquet").write_bytes(b"no parquet")
+    bad = [replace(event, primary=(-1.0, 0.5, 4.0, 1500.0)) for event in make_events([1] * 10)]
+    write_events(tmp_path / "2.parquet", [*make_events([1] * 10), *bad], row_group_rows=10)
+    front = FrontDoor()
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
+    schema = WORKLOAD.schema.stored_as(settings.source)
+    with front.read_events(schema, settings, events=0, seed=0, trained_inputs=()) as found:
+        assert len(found.arrays.offsets) == 31
+        assert (found.num_files, found.num_sources) == (2, 3)
+        first, second = found.left_out
+        assert first.startswith(f"{tmp_path / '1.parquet'}: truncated, or neither Parquet nor HDF5")
+        assert second.startswith(f"{tmp_path / '2.parquet'}: row group 1, column 'primary', row 0: energy")
+        assert reading_warnings(found) == (
+            f"2 bad inputs (files, row groups) left out, as in a run; the first: {first}",
+        )
+
+
+def test_files_of_which_none_can_be_used_are_an_error_with_the_reason(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.parquet").write_bytes(b"no parquet")
+    front = FrontDoor()
+    settings = front.file_settings([str(tmp_path)], toml=None, assignments=())
+    schema = WORKLOAD.schema.stored_as(settings.source)
+    expected = rf"no file is usable: {tmp_path}/a\.parquet: truncated, .*\(2 of the 2 files for this reason\)"
+    reading = front.read_events(schema, settings, events=0, seed=0, trained_inputs=())
+    with pytest.raises(BadInputError, match=expected), reading:
+        pass
 
 
 def test_every_verb_of_a_workload_is_given_the_front_door(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +164,20 @@ def test_of_files_that_were_trained_on_the_held_out_events_are_read_unless_other
     assert (set(chosen), warned) == (set(range(300)) - held_out, files)
     assert read(0, str(tmp_path), "all")[1] == files
     assert read(0, str(tmp_path), share=0.0)[1] == files, "a run that held nothing out was trained on them"
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest_one() -> None:
+    answer = CliRunner().invoke(cli, ["stauts", "runs/demo"])
+    assert answer.exit_code == 2
+    assert "No such command 'stauts'; did you mean 'status'?" in answer.output
+
+
+def test_a_place_that_may_not_be_used_and_a_full_disk_are_one_line_each_and_bugs_are_none(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory") as error:
+        (tmp_path / "file" / "out.parquet").open("wb")
+    assert remedy_of(error.value) == (
+        f"{tmp_path}/file/out.parquet: not a directory; choose another place, or change its permissions"
+    )
+    assert remedy_of(OSError(errno.ENOSPC, "No space", "/x")).startswith("the disk is full while writing /x")
+    assert remedy_of(FileNotFoundError(errno.ENOENT, "No such file", "/x")) == remedy_of(ValueError("x")) == ""

@@ -14,9 +14,10 @@ from click.testing import CliRunner, Result
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, RunLock, RunPart
 from common.redact import without_secrets
-from icestream.commands import run as command
-from icestream.commands.run import OWN_CONTENTS, run
-from services.supervisor import supervisor
+from icestream.commands import fresh as command
+from icestream.commands.fresh import OWN_CONTENTS
+from icestream.commands.run import run
+from services.supervisor import names
 
 TRAINER = """
 import json, os, sys
@@ -40,6 +41,16 @@ def _open_umask() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _inputs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Working directory with folders of data: demo, more."""
+    folder = tmp_path_factory.mktemp("work")
+    for name in ("demo", "more"):
+        (folder / name).mkdir()
+        (folder / name / "a.parquet").touch()
+    monkeypatch.chdir(folder)
+
+
+@pytest.fixture(autouse=True)
 def services(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Commands of the stand-ins, by service: a trainer that trains 9 events of 10, and others that wait."""
     commands = {"trainer": [TRAINER, "RUN_DIR", "9"], "fetcher": [WAIT], "decoder": [WAIT]}
@@ -48,7 +59,7 @@ def services(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
         arguments = [str(run_dir) if part == "RUN_DIR" else part for part in commands[name.partition("-")[0]]]
         return [sys.executable, "-I", "-S", "-c", *arguments]
 
-    monkeypatch.setattr(supervisor, "service_command", service_command)
+    monkeypatch.setattr(names, "service_command", service_command)
     for name in [name for name in os.environ if name.startswith("ICESTREAM_")]:
         monkeypatch.delenv(name)
     return commands
@@ -64,11 +75,25 @@ def icestream_run(run_dir: Path, *arguments: str) -> Result:
 
 @pytest.mark.process
 def test_a_run_tells_where_everything_is_and_ends_with_a_summary(tmp_path: Path) -> None:
-    result = icestream_run(tmp_path, "-i", "/data/demo", "-i", "/data/more", "--decoders", "1")
+    result = icestream_run(
+        tmp_path,
+        "-i",
+        "demo",
+        "-i",
+        "more",
+        "--decoders",
+        "1",
+        "--model",
+        "likelihood",
+        "--set",
+        "critic_steps=3",
+    )
     assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert result.stderr == "Warning: trainer.wgan.critic_steps: not used by the model likelihood\n"
     assert f"run directory  {tmp_path} (new)" in result.output
-    assert "inputs         /data/demo, /data/more" in result.output
-    assert f"tensorboard --logdir {tmp_path / 'tensorboard'}" in result.output
+    assert f"inputs         {Path.cwd()}/demo, {Path.cwd()}/more" in result.output
+    assert f"TensorBoard    icestream tensorboard {tmp_path}" in result.output
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["exit_status"], summary["events_read"], summary["adds_up"]) == ("finished", 10, True)
 
@@ -83,10 +108,13 @@ def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[
 
 @pytest.mark.process
 def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: dict[str, list[str]]) -> None:
-    services["trainer"] = [REFUSAL]
+    begins = TRAINER.replace('state="finished"', 'state="training"').replace("step=3", "step=0")
+    services["trainer"] = [f"{begins}\n{REFUSAL}", "RUN_DIR", "0"]
     result = icestream_run(tmp_path, "-i", "demo", "--new-plan")
     assert result.exit_code == 2
-    assert "Error: trainer: the plan has changed ['--new-plan']" in result.output
+    assert "Error: trainer: the plan has changed" in result.output
+    assert "--new-plan" in result.output
+    assert "events trained" not in result.output, "no zeros before the error"
     assert json.loads((tmp_path / "summary.json").read_text())["exit_code"] == 2
 
 
@@ -97,20 +125,23 @@ def test_a_run_that_is_refused_leaves_the_stored_configuration_as_it_was(
     icestream_run(tmp_path, "-i", "demo", "--seed", "3")
     stored = (tmp_path / "config.json").read_text()
     services["trainer"] = [REFUSAL]
-    assert icestream_run(tmp_path, "--seed", "4").exit_code == 2
+    refused = icestream_run(tmp_path, "--seed", "4")
+    assert refused.exit_code == 2
+    assert "events read" not in refused.output, "the former session's numbers"
+    assert refused.output.count("the plan has changed") == 1
     assert (tmp_path / "config.json").read_text() == stored
 
 
 @pytest.mark.process
 def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
     flags = "--decoders 1 --device cpu --epochs 3 --max-steps 7 --seed 5 --strict --set stream.slots=4"
-    icestream_run(tmp_path, "-i", "/data/demo", *flags.split())
+    icestream_run(tmp_path, "-i", "demo", *flags.split())
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "3.pt").touch()
+    (tmp_path / "checkpoints" / "step-000000003.pt").touch()
     result = icestream_run(tmp_path)
     assert "(resumes from its newest checkpoint)" in result.output
     stored = json.loads((tmp_path / "config.json").read_text())
-    assert (stored["input"], stored["epochs"], stored["seed"]) == (["/data/demo"], 3, 5)
+    assert (stored["input"], stored["epochs"], stored["seed"]) == ([str(Path("demo").absolute())], 3, 5)
     assert (stored["local"]["decoders"], stored["stream"]["slots"]) == (1, 4)
     assert (stored["trainer"]["device"], stored["trainer"]["max_steps"]) == ("cpu", 7)
     assert stored["fetcher"]["strict"] is True
@@ -118,7 +149,7 @@ def test_flags_are_stored_and_a_resumed_run_needs_none(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_decoders_may_be_auto(tmp_path: Path) -> None:
-    result = icestream_run(tmp_path, "-i", "/data/demo", "--decoders", "auto")
+    result = icestream_run(tmp_path, "-i", "demo", "--decoders", "auto")
     assert "fetcher, decoders as needed, trainer" in result.output
     assert json.loads((tmp_path / "config.json").read_text())["local"]["decoders"] == "auto"
     assert result.exit_code == 0
@@ -127,11 +158,11 @@ def test_decoders_may_be_auto(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", "1025", "9" * 5000])
 def test_a_number_of_decoders_that_is_none_is_refused_with_what_was_expected(tmp_path: Path, text: str) -> None:
     with pytest.raises(BadInputError, match=r"local.decoders = '.*': expected a number from 1 to 1024, or auto"):
-        icestream_run(tmp_path, "-i", "/data/demo", "--decoders", text)
+        icestream_run(tmp_path, "-i", "demo", "--decoders", text)
 
 
 def test_a_run_without_input_says_what_to_do_and_makes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match=r"no input given.*-i/--input"):
+    with pytest.raises(BadInputError, match=r"none stored in .*run \(no such folder\): .*-i/--input"):
         icestream_run(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -186,7 +217,7 @@ def test_fresh_without_a_terminal_needs_yes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("answer", "deleted"), [(True, True), (False, False)])
 def test_fresh_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, deleted: bool) -> None:
     fill(tmp_path)
-    monkeypatch.setattr("icestream.commands.run._can_ask", lambda: True)
+    monkeypatch.setattr("icestream.commands.fresh._can_ask", lambda: True)
     monkeypatch.setattr("click.confirm", lambda question: answer)
     if answer:
         assert icestream_run(tmp_path, "--fresh", "-i", "demo").exit_code == 0
@@ -219,7 +250,9 @@ def test_fresh_does_not_delete_what_the_run_is_to_start_from(tmp_path: Path, pla
     with pytest.raises(BadInputError, match=r"--fresh would delete .*, which the run is to start from"):
         icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path / "link" / place))
     assert (run_dir / "checkpoints" / "best.pt").exists()
-    assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", str(tmp_path)).exit_code == 0
+    (tmp_path / "other").touch()
+    other = str(tmp_path / "other")
+    assert icestream_run(run_dir, "--fresh", "--yes", "-i", "demo", "--start-from", other).exit_code == 0
 
 
 @pytest.mark.process

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from muon_files import make_events, write_events
 
+from common.errors import BadInputError
 from icestream.cli import without_workload, workload_of_run
+from icestream.reading.workload import load_run_config
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,14 @@ def test_neither_options_nor_data_with_a_file_of_that_name_hide_the_run(
 def test_a_damaged_configuration_shows_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
     assert workload_of_run([str(tmp_path), "a\0b"]) is None
+
+
+def test_a_model_of_another_workload_than_the_files_is_refused_with_the_models_that_fit(tmp_path: Path) -> None:
+    write_events(tmp_path / "a.parquet", make_events([3, 4]))
+    flags = {"input": (str(tmp_path),), "trainer.model": "sets"}
+    words = (
+        r"a\.parquet has the columns of the workload muons, but this run is of the workload direction \(model sets\)"
+    )
+    with pytest.raises(BadInputError, match=words + r": use a model of muons \(wgan, likelihood\)"):
+        load_run_config({}, toml=None, assignments=(), flags=flags)
+    assert load_run_config({}, toml=None, assignments=(), flags=flags | {"trainer.model": "wgan"}).workload == "muons"

@@ -48,7 +48,9 @@ def test_a_glob_without_a_match_is_refused(processes: Processes, tmp_path: Path)
 
 
 def test_a_directory_without_parquet_is_refused(processes: Processes, tmp_path: Path) -> None:
-    assert_refused(processes, f"{tmp_path}: the directory holds no file with one of .parquet", "-i", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    expected = f"{tmp_path}/data: the directory holds no file with one of .parquet"
+    assert_refused(processes, expected, "-i", str(tmp_path / "data"))
 
 
 def test_no_input_at_all_is_refused(processes: Processes) -> None:
@@ -83,9 +85,9 @@ def test_a_setting_that_cannot_be_is_refused_with_what_to_change(
 def test_a_run_without_end_of_which_no_event_can_be_trained_ends_with_the_reason(
     processes: Processes, tmp_path: Path
 ) -> None:
-    write_events(tmp_path / "large.parquet", make_events([3, 4, 5, 3]))
+    path = write_events(tmp_path / "large.parquet", make_events([3, 4, 5, 3]))
     only_outliers = settings(*COUNTING, "stream.max_particles_per_event=2", "epochs=0")
-    assert_refused(processes, "no event of a whole epoch can be trained", "-i", str(tmp_path), *only_outliers)
+    assert_refused(processes, "no event of a whole epoch can be trained", "-i", str(path), *only_outliers)
 
 
 def test_an_unknown_key_in_a_file_or_the_environment_is_refused(
@@ -186,5 +188,5 @@ def test_bad_files_and_rows_among_good_ones_are_quarantined_named_and_counted(
 def test_a_run_with_nothing_to_train_on_is_told_so(processes: Processes, showers: Showers, tmp_path: Path) -> None:
     path = tmp_path / "nan.parquet"
     pq.write_table(with_value(showers.tables[0], "primary", [float("nan")] * 4), path)
-    assert_refused(processes, "there was nothing to train on: ", "-i", str(path), *settings(*COUNTING))
+    assert_refused(processes, "nothing to train on: all ", "-i", str(path), *settings(*COUNTING))
     assert f"quarantined: {path}: row group 0" in processes.log("fetcher")

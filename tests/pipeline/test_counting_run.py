@@ -57,11 +57,11 @@ def test_a_run_without_a_model_takes_the_same_stream_and_needs_no_torch(
     assert summary["checkpoint"] == f"checkpoints/step-{undisturbed.steps:09d}.json"
     assert len(list((processes.run_dir / "checkpoints").iterdir())) == 3
     told = EventAccumulator(str(run_folder(processes.run_dir))).Reload()
-    assert {"trainer/events_per_s", "hop/batches/wait_get_s"} <= set(told.Tags()["scalars"])
+    assert {"trainer/events_per_s", "hop/batches/wait_get_share"} <= set(told.Tags()["scalars"])
     assert "the pipeline alone: " in processes.log("trainer")
     for command, why in (
-        (["run"], "is of the model 'none', and trainer.model = 'wgan': go on with --model none"),
-        (["trainer"], "is of the model 'none', and trainer.model = 'wgan': go on with --model none"),
+        (["run"], "is of the model 'none', and trainer.model = 'wgan': resume with --model none"),
+        (["trainer"], "is of the model 'none', and trainer.model = 'wgan': resume with --model none"),
     ):
         exit_code, output = processes.run(*command, "--generator", "wgan", "--max-steps", "500")
         assert exit_code == 2
@@ -78,7 +78,7 @@ def test_a_run_without_a_model_goes_on_where_it_stopped(
     shutil.rmtree(processes.run_dir / "checkpoints")  # they come back from where they were copied to
     whole = processes.train("--max-steps", "0", "--decoders", "1")
     assert "checkpoints/step-000000037.json was brought back" in processes.started[-1].output()
-    assert "goes on from step-000000037.json" in processes.log("trainer")
+    assert "resumes from step-000000037.json" in processes.log("trainer")
     assert processes.audit() == undisturbed.audit
     assert whole.events == undisturbed.summary.events
     exit_code, output = processes.run("run", "--seed", "7")

@@ -52,6 +52,22 @@ def test_real_corsika_showers_are_trained_on(processes: Processes) -> None:
 
 
 @pytest.mark.slow
+def test_weights_do_not_get_another_meaning_when_a_run_goes_on(processes: Processes) -> None:
+    cut, command = "trainer.likelihood.network.energy_cut_gev", ("-i", str(CORSIKA), "--model", "likelihood")
+    tiny = settings("trainer.device=cpu", "trainer.threads=1", f"{cut}=0")
+    processes.train(*command, *tiny)
+    before = (processes.run_dir / "checkpoints" / "step-000000001.pt").read_bytes()
+
+    exit_code, output = processes.run("run", *command, *tiny, *settings(f"{cut}=100"))
+
+    assert exit_code == 2, output
+    told = f"step-000000001.pt: its weights were learned with {cut} = 0.0, it is 100.0 now: set it to 0.0, or use"
+    assert told in output
+    assert (processes.run_dir / "checkpoints" / "step-000000001.pt").read_bytes() == before
+    processes.train(*command, *tiny)
+
+
+@pytest.mark.slow
 def test_a_real_shower_of_1335_muons_above_the_limit_is_set_aside_whole_with_its_origin(processes: Processes) -> None:
     summary = processes.train("-i", str(CORSIKA), *settings(*TINY_MODEL, "max_particles_per_event=1000"))
     summary.assert_read(11)

@@ -23,6 +23,11 @@ def health_lines(processes: Processes) -> list[dict[str, object]]:
     return [json.loads(line) for line in (processes.run_dir / "health.jsonl").read_text().splitlines()]
 
 
+def lines_of_updates(processes: Processes) -> list[dict[str, object]]:
+    """Lines about updates that were left out. These small networks hardly learn: later a line says that, too."""
+    return [line for line in health_lines(processes) if "left out" in str(line["reasons"])]
+
+
 def test_a_batch_that_training_fails_on_comes_again_and_every_event_counts_once(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
@@ -32,7 +37,7 @@ def test_a_batch_that_training_fails_on_comes_again_and_every_event_counts_once(
     assert processes.summary().events == undisturbed.summary.events
     assert processes.summary()["steps"] == undisturbed.steps
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}
-    first, *_ = lines = health_lines(processes)
+    first, *_ = lines = lines_of_updates(processes)
     assert 1 <= len(lines) <= 2, "both steps may lie between two looks"
     assert UNIT in {place["unit"] for place in first["batch"]}  # type: ignore[attr-defined]
     assert not same(processes.checkpoint()["task"], undisturbed.checkpoint["task"]), "the rates are others"
@@ -94,7 +99,7 @@ def test_trainers_that_learn_together_go_back_together_and_every_event_counts_on
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary().events == undisturbed.summary.events
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0}
-    lines = health_lines(processes)
+    lines = lines_of_updates(processes)
     assert [line["step"] for line in lines] == [33, 33], "one of each trainer"
     assert len({json.dumps(line["batch"]) for line in lines}) == 2, "each names its own data"
     assert len(audits(processes)) == len(set(audits(processes)))

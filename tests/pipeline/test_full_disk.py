@@ -58,5 +58,5 @@ def test_a_full_disk_stops_the_run_with_its_name_and_the_run_goes_on_once_there_
     assert 5 <= step < undisturbed.steps
     assert not list((processes.run_dir / "checkpoints").glob("*.part"))
     processes.train(*command)
-    assert f"goes on from step-{step:09d}.pt" in processes.log("trainer")
+    assert f"resumes from step-{step:09d}.pt" in processes.log("trainer")
     undisturbed.assert_same(processes)

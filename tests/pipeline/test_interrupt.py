@@ -29,7 +29,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_same_command_goes_on_exactly_there(
     assert audit == undisturbed.audit[: len(audit)]
 
     processes.train(*command, *never)
-    assert f"goes on from step-{checkpoint['step']:09d}.pt" in processes.log("trainer")
+    assert f"resumes from step-{checkpoint['step']:09d}.pt" in processes.log("trainer")
     undisturbed.assert_same(processes)
 
 

@@ -70,7 +70,7 @@ def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_check
 
     processes.train(*scene.command, *seldom)
 
-    assert f"goes on from step-{step:09d}.pt: step {step}," in processes.log("trainer")
+    assert f"resumes from step-{step:09d}.pt: step {step}," in processes.log("trainer")
     scene.undisturbed.assert_same(processes)
 
 

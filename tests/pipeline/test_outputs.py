@@ -43,7 +43,7 @@ def test_a_run_goes_on_from_checkpoints_that_were_brought_back(
     exit_code, output = processes.run("run", *flags, environment=environment)
     assert exit_code == 0, output
     assert "was brought back from pelican://localhost:" in output
-    assert "goes on from step-" in processes.log("trainer")
+    assert "resumes from step-" in processes.log("trainer")
     undisturbed.assert_same(processes)
     newest = f"checkpoints/step-{undisturbed.steps:09d}.pt"
     assert newest in copied(), "the last copies wait for the end"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jwt
 import pytest
 from federation.federation import Federation
 from runs import Processes, settings
@@ -76,6 +77,8 @@ def test_a_token_is_renewed_in_mid_run_and_never_told(
     token_flags(tmp_path, last)
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same_stream(processes)
+    expires_s = jwt.decode(last, options={"verify_signature": False})["exp"]
+    assert processes.fetcher.token_expires_s == expires_s, "status and /metrics tell the end of the token in use"
     assert not processes.summary()["quarantined"]
     for token in (first, second, last):
         assert_nowhere(processes, token)

@@ -32,7 +32,7 @@ def test_a_fetcher_tells_prometheus_its_status_and_refuses_a_port_that_is_taken(
     port = a_free_port()
     fetcher = processes.start("fetcher", *showers.input, *settings(f"metrics_port={port}", "stream.slots=5"))
     processes.wait_in(fetcher, lambda: "icestream_fetcher_slots 5.0" in scrape(port), "its status over HTTP")
-    assert "icestream_stall_no_credit_s_total 0.0" in scrape(port)
+    assert 'icestream_stall_seconds_total{reason="no_credit"} 0.0' in scrape(port)
 
     other = Processes(tmp_path / "other", tmp_path / "logs")
     other.logs.mkdir()

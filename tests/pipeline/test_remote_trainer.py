@@ -92,7 +92,7 @@ def test_a_trainer_elsewhere_that_was_killed_goes_on_from_its_checkpoint(
     assert two_places.there.checkpoint_step() < undisturbed.steps - 20
     again = two_places.start_trainer(address)
     two_places.assert_the_same_end([again, fetcher, decoder], undisturbed)
-    assert "goes on from step-" in again.output()
+    assert "resumes from step-" in again.output()
 
 
 def test_a_trainer_elsewhere_outlives_its_fetcher(two_places: TwoPlaces, undisturbed: Undisturbed) -> None:

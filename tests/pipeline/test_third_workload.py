@@ -1,4 +1,4 @@
-"""The worked example of docs/extending.md: a workload that is one folder, outside of the repository."""
+"""The worked example of docs/development/extending.md: a workload that is one folder, outside of the repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVENTS = 2_000
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory for PYTHONPATH, with the files of the page."""
     folder = tmp_path_factory.mktemp("toys")
-    page = (PACKAGE_ROOT / "docs/extending.md").read_text()
+    page = (PACKAGE_ROOT / "docs/development/extending.md").read_text()
     blocks = re.findall(r"```python\n# (workloads/\S+)\n(.*?)```", page, re.S)
     assert len(blocks) == 4
     for name, code in blocks:

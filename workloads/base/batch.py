@@ -14,6 +14,7 @@ import numpy as np
 from common.unit_arrays import Array
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -57,6 +58,19 @@ class Microbatch:
             num_particles=last_particle - first_particle,
         )
 
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Microbatch:
+        """Copy on another device."""
+        return replace(
+            self,
+            offsets_E1=self.offsets_E1.to(device, non_blocking=non_blocking),
+            event_columns={
+                name: column.to(device, non_blocking=non_blocking) for name, column in self.event_columns.items()
+            },
+            particle_columns={
+                name: column.to(device, non_blocking=non_blocking) for name, column in self.particle_columns.items()
+            },
+        )
+
     def halves(self) -> tuple[Microbatch, ...]:
         """Two parts with about half of the particles each; the microbatch itself if it has one event."""
         if self.num_events < 2:
@@ -95,6 +109,10 @@ class Batch:
         return replace(
             self, events_elsewhere=events - self.num_events, particles_elsewhere=particles - self.num_particles
         )
+
+    def with_microbatches(self, microbatches: Sequence[Microbatch]) -> Batch:
+        """The same batch with other copies of its microbatches."""
+        return replace(self, microbatches=microbatches)
 
     @property
     def num_events(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadInputError
+from common.output_place import require_place
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def prepare_folder(
     """
     if out.exists() and not out.is_dir():
         raise BadInputError(f"{out} is a file: name a directory for the data set")
+    require_place(out)
     if out.is_dir():
         files = [path for path in out.rglob("*") if not path.is_dir()]
         if files and not overwrite:

@@ -49,6 +49,8 @@ class FileEvents:
     """Names of the files whose events the model was trained on, without secrets."""
     which: Which = "all"
     """Choice of the events by the run's `stream.held_out`."""
+    left_out: Sequence[str] = ()
+    """Names and faults of the files and row groups that can't be used."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ class Front(Protocol):
         ``schema`` is as `settings.source` stores it; ``trained_inputs`` are the inputs of the run that trained a model.
         ``held_out`` is that run's `stream.held_out`, ``which`` the choice by it; None: of files that it was trained on
         the held out events only, which it has never seen, of other files all.
-        Copies of remote files are deleted at the end of the block. Raises BadInputError that names the file.
+        What is bad is left out, as in a run, and named. Copies of remote files are deleted at the end of the block.
+        Raises BadInputError without any event.
         """
 
     def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:

@@ -35,6 +35,12 @@ class Workload:
     sample: str | None = None
     """`module:attribute` of `sample(folder, events, seed)`, which writes a file of simulated events for `icestream
     bench`; None without a simulator."""
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """`module:attribute` of its functions for Python by name; each calls the same code as the command.
+
+    simulate(folder, *, events, files, seed, force, ...): writes simulated events.
+    load(front, run, task_state, device) -> workloads.base.trained_model.TrainedModel.
+    evaluate(front, say, *, checkpoint, inputs, ...) -> EvaluationReport: options as those of the command."""
     importers: Mapping[str, str] = field(default_factory=dict)
     """`module:attribute` of the `workloads.base.importer.Importer` of each foreign layout, by the layout's name."""
 

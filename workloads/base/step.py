@@ -35,6 +35,7 @@ class StepConfig(Course, Protocol):
 
 
 ConfigT = TypeVar("ConfigT", bound=StepConfig)
+Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 
 
 class BaseTask(ABC, Generic[ConfigT, PartT]):
@@ -134,13 +135,15 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         self.steps += 1
         return metrics
 
-    def parts(self, batch: Batch, noise: Noise) -> list[PartT]:
-        """Events of a batch, in order, in parts of at most ``chunk_particles`` particles."""
+    def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
+        """Events of a batch, in order, in parts of at most ``chunk_particles`` particles. ``prepare``: by default the
+        method."""
+        prepare = prepare or self.prepare
         found = []
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
                 random = noise.of(microbatch.lane)
-                whole = self.prepare(microbatch, random)
+                whole = prepare(microbatch, random)
                 of_it = chunks(whole, self.config.chunk_particles, self.device, self.CPU_CHUNK)
                 found += [self.part(chunk, whole, random) for chunk in of_it]
         return found
@@ -223,7 +226,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
                 name,
                 before,
                 now,
-                f", the optimisers of {' and '.join(names)} begin anew" if names else "",
+                f", the optimisers of {' and '.join(names)} start again" if names else "",
             )
         for name, optimiser in self.optimisers.items():
             if name not in restarted:

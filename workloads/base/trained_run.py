@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from common.config import SourceConfig
 from common.errors import BadInputError
+from common.own_code import is_own, section_name
 from common.redact import without_secrets
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 
@@ -36,6 +37,19 @@ class TrainedRun:
     """Share of the events on which it was never trained: `stream.held_out`."""
     config_json: str
     """The whole configuration, without secrets."""
+    workload: str = ""
+    """Name of its workload; empty if that is unknown."""
+
+    def require_workload(self, name: str) -> None:
+        """Raise BadInputError if the run is of another workload than ``name``, or of a model of the user's own."""
+        if is_own(self.model):
+            raise BadInputError(
+                f"{self.path}: of a model of your own, which icestream.load(run, model={self.model!r}) gives"
+            )
+        if self.workload not in ("", name):
+            raise BadInputError(
+                f"{self.path} is a run of the workload {self.workload}: name one of the workload {name}"
+            )
 
     @property
     def config_digest(self) -> str:
@@ -51,6 +65,7 @@ def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) 
     """
     path = find_checkpoint(place)
     state = read_checkpoint(path)
+    prefix = ""
     try:
         config = _Config.model_validate_json(state["config"])
         position = _Position.model_validate_json(state["position"])
@@ -59,16 +74,33 @@ def load_run(place: Path, build: Callable[[TrainedRun, dict[str, Any]], Model]) 
             state["step"],
             position.counters.events_trained,
             config.trainer.model,
-            (config.trainer.model_extra or {})[config.trainer.model],
+            (config.trainer.model_extra or {})[section_name(config.trainer.model)],
             config.input,
             config.source,
             config.stream.held_out,
             without_secrets(state["config"]),
+            config.workload,
         )
+        prefix = f"trainer.{run.model}."
         return build(run, state["task"])
     except (ValidationError, KeyError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise BadInputError(f"{path}: its model can't be built ({reason})") from None
+        raise BadInputError(f"{path}: its model can't be built {_why(error, prefix)}") from None
+
+
+def _why(error: Exception, prefix: str) -> str:
+    """Reason of a failed build, in brackets, and the remedy if another version wrote the checkpoint. ``prefix``: of
+    the model's settings; empty before these were reached."""
+    remedy = ": use the version of icestream that wrote it, or train again"
+    if isinstance(error, ValidationError):
+        by_key = {".".join(map(str, one["loc"])): one for one in error.errors()}
+        strange = [prefix + key for key, one in by_key.items() if one["type"] == "extra_forbidden"]
+        if strange:
+            return f"(this version has no settings {', '.join(strange)}){remedy}"
+        return "(" + "; ".join(f"{prefix}{key}: {one['msg']}" for key, one in by_key.items()) + f"){remedy}"
+    reason = " ".join(str(error).split())[:300]
+    if prefix and (isinstance(error, KeyError) or "state_dict" in reason):
+        return f"(its networks are not those of this version: {reason}){remedy}"
+    return f"({reason})"
 
 
 class _Trainer(BaseModel):
@@ -88,6 +120,7 @@ class _Config(BaseModel):
     """Needed part of a stored configuration; the trainer validated all of it when it wrote the file."""
 
     input: tuple[str, ...]
+    workload: str = ""
     source: SourceConfig
     stream: _Stream
     trainer: _Trainer

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from workloads.base.context import StepContext
 from workloads.base.evaluator import Evaluator
+from workloads.base.limits import Alarm
 from workloads.base.task import Task
 
 
@@ -29,8 +30,8 @@ class Training(Protocol):
         """Settings of `trainer.MODEL` that change the meaning of weights of the same shapes."""
 
     @property
-    def alarms(self) -> Mapping[str, float]:
-        """Limits of step metrics, by name: a step with a higher value is a warning of its health."""
+    def alarms(self) -> Mapping[str, float | Alarm]:
+        """Limits of step metrics, by name; a number: a step with a higher value is a warning of its health."""
 
     def task(self, config: Any, context: StepContext) -> Task:
         """Task with newly initialised weights."""

@@ -18,6 +18,11 @@ WORKLOAD = Workload(
             "attention between sensors", TransformerConfig, f"{_MODELS}.transformer.training:TRAINING"
         ),
     },
+    functions={
+        "simulate": "workloads.direction.simulator.dataset:simulate_dataset",
+        "load": "workloads.direction.trained_directions:load",
+        "evaluate": "workloads.direction.evaluation.evaluate:report",
+    },
     sample="workloads.direction.simulator.write:write_sample",
     importers={
         "kaggle": "workloads.direction.importers.kaggle:KAGGLE",

@@ -59,6 +59,15 @@ MUONS = EventSchema(
         ValueRule("muons", 1, minimum=float("-inf")),
         ValueRule("muons", 2, minimum=float("-inf")),
     ),
+    physical=(
+        ValueRule("primary", 0, minimum=0.1, maximum=1e13),  # the largest ever seen: 3e11 GeV
+        ValueRule("primary", 1, minimum=0.0, maximum=3.1415930),  # π, rounded up above float32's
+        ValueRule("primary", 2, minimum=0.0, maximum=300.0),
+        ValueRule("primary", 3, minimum=0.0, maximum=2e5),  # a horizontal track to 2 km of depth has 160 km of ice
+        ValueRule("muons", 0, minimum=0.0, maximum=1e13),
+        ValueRule("muons", 1, minimum=-1e5, maximum=1e5),
+        ValueRule("muons", 2, minimum=-1e5, maximum=1e5),
+    ),
     finish_unit=VerticalDepth("primary", depth=3, zenith=1),
     identity="primary_id",  # all bundles of a shower together
     tables=FlatTables(

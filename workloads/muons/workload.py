@@ -12,9 +12,12 @@ WORKLOAD = Workload(
     schema=MUONS,
     models={
         "wgan": Model("adversarial", WganConfig, "workloads.muons.models.wgan.training:TRAINING"),
-        "likelihood": Model(
-            "exact likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"
-        ),
+        "likelihood": Model("likelihood", LikelihoodConfig, "workloads.muons.models.likelihood.training:TRAINING"),
+    },
+    functions={
+        "simulate": "workloads.muons.simulator.dataset:simulate_dataset",
+        "load": "workloads.muons.trained_muons:load",
+        "evaluate": "workloads.muons.evaluation.evaluate:report",
     },
     sample="workloads.muons.simulator.write:write_sample",
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from common.errors import BadInputError
 from common.files.file_kind import open_file
+from common.files.other_fields import fields_problem
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.schema import NO_TABLES, EventSchema
 from common.unit_arrays import Array
@@ -118,8 +119,7 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
                 "expected one of each for every event",
                 counts.rows,
             )
-        for table, source in ((events, layout.event_list), (particles, layout.particle_list)):
-            _check_width(table, workload, source, counts.rows)
+        _check_widths({layout.event_list: events, layout.particle_list: particles}, workload, counts.rows)
     except BaseException:
         file.close()
         raise
@@ -205,14 +205,10 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
     return Table(name, dataset, shape, dtype.newbyteorder("="))
 
 
-def _check_width(table: Table, workload: EventSchema, source: str, rows: int) -> None:
+def _check_widths(tables: Mapping[str, Table], workload: EventSchema, rows: int) -> None:
+    """Raise BadTables if the lists, by file column, have other numbers than expected: one message for all."""
     assert workload.tables is not None
-    ids, stored = workload.tables.ids, workload.stored_fields(workload.source_column(source))
-    width = len(ids) + len(stored)
-    if table.shape[1] != width:
-        hint = workload.fields_hint(workload.source_column(source), table.shape[1] - len(ids))
-        raise BadTables(
-            f"dataset {table.name!r} has {table.shape[1]} columns; expected {width} ({len(ids)} ids, "
-            f"{', '.join(stored)}); of the {table.shape[1] - len(ids)} behind the ids, {hint}",
-            rows,
-        )
+    num_ids = len(workload.tables.ids)
+    problem = fields_problem(workload, {name: table.shape[1] - num_ids for name, table in tables.items()})
+    if problem:
+        raise BadTables(f"behind the {num_ids} ids, {problem}", rows)

@@ -151,7 +151,7 @@ class _Columns:
             fields = self._workload.column(source.into).fields
             return f"{fields[error.column if source.field is None else source.field]} {error}"
         stored = self._workload.stored_fields(source)
-        return f"{error} ({', '.join(stored)}; source.fields.{source.name} names others)"
+        return f"{error} ({', '.join(stored)}; source.fields.{source.key} names others)"
 
     def _error(self, source: SourceColumn, row: int, problem: str) -> BadRowsError:
         return BadRowsError(f"{self._where}, column {source.name!r}, row {self._first_row + row}: {problem}")

@@ -27,26 +27,22 @@ def schema_problem(schema: pa.Schema, workload: EventSchema) -> str | None:
     """Missing or wrong column of the file; None if all columns are usable."""
     for source in workload.source_columns:
         if source.path[0] not in schema.names:
+            if workload.may_lack(source):
+                continue
             return f"column {source.path[0]!r} is missing; the file has {', '.join(schema.names) or 'none'}"
-        problem = _type_problem(schema.field(source.path[0]).type, source, workload)
+        problem = type_problem(schema.field(source.path[0]).type, source, workload)
         if problem:
             return problem
     return None
 
 
-def _type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema) -> str | None:
+def type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema) -> str | None:
+    """Why a column of that type is not ``source``; None: it is."""
     around = int(workload.per(source) == "particle")
     expected = around + int(source.is_list)
     found, lists, names = kind, 0, list(source.path[1:])
-    stored = workload.stored_fields(source)
     while True:
         if is_list(found):
-            is_innermost = source.is_list and lists + 1 == expected
-            if pa.types.is_fixed_size_list(found) and is_innermost and found.list_size != len(stored):
-                return (
-                    f"column {source.name!r} has lists of {found.list_size} numbers; expected {len(stored)} "
-                    f"({', '.join(stored)}): name all of them with source.fields.{source.name}"
-                )
             found, lists = found.value_type, lists + 1
         elif names and pa.types.is_struct(found) and lists <= around:
             index = found.get_field_index(names[0])
@@ -58,15 +54,17 @@ def _type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema
         else:
             break
     number = np.dtype(workload.column(source.into).dtype).kind
-    if names or lists != expected or not _holds(found, number):
+    if names or lists != expected or not _holds(found, number, source):
         shape = kind if len(source.path) == 1 else f"{'list<' * lists}{found}{'>' * lists}"
         return f"column {source.name!r} has type {shape}; expected {_expected(number, expected)}"
     return None
 
 
-def _holds(kind: pa.DataType, number: str) -> bool:
+def _holds(kind: pa.DataType, number: str, source: SourceColumn) -> bool:
     if number == "b":
         return bool(pa.types.is_boolean(kind))
+    if number == "f" and source.part_of_list and pa.types.is_integer(kind):
+        return True  # a column of its own may hold whole numbers only, such as mass numbers
     return bool(pa.types.is_floating(kind) if number == "f" else pa.types.is_integer(kind))
 
 
@@ -76,13 +74,15 @@ def _expected(number: str, lists: int) -> str:
 
 
 def read_names(schema: pa.Schema, leaves: Sequence[str], workload: EventSchema) -> dict[str, str]:
-    """Leaf names by source column, with which Arrow reads the file; the schema must have no problem.
+    """Leaf names by source column of the file, with which Arrow reads it; the schema must have no problem.
 
     ``leaves``: Parquet names of all leaf columns, in order. Raises BadInputError.
     """
     names: dict[str, str] = {}
     for source in workload.source_columns:
         top = source.path[0]
+        if top not in schema.names:
+            continue
         names[source.name] = top
         if len(source.path) > 1:
             of_column = [leaf for leaf in leaves if leaf.startswith(f"{top}.")]

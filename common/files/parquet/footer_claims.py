@@ -36,8 +36,8 @@ def check_claims(footer: ParquetFooter, workload: EventSchema, names: Mapping[st
             )
         columns.append([group.columns[i] for i in selected])
         for source in workload.source_columns:
-            column = group.column(names[source.name])
             if workload.per(source) == "event" and source.is_list:
+                column = group.column(names[source.name])
                 width = len(workload.stored_fields(source))
                 if column.num_values > group.rows * width * _MOST_WIDTHS:
                     raise DamagedFooter(

@@ -15,6 +15,7 @@ from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.files.parquet.batches import to_rows
 from common.files.parquet.columns import read_names, schema_problem
+from common.files.parquet.missing_ids import MissingIds, rows_in_file
 from common.files.reader import Beat
 from common.files.room import Room
 from common.files.rows import BadRowsError, RaggedRows
@@ -90,6 +91,8 @@ class ParquetReader:
             num_rows = 0
             for batch in batches:
                 num_rows += batch.num_rows
+                if opened.ids is not None:
+                    batch = opened.ids.added_to(batch, rows_in_file(parts, num_rows - batch.num_rows, num_rows), where)
                 yield batch
         except (pa.ArrowException, BadInputError, *LIBRARY_ERRORS) as error:
             self._close(path)
@@ -151,6 +154,8 @@ class _File:
     file: pq.ParquetFile
     names: list[str]
     """Columns to read."""
+    ids: MissingIds | None
+    """Ids that the file has no columns for; None: it has all."""
 
     @classmethod
     def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
@@ -169,7 +174,7 @@ class _File:
             file.close()
             raise BadInputError(problem)
         leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-        return cls(file, list(read_names(schema, leaves, workload).values()))
+        return cls(file, list(read_names(schema, leaves, workload).values()), MissingIds.of(schema, workload, path))
 
     def rows_of(self, row_group: int) -> int:
         """Rows of a row group."""

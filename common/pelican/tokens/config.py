@@ -11,7 +11,7 @@ from common.config import ConfigBranch
 
 
 class TokenConfig(ConfigBranch):
-    """Settings read by common/pelican/tokens: names of files, never a token (docs/tokens.md)."""
+    """Settings read by common/pelican/tokens: names of files, never a token (docs/how-to/tokens.md)."""
 
     file: Path | None = None
     """File that holds the token: plain text, or JSON with `access_token`. Empty: BEARER_TOKEN, BEARER_TOKEN_FILE,

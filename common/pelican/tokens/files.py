@@ -79,7 +79,7 @@ def _read_ours(path: Path, descriptor: int, *, shared_folder: bool) -> bytes:
         )
     if shared_folder and (info.st_nlink != 1 or info.st_mode & 0o022):
         what = f"has {info.st_nlink} names" if info.st_nlink != 1 else "can be written by others"
-        raise BadTokenError(f"{path}: {what}, so anybody may have put it there; make it anew, with mode 0600")
+        raise BadTokenError(f"{path}: {what}, so anybody may have put it there; create it again, with mode 0600")
     if info.st_size > MAX_FILE_BYTES:
         raise BadTokenError(f"{path}: {info.st_size} bytes are too many for a token")
     if info.st_mode & 0o066 and str(path) not in _warned:

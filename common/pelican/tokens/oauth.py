@@ -131,7 +131,9 @@ async def ask_device_code(
 ) -> Mapping[str, Any]:
     """Answer of the device authorisation endpoint (RFC 8628, section 3.2)."""
     if not endpoints.device:
-        raise IssuerError(f"issuer {endpoints.issuer}: has no device flow; get a token in another way (docs/tokens.md)")
+        raise IssuerError(
+            f"issuer {endpoints.issuer}: has no device flow; get a token in another way (docs/how-to/tokens.md)"
+        )
     form = {"client_id": client.client_id, "scope": scope}
     status, content = await _request(session, "POST", endpoints.device, form=form, client=client)
     if status != 200:

@@ -101,13 +101,19 @@ class FoundTokens:
             raise BadTokenError(str(error)) from None
         return self.describe()
 
+    @property
+    def expires_s(self) -> float | None:
+        """Time at which the token in use expires: see TokenSource."""
+        found = self._found
+        return found.claims.expires_s if found is not None else None
+
     def describe(self) -> str:
         """Origin of the token, its scopes, audience, time left, and problems; never the token itself."""
         if self._found is None and self._withheld:
             text = "no token was sent: " + "; ".join(self._withheld)
         elif self._found is None:
-            text = "no token: " + ", ".join(place.name for place in places(self._config, self._environment))
-            text += " hold none; `icestream token` gets one"
+            searched = ", ".join(place.name for place in places(self._config, self._environment))
+            text = f"no token found (searched: {searched}); `icestream token` gets one"
         else:
             text = self._found.describe(self._clock())
         short = self.not_covered()
@@ -241,7 +247,7 @@ class FoundTokens:
         else:
             cure = "put a new token into this file, or run `icestream token` with the same inputs"
         if found.place.path is not None:
-            cure += "; a run that is waiting goes on by itself"
+            cure += "; a run that is waiting continues by itself"
         text = f"the token of {found.place.name} expired {duration(ended_s)} ago; needed: {needed}; {cure}"
         return "; ".join([text, *self._problems])
 

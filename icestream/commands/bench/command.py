@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from common.options import absolute, config_options, input_option, model_option
+from common.options import absolute, config_options, device_option, input_option
+from icestream.commands.model_option import model_option
 
 EXAMPLES = """\b
 Examples:
@@ -50,7 +51,6 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
     return tuple(map(int, words))
 
 
-device_option = click.option("--device", help="auto, cpu, cuda or cuda:N.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 
 
@@ -85,7 +85,7 @@ def bench() -> None:
     show_default=True,
     help="Measure at least this long; each batch three times at least.",
 )
-@device_option
+@device_option()
 @model_option
 @json_option
 @config_options
@@ -129,7 +129,7 @@ def trainer(
 @input_option
 @click.option("--events", type=click.IntRange(min=1), help="Events of the batch (stream.batch_events).")
 @click.option("--steps", type=click.IntRange(min=1), default=500, show_default=True, help="Steps on the batch.")
-@device_option
+@device_option()
 @model_option
 @json_option
 @config_options

@@ -14,7 +14,7 @@ from common.files.inputs import expand
 from common.files.layout import Compression
 from common.files.local_copy import local_file
 from common.files.remotes import Remotes
-from common.options import config_options
+from common.options import OutputPath, config_options
 from common.plan import SourceFile
 from common.redact import shown
 from common.slow_progress import SlowProgress
@@ -29,7 +29,7 @@ from icestream.reading.workload import config_without_run
     ' --set \'source.fields.COLUMN=["a", "b", "c"]\''
 )
 @click.argument("inputs", nargs=-1, required=True, metavar="IN...")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=OutputPath())
 @click.option(
     "--rows-per-group",
     type=click.IntRange(min=1),

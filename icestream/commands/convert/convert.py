@@ -67,7 +67,7 @@ def convert_file(
         raise BadInputError(f"{name or path}: {error}") from None
     return write_rows(
         out,
-        workload,
+        workload.in_own_layout(),
         _pieces(parts, workload),
         rows=footer.rows,
         rows_per_group=rows_per_group,

@@ -11,7 +11,7 @@ from common.errors import BadInputError, IcestreamError
 from common.files.inputs import expand
 from common.files.local_copy import local_file
 from common.files.remotes import Remotes
-from common.options import config_options
+from common.options import config_options, input_option
 from common.redact import shown
 from common.slow_progress import SlowProgress
 from icestream.commands.inspect.describe import Description, as_json, describe
@@ -20,20 +20,29 @@ from icestream.reading.workload import config_without_run
 
 
 @click.command(epilog="Example: icestream inspect data/*.h5 --events 5")
-@click.argument("inputs", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="FILE...")
+@input_option
 @click.option(
     "--events", "num_events", type=click.IntRange(min=0), default=3, show_default=True, help="Events to print."
 )
 @click.option("--json", "in_json", is_flag=True, help="Print JSON instead.")
 @config_options
 def inspect(
-    inputs: tuple[str, ...], num_events: int, in_json: bool, toml: Path | None, assignments: tuple[str, ...]
+    files: tuple[str, ...],
+    inputs: tuple[str, ...],
+    num_events: int,
+    in_json: bool,
+    toml: Path | None,
+    assignments: tuple[str, ...],
 ) -> None:
     """Print the content of files: kind, layout, row groups, counts, ranges and first events; and their problems.
 
     FILE: files, directories, globs or URLs, of HDF5 or Parquet. Each is read once in full; a remote one is fetched into
     a temporary directory. The exit code is 2 if one can't be used as it is.
     """
+    inputs = (*files, *inputs)
+    if not inputs:
+        raise click.UsageError("Missing argument 'FILE...' (or -i).")
     config = config_without_run(toml, assignments, inputs)
     workload = config.stored_workload()
     found: list[Description] = []

@@ -15,6 +15,7 @@ from pydantic import BaseModel, StrictBool, StrictInt
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
+from common.files.checks import without_fillers
 from common.files.file_kind import file_kind
 from common.files.gather import offsets_of
 from common.files.parquet.columns import inside, read_names
@@ -25,6 +26,7 @@ from common.messages import Part
 from common.schema import Column, EventSchema
 from common.unit_arrays import Array
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
+from icestream.commands.inspect.physical import OutsideValues
 from icestream.commands.inspect.spread import Spread
 
 Number = StrictBool | StrictInt | float
@@ -148,8 +150,9 @@ def _read_all(
     num_events: int,
     on_rows: Callable[[int, int], None],
 ) -> _Spreads:
-    spreads = _Spreads()
-    reader = ContentReader(workload)
+    spreads, outside = _Spreads(), OutsideValues(workload)
+    with_fillers = tuple(replace(rule, drop_unless_positive=False) for rule in workload.rules)
+    reader = ContentReader(replace(workload, rules=with_fillers))
     done = num_problems = 0
     for part in parts:
         try:
@@ -159,7 +162,9 @@ def _read_all(
             if num_problems <= _PROBLEMS:
                 found.problems.append(str(error))
             pieces = []
-        for rows in pieces:
+        for piece in pieces:
+            outside.add(piece)
+            rows = without_fillers(piece, workload)
             spreads.add(rows, workload)
             found.particles += int(rows.counts.sum())
             found.dropped += rows.particles_dropped
@@ -174,6 +179,7 @@ def _read_all(
     reader.close()
     if num_problems > _PROBLEMS:
         found.problems.append(f"… and {num_problems - _PROBLEMS} more parts")
+    found.problems += outside.problems()
     return spreads
 
 
@@ -212,12 +218,13 @@ def _nulls(path: Path, workload: EventSchema) -> dict[str, int]:
     try:
         with pq.ParquetFile(path) as file:
             schema = file.schema_arrow
-            if not any(schema.field(source.path[0]).nullable for source in workload.source_columns):
+            sources = [source for source in workload.source_columns if source.path[0] in schema.names]
+            if not any(schema.field(source.path[0]).nullable for source in sources):
                 return nulls
             leaves = [file.schema.column(i).path for i in range(len(file.schema))]
             names = list(read_names(schema, leaves, workload).values())
             for batch in file.iter_batches(columns=names, use_threads=False):
-                for source in workload.source_columns:
+                for source in sources:
                     values, _ = inside(batch.column(source.path[0]), source.path[1:])
                     nulls[source.name] += values.null_count
     except (pa.ArrowException, OSError):

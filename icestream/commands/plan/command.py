@@ -11,15 +11,25 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.files.inputs import expand, local_path
+from common.files.bad_file import none_usable
+from common.files.inputs import local_path
 from common.files.remotes import Remotes
-from common.options import absolute, config_options, input_option, ranges_option, run_dir_option
+from common.options import (
+    RunCommand,
+    absolute,
+    config_options,
+    done_option,
+    input_option,
+    ranges_option,
+    run_argument,
+)
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.plan_hash import plan_hash
 from common.slow_progress import SlowProgress
 from icestream.commands.plan.plan_summary import PlanSummary, summarise, summary_lines, unit_lines
 from icestream.reading.workload import load_run_config
 from services.config.root import Config
+from services.fetcher.inventory.done import listed
 from services.fetcher.inventory.ranges import InputRange, make_ranges
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
@@ -27,10 +37,14 @@ from services.fetcher.staging.stage import NotStaged, Stage
 _TICK_S = 0.5
 
 
-@click.command(epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536 --units")
+@click.command(
+    cls=RunCommand,
+    epilog="Example: icestream plan -i 'data/**/*.parquet' --set stream.unit_events=65536 --units",
+)
+@run_argument(default="run")
 @input_option
 @ranges_option
-@run_dir_option
+@done_option
 @config_options
 @click.option(
     "--blocks",
@@ -42,9 +56,10 @@ _TICK_S = 0.5
 @click.option("--units", "with_units", is_flag=True, help="Also print one line per unit.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead.")
 def plan(
+    run_dir: Path,
     inputs: tuple[str, ...],
     ranges: str | None,
-    run_dir: Path,
+    done: Path | None,
     toml: Path | None,
     assignments: tuple[str, ...],
     num_blocks: int | None,
@@ -54,13 +69,13 @@ def plan(
 ) -> None:
     """Print the plan, bytes and slots of a run without running it, and its mixing of the files.
 
-    Nothing is written into RUN_DIR; only its config.json is read. Inputs are listed as they are now (a run that has
-    begun keeps its frozen inventory), with --ranges those of the first range. Remote files are fetched into a
-    temporary directory, a few at a time.
+    Nothing is written into the directory RUN; its config.json is read if it is there. Inputs are listed as they are
+    now (a run that has begun keeps its frozen inventory), with --ranges those of the first range. Remote files are
+    fetched into a temporary directory, a few at a time.
     """
-    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges}
+    flags = {"input": absolute(inputs) or None, "fetcher.ranges": ranges, "fetcher.done": done and done.absolute()}
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
-    first, *others = make_ranges(config.input, config.fetcher.ranges)
+    first, *others = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
     if others:
         click.echo(f"range {first.name}; {len(others)} others follow", err=True)
     with Remotes(config.remote_access()) as remotes:
@@ -76,7 +91,10 @@ def plan(
 def _plan_first(
     config: Config, first: InputRange, remotes: Remotes, *, epoch: int, num_blocks: int | None
 ) -> PlanSummary:
-    inventory = expand(first.inputs, remotes)
+    found = listed(first, remotes)
+    inventory = found.files
+    if first.done is not None:
+        click.echo(found.line(first.done), err=True)
     if num_blocks is None and any(local_path(file.url) is None for file in inventory):
         num_blocks = 1
         click.echo("remote files: planning the first block only, see --blocks", err=True)
@@ -97,7 +115,7 @@ def preview(
         staged = _stage_all([f for b in blocks for f in order.files(b)], inventory, stage, config.fetcher.transfers)
     bad = [file for file in staged.values() if file.footer is None]
     if len(bad) == len(staged):
-        raise BadInputError(f"no file is usable: {bad[0].reason}")
+        raise none_usable([file.reason for file in sorted(bad, key=lambda file: file.file)])
     planned = []
     next_k = 0
     for block in blocks:

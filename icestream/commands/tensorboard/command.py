@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
+from common.options import OutputPath
 from common.slow_progress import SlowProgress
 from common.tensorboard_names import since_s
 from common.user_path import user_path
@@ -18,15 +21,51 @@ from icestream.commands.tensorboard.merge import merge
 
 EXAMPLES = """\b
 Examples:
+  icestream tensorboard runs/demo                   # the same as `icestream tensorboard show runs/demo`
+  icestream tensorboard runs --port 6007            # all runs below
   icestream tensorboard merge runs/a runs/b -o all && tensorboard --logdir all
   icestream tensorboard merge --glob 'runs/*' --since 7d --match 'wide|deep' -o all
   icestream tensorboard merge /scratch/runs --copy -o ~/tensorboard     # a folder of runs; copies, to move elsewhere
 """
 
 
-@click.group(epilog=EXAMPLES)
+class _ShowByDefault(click.Group):
+    """Group whose arguments are those of `show`, unless they begin with a command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
+@click.group(cls=_ShowByDefault, epilog=EXAMPLES)
 def tensorboard() -> None:
-    """Process TensorBoard files."""
+    """Start TensorBoard on runs, or collect their files.
+
+    `icestream tensorboard RUN_DIR...` is short for `icestream tensorboard show RUN_DIR...`.
+    """
+
+
+@tensorboard.command(epilog=EXAMPLES)
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", type=click.Path(path_type=Path))
+@click.option("--port", type=click.IntRange(0, 65535), default=6006, show_default=True, help="Port. 0: any free one.")
+def show(run_dirs: tuple[Path, ...], port: int) -> None:
+    """Start TensorBoard on runs, or on folders with many below, for this machine only. Ctrl-C ends it."""
+    if not any(find(run_dirs, Path())):
+        raise BadInputError(f"{', '.join(map(str, run_dirs[:5]))}: no TensorBoard files (events.out.tfevents.*) there")
+    if len(run_dirs) == 1:
+        where = ["--logdir", str(run_dirs[0])]
+    else:
+        places = [str(path) for path in run_dirs]
+        if odd := [place for place in places if "," in place or ":" in place]:
+            raise BadInputError(f"{odd[0]}: TensorBoard takes no path with a comma or colon; use `tensorboard merge`")
+        where = ["--logdir_spec", ",".join(f"{place}:{place}" for place in places)]
+    if port:
+        click.echo(
+            f"losses first, a value and its floor in one chart: http://localhost:{port}/#custom_scalars", err=True
+        )
+    command = [sys.executable, "-m", "tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port)]
+    os.execv(sys.executable, command)
 
 
 @tensorboard.command(name="merge", epilog=EXAMPLES)
@@ -34,8 +73,8 @@ def tensorboard() -> None:
 @click.option(
     "--glob", "globs", multiple=True, metavar="PATTERN", help="More run directories, e.g. 'runs/*'. Repeatable."
 )
-@click.option("-o", "--output", "out", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--since", help="Only files written since then: 2026-11-21, 2026-11-21T08:00, 12h, 7d, 2w.")
+@click.option("-o", "--output", "out", required=True, type=OutputPath(file_okay=False))
+@click.option("--since", help="Only files written since then: 2026-11-21, 2026-11-21T08:00, 20261121-080000, 12h, 7d.")
 @click.option("--match", "pattern", help="Only runs with a name that contains a match of this regular expression.")
 @click.option(
     "--link/--copy", default=True, show_default=True, help="Symbolic links, which grow with the run, or copies."

@@ -177,6 +177,10 @@ class Dispatcher:
                 return self._commit(peer, cursors)
             case m.Finished() if self.lanes.of(peer):
                 return [EndRun()] if self.lanes.finish(peer) else []
+            case m.Bye() if lanes := self.lanes.of(peer):
+                logger.info("trainer %s left", peer)
+                for lane in lanes:
+                    self._drop_trainer(lane)
             case _:
                 return None
         return []
@@ -310,7 +314,8 @@ class Dispatcher:
         if reason is not None:
             return [Send(peer, m.Refuse(reason))]
         taken = self.lanes.attach(peer, attach)
-        logger.info("trainer %s attached, rank %d of %d, at %s", peer, attach.rank, attach.ranks, attach.cursors)
+        units = ", ".join(str(cursor.unit) for cursor in attach.cursors)
+        logger.info("trainer %s attached, rank %d of %d, at unit %s", peer, attach.rank, attach.ranks, units)
         # The first trainer sends the cursors of all lanes; the others then send their own.
         moved = taken if self.attached_once else self.lanes.all
         self._grants.began = True

@@ -232,6 +232,12 @@ class Ledger:
         """Distinct files of the ranges in use that are quarantined, whole or in part."""
         return len(self._bad)
 
+    def reasons(self) -> list[str]:
+        """First reason of each of these files, in their order."""
+        query = "SELECT range, file, reason FROM bad ORDER BY range, file, row_group DESC"
+        of_files = {(of_range, file): reason for of_range, file, reason in self._db.execute(query)}
+        return [reason for at, reason in of_files.items() if at in self._bad]
+
     # -------------------------------------------------------------- small things
 
     def _at(self, file: int) -> tuple[int, int]:
@@ -285,7 +291,8 @@ def set_aside(path: Path) -> Path:
 
 
 def _key(one: InputRange) -> str:
-    return json.dumps(list(one.inputs))
+    done = [] if one.done is None else [{"done": str(one.done)}]  # with another list, the inventory is another one
+    return json.dumps([*one.inputs, *done])
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from common.errors import IcestreamError
 from common.plan import SourceFile
 from services.fetcher.inventory.ranges import InputRange
 
-Expand = Callable[[Sequence[str]], list[SourceFile]]
+Expand = Callable[[InputRange], list[SourceFile]]
 
 
 class Lister:
@@ -31,7 +31,7 @@ class Lister:
     def begin(self, one: InputRange) -> None:
         """Begin to list a range."""
         assert self._future is None
-        self._future = self._thread.submit(self._expand, one.inputs)
+        self._future = self._thread.submit(self._expand, one)
         self._future.add_done_callback(lambda future: os.eventfd_write(self.wake_fd, 1))
 
     def collect(self) -> list[SourceFile] | IcestreamError | None:

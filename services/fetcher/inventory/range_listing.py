@@ -97,7 +97,7 @@ class RangeListing:
         if 0 < self._config.max_retries < tries:
             raise BadInputError(
                 f"range {one.name} could not be listed {tries} times (fetcher.max_retries = "
-                f"{self._config.max_retries}): {reason}; the same command goes on from here"
+                f"{self._config.max_retries}): {reason}; the same command resumes from here"
             )
         self._next_try_s = now_s + pause_s
         self.problem = f"range {one.name} can't be listed: {reason}"

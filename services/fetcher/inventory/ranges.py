@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from common.errors import BadInputError
 from services.config.fetcher import range_names
@@ -17,9 +18,11 @@ class InputRange:
 
     name: str
     inputs: tuple[str, ...]
+    done: Path | None = None
+    """List of files that are left out."""
 
 
-def make_ranges(inputs: Sequence[str], ranges: str) -> list[InputRange]:
+def make_ranges(inputs: Sequence[str], ranges: str, done: Path | None = None) -> list[InputRange]:
     """Ranges of a run: one for each step of `FIRST:LAST:STEP`; without it one range with the inputs as they are.
 
     `0:2000:1000` gives `0000000-0000999`, `0001000-0001999` and `0002000-0002999` for `{range}`.
@@ -29,14 +32,17 @@ def make_ranges(inputs: Sequence[str], ranges: str) -> list[InputRange]:
         for text in inputs:
             if PLACEHOLDER in text:
                 raise BadInputError(f"{text}: {PLACEHOLDER} needs --ranges FIRST:LAST:STEP, for example 0:99000:1000")
-        return [InputRange("", tuple(inputs))]
+        return [InputRange("", tuple(inputs), done)]
     for text in inputs:
         if PLACEHOLDER not in text:
             raise BadInputError(
                 f"{text}: with --ranges each input is a template with {PLACEHOLDER} in it, for example"
                 f" pelican://osg-htc.org/icecube/…/{PLACEHOLDER}/*.parquet"
             )
-    return [InputRange(name, tuple(text.replace(PLACEHOLDER, name) for text in inputs)) for name in range_names(ranges)]
+    return [
+        InputRange(name, tuple(text.replace(PLACEHOLDER, name) for text in inputs), done)
+        for name in range_names(ranges)
+    ]
 
 
 class Backoff:

@@ -32,7 +32,7 @@ _SAFE_PATH = [] if Path.cwd() == Path(__file__).resolve().parents[3] else ["-P"]
 _COMMAND = [sys.executable, *_SAFE_PATH, "-m", "services.fetcher.staging.inspection_child"]
 _MOST_PROCESSES = 2
 _SOON_S = 0.5
-"""Time for which the first process must be busy before a second is started: each costs 60 MiB."""
+"""Time for which the first process must be busy before a second is started: each costs 60 MiB, and time to start."""
 _MOST_ANSWER_BYTES = 32 << 20
 _TRIES = 3
 _LAST_S = 5.0
@@ -84,6 +84,7 @@ class Inspection:
         self._lock = threading.Lock()
         self._idle: queue.LifoQueue[_Process] = queue.LifoQueue()
         self._all: set[_Process] = set()
+        self._starting = False
         self._closed = False
 
     def __call__(self, path: Path) -> Footer:
@@ -130,21 +131,24 @@ class Inspection:
         raise TransientError("the fetcher ends")
 
     def _start(self) -> _Process | None:
-        """New process, ready for use; None if there are enough of them. Raises TransientError."""
+        """New process, ready for use; None if there are enough of them, or one is starting. Raises TransientError."""
         with self._lock:
-            if self._closed or len(self._all) >= _MOST_PROCESSES:
+            if self._closed or self._starting or len(self._all) >= _MOST_PROCESSES:
                 return None
             try:
                 process = _Process()
             except OSError as error:
                 raise TransientError(f"no process can be started to inspect it: {error.strerror}") from None
             self._all.add(process)
+            self._starting = True
         try:
             if process.ask(self._settings).ready:
                 return process
             said = "another answer"
         except _Died as error:
             said = str(error)
+        finally:
+            self._starting = False
         ended = _end_text(self._end(process))
         raise TransientError(f"the process to inspect it could not start: {said}, {ended}")
 

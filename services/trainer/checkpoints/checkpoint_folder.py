@@ -16,10 +16,16 @@ from common.atomic_file import replacing
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
-from services.config.trainer import model_names, removed_model
+from services.config.trainer import is_known_model, removed_model
 from workloads.base.checkpoint import CHECKPOINT_FOLDER, UnreadableError
 
 _NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """Newest checkpoint of a run, with weights or without; None before the first."""
+    found = (path for path in (run_dir / CHECKPOINT_FOLDER).glob("step-*") if _NAME.fullmatch(path.name))
+    return max(found, default=None)
 
 
 class CheckpointFolder(ABC):
@@ -58,7 +64,7 @@ class CheckpointFolder(ABC):
         try:
             return paths[0], self._read(paths[0])
         except UnreadableError as error:
-            raise BadInputError(f"{error}; delete it to go on from the one before") from None
+            raise BadInputError(f"{error}; delete it to resume from the one before") from None
 
     def foreign(self) -> Path | None:
         """Newest checkpoint of the other kind, with weights or without; None if there is none."""
@@ -104,8 +110,8 @@ class CheckpointFolder(ABC):
 
 def other_model(step: int, model: str, asked: str) -> BadInputError:
     """Error of a run that can't continue because another model wrote its checkpoint."""
-    remedy = f"go on with --model {model}, or use --fresh to start anew"
-    if model not in model_names():
+    remedy = f"resume with --model {model}, or use --fresh to start over"
+    if not is_known_model(model):
         remedy = removed_model(model)
     return BadInputError(
         f"the checkpoint at step {step} is of the model {model!r}, and trainer.model = {asked!r}: {remedy}"

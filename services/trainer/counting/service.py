@@ -17,6 +17,7 @@ from services.config.trainer import TrainerConfig
 from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.counting.loop import CountingLoop
+from services.trainer.plan_change import require_same_plan
 from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
@@ -84,8 +85,10 @@ def _restored(
         return progress
     path, checkpoint = latest
     require_model(checkpoint, config)
+    if not accept_new_plan:
+        require_same_plan(checkpoint, plan_hash, config_for_checkpoint(config))
     progress.restore(checkpoint, accept_new_plan=accept_new_plan)
-    logger.info("goes on from %s: step %d, %s", path.name, progress.step, progress.position.cursors)
+    logger.info("resumes from %s: step %d, epoch %d", path.name, progress.step, progress.position.epoch + 1)
     return progress
 
 
@@ -104,11 +107,16 @@ def _count(
     run_dir: Path, config: Config, progress: TrainingProgress, feed: Feed, checkpoints: PositionCheckpoints
 ) -> TrainerStatus:
     trainer = config.trainer
-    for name in settings_without_use(trainer):
-        logger.warning("trainer.%s has no effect without a model (trainer.model = 'none')", name)
+    warnings = tuple(
+        f"trainer.{name} has no effect without a model (trainer.model = 'none')"
+        for name in settings_without_use(trainer)
+    )
+    for warning in warnings:
+        logger.warning("%s", warning)
     telemetry = Telemetry(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )
+    telemetry.warn(warnings)
     audit = Audit.open(run_dir, progress.audit_bytes, SingleRank()) if trainer.audit else None
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:

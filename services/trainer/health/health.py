@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from services.config.health import HealthConfig
-from workloads.base.limits import UpdateLimits
+from workloads.base.limits import Alarm, UpdateLimits
 
 SKIPPED_UPDATES = "skipped_updates"
 """Metric: number of updates that the task skipped in a step, since a loss or gradient was not finite or too large."""
@@ -47,13 +47,15 @@ class Verdict:
 class HealthWatch:
     """Judge of steps, in order, and counter of rollbacks. Ranks with the same metrics come to the same verdicts."""
 
-    def __init__(self, config: HealthConfig, alarms: Mapping[str, float] = MappingProxyType({})) -> None:
-        """``alarms``: metric names of the model, with the value above which a step is a warning."""
+    def __init__(self, config: HealthConfig, alarms: Mapping[str, float | Alarm] = MappingProxyType({})) -> None:
+        """``alarms``: see Training."""
         self.config = config
-        self.alarms = dict(alarms)
+        self.alarms = {name: one if isinstance(one, Alarm) else Alarm(above=float(one)) for name, one in alarms.items()}
         self.rollbacks = 0
         """Number of rollbacks since training last recovered."""
         self._rolled_back_step = 0
+        self._beyond: Counter[str] = Counter()
+        """Consecutive steps beyond an alarm's limits, by metric."""
         self._norms: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=config.median_steps))
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
@@ -100,22 +102,29 @@ class HealthWatch:
             "rollbacks": self.rollbacks,
             "rolled_back_step": self._rolled_back_step,
             "norms": {name: list(values) for name, values in self._norms.items()},
+            "beyond": dict(self._beyond),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore state_dict()."""
         self.rollbacks = int(state["rollbacks"])
         self._rolled_back_step = int(state["rolled_back_step"])
+        self._beyond = Counter(state.get("beyond", {}))  # checkpoints of earlier versions have none
         self._norms.clear()
         for name, values in state["norms"].items():
             self._norms[name].extend(values)
 
     def _alarmed(self, metrics: Mapping[str, float]) -> list[Verdict]:
-        return [
-            Verdict(Health.WARNING, (f"{name} is {value:.4g}, above {self.alarms[name]:g}, the model's limit",))
-            for name, value in metrics.items()
-            if math.isfinite(value) and value > self.alarms.get(name, math.inf)
-        ]
+        found = []
+        for name, value in metrics.items():
+            alarm = self.alarms.get(name)
+            if alarm is None or not alarm.is_beyond(value):
+                self._beyond.pop(name, None)
+                continue
+            self._beyond[name] += 1
+            if self._beyond[name] >= alarm.steps:
+                found.append(Verdict(Health.WARNING, (alarm.message(name, value),)))
+        return found
 
     def _losses(self, metrics: Mapping[str, float]) -> list[Verdict]:
         config = self.config

@@ -45,9 +45,11 @@ class RankLost(Exception):
 class Ranks:
     """Ranks of a run, as seen by one of them. Every method is called by all of them, in the same order."""
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, group: Any = None) -> None:
+        """``group``: process group of torch for texts and bytes; None: the default one."""
         self.rank = rank
         self.size = size
+        self._group = group
         self._store: Any = None
         self._device_group: Any = None
 
@@ -55,6 +57,11 @@ class Ranks:
     def alone(cls) -> Ranks:
         """Group of a single process: nothing is sent."""
         return cls(0, 1)
+
+    @classmethod
+    def of_callers_group(cls) -> Ranks:
+        """Ranks of the process group that the caller of icestream has made. All ranks call this at the same time."""
+        return cls(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
 
     @classmethod
     def join(cls, place: RankPlace, device: torch.device, *, timeout_s: float, stopped: Callable[[], bool]) -> Ranks:
@@ -132,12 +139,12 @@ class Ranks:
             return data
         length = torch.tensor([len(data) if self.is_first and data is not None else 0])
         with self._watched():
-            dist.broadcast(length, 0)
+            dist.broadcast(length, 0, group=self._group)
             tensor = torch.empty(int(length), dtype=torch.uint8)
             if self.is_first and data:
                 tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             if len(tensor):
-                dist.broadcast(tensor, 0)
+                dist.broadcast(tensor, 0, group=self._group)
         return tensor.numpy().tobytes()
 
     def broadcast_state(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -166,7 +173,7 @@ class Ranks:
         mine = torch.from_numpy(np.frombuffer(data.ljust(length, b"\0"), np.uint8).copy())
         all_of_them = [torch.empty(length, dtype=torch.uint8) for _ in range(self.size)]
         with self._watched():
-            dist.all_gather(all_of_them, mine)
+            dist.all_gather(all_of_them, mine, group=self._group)
         return [tensor.numpy().tobytes() for tensor in all_of_them]
 
     @contextmanager
@@ -182,6 +189,8 @@ class Ranks:
     def _who_is_missing(self) -> str:
         """Text on the missing ranks: the remaining ranks register in the store; the others are gone."""
         left = set(range(self.size)) - {self.rank}
+        if self._store is None:  # a group of the caller
+            return "another rank is gone"
         try:
             self._store.set(f"left/{self.rank}", "")
             deadline_s = time.monotonic() + _MISSING_S

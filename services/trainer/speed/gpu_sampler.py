@@ -1,4 +1,4 @@
-"""Utilisation of the GPU, averaged over time: a thread samples NVML."""
+"""Utilisation of the GPU, averaged over time, and its memory: a thread samples NVML."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import torch
 logger = logging.getLogger(__name__)
 
 GPU_UTILISATION = "gpu/utilisation"
+GPU_MEMORY_SHARE = "gpu/memory_share"
 PERIOD_S = 0.2
 """Sampling period; NVML's own number is a mean over 1/6 to 1 s."""
 
 
 class GpuSampler:
-    """Mean utilisation (0 to 1) since it was last read: the part of the time in which a kernel ran."""
+    """Mean utilisation (0 to 1) since it was last read: the part of the time in which a kernel ran.
+
+    With it the used part of the device's memory at the newest sample.
+    """
 
     def __init__(self, nvml: Any, handle: Any, *, period_s: float = PERIOD_S) -> None:
         """``nvml``: the module pynvml, initialised. ``handle``: the device, as it names it."""
@@ -27,16 +31,17 @@ class GpuSampler:
         self._lock = threading.Lock()
         self._sum = 0.0
         self._num = 0
+        self._memory_share = 0.0
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="gpu-sampler", daemon=True)
         self._thread.start()
 
     def read(self) -> dict[str, float]:
-        """Utilisation by name; empty if there was no sample since the last call."""
+        """Utilisation and memory by name; empty if there was no sample since the last call."""
         with self._lock:
             total, num = self._sum, self._num
             self._sum, self._num = 0.0, 0
-        return {GPU_UTILISATION: total / num} if num else {}
+            return {GPU_UTILISATION: total / num, GPU_MEMORY_SHARE: self._memory_share} if num else {}
 
     def close(self) -> None:
         """Stop sampling."""
@@ -47,12 +52,14 @@ class GpuSampler:
         while not self._end.wait(self._period_s):
             try:
                 percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+                memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
             except self._nvml.NVMLError as error:
                 logger.warning("the GPU's utilisation is not reported any more: NVML: %s", error)
                 return
             with self._lock:
                 self._sum += percent / 100
                 self._num += 1
+                self._memory_share = memory.used / memory.total
 
 
 def start_gpu_sampler(device: torch.device, nvml: Any = None) -> GpuSampler | None:

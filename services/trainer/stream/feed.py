@@ -13,21 +13,21 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, SlotMismatch, check_header, slot_bytes_needed, unit_arrays
+from common.ragged import SlotHeader, SlotMismatch, check_header, unit_arrays
 from common.schema import EventSchema
-from common.transport import FetcherLost, PeerTransport, RemotePeerTransport, StopRequested
+from common.transport import FetcherLost, StopRequested
 from common.unit_arrays import UnitArrays
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
+from services.trainer.stream.connected import connected
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers
@@ -67,8 +67,11 @@ class Feed:
         ranks: int = 1,
         agreement: Agreement | None = None,
         accept_new_plan: bool = False,
+        remedy: str = NEW_PLAN_REMEDY,
     ) -> None:
+        """``remedy``: what to do if the inputs are others than those of the checkpoint."""
         self._accept_new_plan = accept_new_plan
+        self._remedy = remedy
         self._run_dir = run_dir
         self._workload = workload
         self._stream = stream
@@ -84,6 +87,9 @@ class Feed:
         """Position of the stream after all trained batches."""
         self.ended = False
         """True once the plan has no more units."""
+        self._epoch: int | None = None
+        self.epoch_ended = False
+        """True once the epoch that stream() was called for has no more units."""
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
         self._ready_s = 0.0
@@ -100,25 +106,30 @@ class Feed:
         """Plan hash of the connected run."""
         return self._transport.plan_hash
 
-    def stream(self, position: StreamPosition) -> Generator[FedBatch | None]:
+    def stream(self, position: StreamPosition, epoch: int | None = None) -> Generator[FedBatch | None]:
         """Batches from ``position`` on, until the plan ends or a stop is requested; None between two waits.
 
-        After each item, and before the next, the caller calls take_commit_request().
+        After each item, and before the next, the caller calls take_commit_request(). With ``epoch``, the number of the
+        epoch at ``position``, the batches end with that epoch, too; units of the next one that have arrived are kept
+        for a call with the position then reached.
         """
-        self.position = position
+        attached = self._attached and position == self.position
+        self.position, self._epoch, self.epoch_ended = position, epoch, False
         while self._connected:
             try:
-                self._attach()
+                if not attached:
+                    self._attach()
+                attached = False
                 yield from self._batches_of_connection()
                 break
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
             except (FetcherLost, _Rejected) as error:
-                logger.warning("%s", str(error) or "the fetcher is gone; waiting for it to come back")
-                plan_hash = self.plan_hash
-                started_s = time.monotonic()
-                self._disconnect()
+                level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
+                logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
+                plan_hash, started_s = self.plan_hash, time.monotonic()
+                self.close()
                 try:
                     self._connect()
                 except StopRequested:
@@ -126,7 +137,7 @@ class Feed:
                 self.waits.waited(time.monotonic() - started_s)
                 if self.plan_hash != plan_hash:
                     raise BadInputError("the fetcher came back with another plan: stop all processes first") from None
-        if not self.ended:
+        if not (self.ended or self.epoch_ended):
             self._agreement.leave()
             yield None  # the ranks may have agreed to save
 
@@ -159,13 +170,18 @@ class Feed:
 
         Raises StopRequested.
         """
-        self._disconnect()
+        self.close()
         self.ended = False
         self._connect()
 
     def close(self) -> None:
         """Release the arena and the sockets."""
-        self._disconnect()
+        if self._connected:
+            self._copier.close()
+            if self._attached and (self.ended or self._stops()):
+                self._transport.send(m.Bye())
+            self._connected = self._attached = False
+            self._transport.close()
 
     def _pass_on_committed(self) -> None:
         """Report the first rank's checkpoint to this rank's fetcher."""
@@ -179,27 +195,17 @@ class Feed:
     # -------------------------------------------------------------- connection
 
     def _connect(self) -> None:
-        self._transport = self._local() if not self._config.connect else self._remote()
-        self._copier = self._copiers.make(self._transport.arena)
-        self._connected = True
-
-    def _local(self) -> PeerTransport | RemotePeerTransport:
-        return PeerTransport(self._run_dir, self._config, writable=self._copiers.writable, stopped=self._stopped)
-
-    def _remote(self) -> RemotePeerTransport:
-        return RemotePeerTransport(
+        self._transport = connected(
+            self._run_dir,
+            self._workload,
+            self._stream,
             self._config,
-            partial(slot_bytes_needed, self._workload),
             slots=self._units_in_advance * len(self._lanes) + 1,
-            slot_bytes=self._stream.slot_bytes,
+            writable=self._copiers.writable,
             stopped=self._stopped,
         )
-
-    def _disconnect(self) -> None:
-        if self._connected:
-            self._connected = self._attached = False
-            self._copier.close()
-            self._transport.close()
+        self._copier = self._copiers.make(self._transport.arena)
+        self._connected = True
 
     def _attach(self) -> None:
         at = self.position
@@ -233,7 +239,9 @@ class Feed:
                 return  # the ranks stop: the batches taken are not trained
             former = mine.position
             if not step.microbatches:
-                self.ended, self.position = True, step.position
+                self.epoch_ended = self._epoch is not None
+                self.ended = all(lane.used_up() for lane in self._lanes)
+                self.position = step.position
                 return
             if mark is not None:
                 self._copier.hand_over(mark)
@@ -274,7 +282,7 @@ class Feed:
                     microbatches.append(microbatch)
                     lines.append(line)
                     num_events += microbatch.num_events
-                if num_events < self._stream.lane_batch_events and not lane.used_up:
+                if num_events < self._stream.lane_batch_events and not lane.used_up(self._epoch):
                     return False  # asked to stop: the microbatches taken are not trained
             if not microbatches:
                 return True
@@ -284,12 +292,12 @@ class Feed:
     def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
         """Microbatches of a lane on the device, each with its audit line; None while the next unit has not arrived.
 
-        Ends with the lane's data, or on a stop.
+        Ends with the lane's data, or those of the epoch, or on a stop.
         """
         while True:
             while not lane.arrived and not lane.ended and not self._stops():
                 yield None
-            if not lane.arrived or self._stops():
+            if lane.used_up(self._epoch) or self._stops():
                 return
             unit, arrays = lane.arrived.popleft()
             at = self._taken.lane_of(unit).cursor
@@ -298,9 +306,7 @@ class Feed:
             taken: tuple[Microbatch, str] | None = None
             changed = self._taken.is_changed(unit)
             if self._taken.is_unchecked(unit):
-                logger.info(
-                    "the checkpoint is of a former version: it can't be checked that unit %d is the same", unit.k
-                )
+                logger.info("the checkpoint of a former version can't show that unit %d is the same", unit.k)
             for index in range(at.microbatch, 0 if changed else unit.layout.microbatches):
                 if taken is not None:
                     yield taken
@@ -359,7 +365,7 @@ class Feed:
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
                 raise _BeginPlan
             case m.Refuse(reason, other_inventory=True):
-                raise BadInputError(f"{reason} {NEW_PLAN_REMEDY}")
+                raise BadInputError(f"{reason} {self._remedy}")
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
 

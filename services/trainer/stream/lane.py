@@ -21,10 +21,11 @@ class Lane:
     ended: bool = False
     """True once the plan has no more units for this lane."""
 
-    @property
-    def used_up(self) -> bool:
-        """True if no unit is left, and none will arrive."""
-        return self.ended and not self.arrived
+    def used_up(self, epoch: int | None = None) -> bool:
+        """True if no unit is left, and none will arrive; with ``epoch``: none of that epoch."""
+        if not self.arrived:
+            return self.ended
+        return epoch is not None and self.arrived[0][0].epoch > epoch
 
 
 def lanes_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[Lane]:

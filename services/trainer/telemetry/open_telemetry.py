@@ -16,7 +16,7 @@ from services.trainer.telemetry.hyperparameters import hyperparameters
 from services.trainer.telemetry.sinks import Sink
 from services.trainer.telemetry.stored_block import stored_block
 from services.trainer.telemetry.telemetry import SCORE, Telemetry
-from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
+from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder, started
 from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.evaluator import Evaluator
 
@@ -51,7 +51,7 @@ def open_telemetry(
     if config.trainer.wandb.mode != "off":
         from services.trainer.telemetry.wandb_sink import WandbSink, run_name  # an optional extra
 
-        name = run_name(run_dir, run_folder(run_dir).name)
+        name = run_name(run_dir, started(run_folder(run_dir)))
         sinks.append(WandbSink(run_dir, config.trainer.wandb, name, settings))
     sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
     sampler = start_gpu_sampler(state.device)

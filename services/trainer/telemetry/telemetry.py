@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from common.measurements import values
-from common.metrics import Rate, Shares, seconds_each
+from common.metrics import LastHour, Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus
 from common.status_files import read_status, write_status
 from services.trainer.progress import TrainingProgress
 from services.trainer.stream.waits import BatchWaits
+from services.trainer.telemetry.charts import is_shown
 from services.trainer.telemetry.sinks import Sink
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink
+from services.trainer.telemetry.trainer_log import TrainerLog
 from workloads.base.batch import Batch
 from workloads.base.evaluator import Evaluator
 
@@ -76,13 +78,18 @@ class Telemetry:
         self._score: float | None = None
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()
         self._waits = Shares()
+        self._last_hour = LastHour()
         self._checkpoint = ""
         self._checkpoint_step = 0
         self._written_s = 0.0
+        self._log = TrainerLog()
 
     def scalars(self, state: TrainingProgress, metrics: dict[str, Tensor], waits: BatchWaits) -> dict[str, float]:
         """Log all scalars of a step, and return its metrics: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
+        sourced = {name: value for source in self._sources for name, value in source().items()}
+        gpu = {name: sourced.get(name.replace("_", "/", 1)) for name in ("gpu_utilisation", "gpu_memory_share")}
+        self._base = self._base.model_copy(update=gpu)
         self.status("training", state, waits, force=True)
         if not self._sinks:
             return self._metrics
@@ -90,10 +97,9 @@ class Telemetry:
         if self._evaluator is not None:
             told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}
         fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)  # None: it runs somewhere else
-        told |= {name: value for name, value in values(fetcher, self._newest).items() if name.startswith(_AT_LOG_STEPS)}
-        for source in self._sources:
-            told |= source()
-        self.note(state.step, told)
+        measured = values(fetcher, self._newest)
+        told |= {name: value for name, value in measured.items() if name.startswith(_AT_LOG_STEPS) and is_shown(name)}
+        self.note(state.step, told | sourced)
         return self._metrics
 
     def note(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -127,6 +133,7 @@ class Telemetry:
         """Log a written checkpoint."""
         self._checkpoint = str(path.relative_to(self._run_dir))
         self._checkpoint_step = step
+        self._log.checkpointed(time.monotonic(), self._checkpoint)
         for sink in self._sinks:
             sink.flush()
 
@@ -137,6 +144,10 @@ class Telemetry:
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()  # the counters went back as well
         self._metrics = {}
         self._score = None
+
+    def warn(self, lines: tuple[str, ...]) -> None:
+        """Set the warnings in the status file."""
+        self._base = self._base.model_copy(update={"warnings": lines})
 
     def health(self, label: str, reason: str, rollbacks: int) -> None:
         """Set the health in the status file."""
@@ -172,6 +183,7 @@ class Telemetry:
                 "s_per_batch": seconds_each(batches_per_s),
                 "wait_fraction": batches.wait_get_share,
                 "batches": batches,
+                "last_hour": self._last_hour.update(now_s, {"put": waits.put_s, "get": waits.get_s}),
                 "losses": {
                     # JSON can't represent other numbers: the file would be unreadable.
                     loss: self._metrics[loss]
@@ -185,6 +197,7 @@ class Telemetry:
             }
         )
         write_status(self._run_dir, self._name, self._newest)
+        self._log.progressed(now_s, self._newest)
         return self._newest
 
     def waiting(self, state: TrainingProgress, waits: BatchWaits) -> None:

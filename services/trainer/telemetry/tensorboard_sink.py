@@ -15,23 +15,34 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from common.tensorboard_names import sanitised
+from services.trainer.telemetry.charts import charts
 from services.trainer.telemetry.sinks import Setting
 from workloads.base.evaluator import Histogram, Image
 
 TENSORBOARD_FOLDER = "tensorboard"
-_RUN = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d")
+_RUN = re.compile(r"(?:.*-)?(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)")
 
 
 def run_folder(run_dir: Path, now: datetime | None = None) -> Path:
-    """Folder `tensorboard/<YYYY-MM-DDTHH-MM-SS>` of the run in this directory, in UTC, created at the run's start."""
+    """Folder `tensorboard/<name>-<YYYY-MM-DDTHH-MM-SS>` of the run in this directory, created at the run's start.
+
+    The name is the directory's, the time in UTC. (Former versions left out the name.)
+    """
     parent = run_dir / TENSORBOARD_FOLDER
-    if parent.is_dir():
-        known = sorted(path for path in parent.iterdir() if path.is_dir() and _RUN.fullmatch(path.name))
-        if known:
-            return known[-1]
-    folder = parent / (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H-%M-%S")
+    known = {started(path): path for path in parent.iterdir() if path.is_dir()} if parent.is_dir() else {}
+    if newest := max(known, default=""):
+        return known[newest]
+    time_text = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H-%M-%S")
+    folder = parent / f"{sanitised(run_dir.resolve().name)}-{time_text}"
     folder.mkdir(mode=0o700, parents=True)
     return folder
+
+
+def started(folder: Path) -> str:
+    """Time in the name of a run's folder; empty if it is none."""
+    found = _RUN.fullmatch(folder.name)
+    return found[1] if found else ""
 
 
 class TensorBoardSink:
@@ -42,18 +53,26 @@ class TensorBoardSink:
     ) -> None:
         """Continues after ``step``: the run's records of later steps are hidden.
 
-        ``results``: scalars shown beside the settings under HPARAMS.
+        ``results``: scalars shown beside the settings under HPARAMS, and first under CUSTOM SCALARS.
         """
+        self._results = tuple(results)
+        self._with_floor: set[str] = set()
+        """Scalars of which a floor was written, too."""
         self.folder = run_folder(run_dir)
         self._is_new = not any(self.folder.iterdir())
         self._writer = _open(self.folder, None if self._is_new else step + 1)
         if settings:
             self._tell_settings(settings, results, step)
+            self._write_layout(step)
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write all scalars in one record: one record per scalar took 40 times as long."""
         summary = Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()])
         self._add(summary, step)
+        with_floor = {name for name in values if f"{name}_floor" in values}
+        if with_floor - self._with_floor:
+            self._with_floor |= with_floor
+            self._write_layout(step)
 
     def histograms(self, values: Mapping[str, Histogram], step: int) -> None:
         from torch.utils.tensorboard.summary import histogram_raw
@@ -81,6 +100,8 @@ class TensorBoardSink:
     def go_back(self, step: int) -> None:
         self._writer.close()
         self._writer = _open(self.folder, step + 1)
+        if self._with_floor:
+            self._write_layout(step)
 
     def flush(self) -> None:
         self._writer.flush()
@@ -97,6 +118,12 @@ class TensorBoardSink:
         rows = [f"| {name} | {str(value).replace('|', '&#124;')} |" for name, value in settings.items()]
         table = "\n".join(["| setting | value |", "| --- | --- |", *rows])
         self._add(text("configuration", table), step)
+
+    def _write_layout(self, step: int) -> None:
+        """Write the charts of CUSTOM SCALARS: results first, then each value with its floor. The newest counts."""
+        from torch.utils.tensorboard.summary import custom_scalars
+
+        self._add(custom_scalars(charts(self._results, sorted(self._with_floor))), step)
 
     def _add(self, summary: Summary, step: int) -> None:
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))

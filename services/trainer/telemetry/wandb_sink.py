@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError
+from common.extras import missing_extra
 from common.redact import without_secrets
 from services.config.trainer import WandbConfig
 from services.trainer.telemetry.sinks import Setting
@@ -35,9 +36,8 @@ class WandbSink:
         try:
             import wandb  # an optional extra
         except ImportError:
-            raise BadInputError(
-                f"trainer.wandb.mode = {config.mode!r} needs the extra: pip install 'icestream[wandb]', or set "
-                "trainer.wandb.mode = off"
+            raise missing_extra(
+                f"trainer.wandb.mode = {config.mode!r}", "wandb", "set trainer.wandb.mode = off"
             ) from None
         self._wandb: Any = wandb
         self._run = self._start(run_dir, config, name, settings)
@@ -108,7 +108,7 @@ class WandbSink:
 def run_name(run_dir: Path, started: str) -> str:
     """Name of a run at wandb: its directory's, and the time of its start (UTC) as `YYYYMMDD_HHMMSS`.
 
-    ``started`` is the name of its TensorBoard folder, `YYYY-MM-DDTHH-MM-SS`.
+    ``started``: in the name of its TensorBoard folder, `YYYY-MM-DDTHH-MM-SS`.
     """
     return f"{run_dir.resolve().name}-{started.replace('-', '').replace('T', '_')}"
 

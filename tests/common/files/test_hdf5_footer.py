@@ -76,7 +76,10 @@ def test_a_file_without_events_has_none(tmp_path: Path) -> None:
         ({"primaries": np.zeros((40, 6), "i4")}, "dataset 'primaries' has numbers of type int32; expected float32 or"),
         ({"primaries": np.zeros((40, 6), "f2")}, "dataset 'primaries' has numbers of type float16; expected float32"),
         ({"primaries": np.zeros(40, "f4")}, "dataset 'primaries' has shape (40,); expected 2 dimensions"),
-        ({"muons": np.zeros((70, 4), "f4")}, "dataset 'muons' has 4 columns; expected 5 (2 ids, energy_gev, x_m, y_m)"),
+        (
+            {"muons": np.zeros((70, 4), "f4")},
+            "behind the 2 ids, muons has lists of 2 numbers; expected 3 (energy_gev, x_m, y_m)",
+        ),
         ({"counts": np.full(40, 2)}, "dataset 'counts' counts 80 particles, and 'muons' has 70 rows"),
         ({"counts": np.full(40, 2.0)}, "dataset 'counts' has numbers of type float64; expected integers"),
         ({"counts": np.full(40, -1)}, "dataset 'counts', row 0: -1 particles; expected 0 or more"),

@@ -139,8 +139,8 @@ def test_a_file_with_times_that_nobody_named_is_refused_with_what_to_set(tmp_pat
     timed = [replace(e, primary=(*e.primary[:3], 99.0, e.primary[3])) for e in make_events([2, 0, 3])]
     path = write_hdf5(tmp_path / "f.h5", timed)
     expected = (
-        "dataset 'primaries' has 7 columns; expected 6 (2 ids, energy_gev, zenith_rad, mass_a, depth_m); of the 5 "
-        "behind the ids, if these are energy_gev, zenith_rad, mass_a, time_s, depth_m, say so: "
+        "behind the 2 ids, primary has lists of 5 numbers; expected 4 (energy_gev, zenith_rad, mass_a, depth_m). If "
+        "these are its numbers, in order, give "
         '--set \'source.fields.primary=["energy_gev", "zenith_rad", "mass_a", "time_s", "depth_m"]\''
     )
     with pytest.raises(BadRowsError, match=re.escape(expected)):

@@ -6,6 +6,7 @@ import glob
 import http.server
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -355,3 +356,18 @@ def test_a_line_of_a_list_that_is_none_is_named(folder: Path, line: str) -> None
     (folder / "list.txt").write_text(f"{folder}/a.parquet\n{line}\n")
     with pytest.raises(BadInputError, match=r"list\.txt, line 2: "):
         listed([f"@{folder}/list.txt"])
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "text"),
+    [
+        ("s3://bucket/*.parquet", "s3fs", r"S3 input needs: pip install 'icestream\[s3\]'"),
+        ("gs://bucket/*.parquet", "gcsfs", r"gs://bucket/\*.parquet: needs another package: .*gcsfs"),
+    ],
+)
+def test_a_missing_package_for_a_kind_of_remote_is_named(
+    url: str, package: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BadInputError, match=text):
+        listed([url])

@@ -22,7 +22,8 @@ def test_without_a_token_one_goes_without_and_is_told_where_none_was(environment
         assert not await source.refused(None)
 
     asyncio.run(look())
-    assert f"shared/{NAME} hold none" in source.describe()
+    assert f"shared/{NAME}); `icestream token` gets one" in source.describe()
+    assert source.describe().startswith("no token found (searched: ")
     assert f"needed: {SCOPE}" in source.describe()
 
 
@@ -50,9 +51,13 @@ def test_a_file_that_changes_is_read_again_while_the_old_token_still_lasts(
 
     async def look() -> None:
         assert await source.current() == first
+        ends_s = source.expires_s
         token_file(path, second)
         assert await source.current() == second
+        assert ends_s is not None
+        assert source.expires_s == pytest.approx(ends_s + 6000 - 600, abs=5)
 
+    assert source.expires_s is None, "none was found yet"
     asyncio.run(look())
 
 

@@ -40,7 +40,7 @@ def test_what_is_no_trainers_message_is_counted_and_dropped(
         [wire.MESSAGE],
         [wire.MESSAGE, b"rubbish"],
         [wire.MESSAGE, m.encode(m.Want(0, 1)), b"payload"],
-        *([wire.MESSAGE, m.encode(message)] for message in (m.Hello(1), m.Beat(), m.Bye(), m.Stop(), unit(0, -1))),
+        *([wire.MESSAGE, m.encode(message)] for message in (m.Hello(1), m.Beat(), m.Stop(), unit(0, -1))),
         [wire.MESSAGE, m.encode(m.Done(0, 0, m.Layout(0, 0, 0), m.Tally()))],
     ]
     for frames in worse:

@@ -124,6 +124,8 @@ def test_the_command_prints_text_or_json_and_its_exit_code_tells_problems(tmp_pa
     ):
         CliRunner().invoke(inspect, [str(tmp_path / "*.h5"), "--json"], catch_exceptions=False)
     result = CliRunner().invoke(inspect, [str(good), "--json"], catch_exceptions=False)
+    named = CliRunner().invoke(inspect, ["-i", str(good), "--json"], catch_exceptions=False)
+    assert named.output == result.output
     assert json.loads(result.stdout)[0]["particles"] == 3
 
 
@@ -166,3 +168,7 @@ def test_what_cannot_be_opened_is_told_among_the_others(tmp_path: Path) -> None:
     assert str(done.exception).startswith("2 of 3 files can't be used as they are")
     assert f"{tmp_path}/b.parquet: No such file or directory" in done.output
     assert "c\\udcff.parquet: its name, shown here with \\u…, is not UTF-8: rename it" in done.output
+
+
+def test_inspect_without_a_file_is_refused() -> None:
+    assert "Missing argument 'FILE...' (or -i)." in CliRunner().invoke(inspect, []).output

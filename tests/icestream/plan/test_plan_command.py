@@ -153,6 +153,26 @@ def test_no_usable_file_is_an_error_that_names_one(tmp_path: Path) -> None:
         run("-i", tmp_path / "bad.parquet", "--run-dir", tmp_path / "run")
 
 
+def test_without_a_usable_file_the_reason_of_most_is_named(tmp_path: Path, data: Path) -> None:
+    for path in data.glob("*.parquet"):
+        path.write_bytes(b"no parquet")
+    (data / "0.parquet").write_bytes(b"")
+    num = len(list(data.iterdir()))
+    many = rf"1\.parquet: truncated, .* \({num - 1} of the {num} files for this reason\)"
+    with pytest.raises(BadInputError, match=rf"no file is usable: .*/{many}"):
+        run("-i", data, "--run-dir", tmp_path / "run")
+
+
 def test_no_input_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no input"):
         run("--run-dir", tmp_path / "run")
+
+
+def test_files_that_an_earlier_training_has_done_are_left_out_and_said(tmp_path: Path, data: Path) -> None:
+    done = tmp_path / "training_checkpoint.json"
+    names = [str(data / "1.parquet"), "data/3.parquet", "data/9.parquet"]
+    done.write_text(json.dumps({"epoch": 0, "processed_files": names}))
+    result = run("--run-dir", tmp_path / "run", *SMALL, "-i", data, "--done", done)
+    assert "2 files left out, which" in result.stderr
+    assert f"1 of its names match no file: {data / '9.parquet'}" in result.stderr
+    assert "inventory     3 files" in result.stdout

@@ -216,7 +216,7 @@ def test_names_are_safe_and_unique() -> None:
     assert unique("a", ("x y",), "p", lambda _: False) == "a/x_y"
     assert unique("a", (), "p", lambda name: name in ("a", "p-a", "p-a-2")) == "p-a-3"
     assert run_and_rest(Path("/r"), Path("/r/m/n/tensorboard/s/t")) == ("m-n", ("s", "t"))
-    assert run_and_rest(Path("/r/m"), Path("/r/m/logs")) == ("m", ("logs",))
+    assert run_and_rest(Path("/r/m"), Path("/r/m/logs")) == ("logs", ())
 
 
 def test_a_time_is_a_date_or_an_age() -> None:
@@ -224,3 +224,15 @@ def test_a_time_is_a_date_or_an_age() -> None:
     assert since_s("1.5d", 1e9) == 1e9 - 1.5 * DAY_S
     assert since_s("2026-11-21T08:00+00:00", 0.0) == 1_795_248_000.0
     assert since_s("2026-11-22", 0.0) - since_s("2026-11-21", 0.0) == DAY_S
+
+
+def test_folders_of_a_log_directory_are_runs_of_their_own(tmp_path: Path) -> None:
+    logs = tmp_path / "logs_tensorboard"
+    for name in ("20260105-120000", "20260106-080000", "wide"):
+        event_file(logs / name)
+    event_file(logs)
+    assert "4 runs, 4 folders, 4 files" in merged(logs, "-o", tmp_path / "out")
+    names = {path.parent.name for path in (tmp_path / "out").rglob("events*")}
+    assert names == {"20260105-120000", "20260106-080000", "wide", "logs_tensorboard"}
+    assert "2 runs" in merged(logs, "--match", "^2026", "-o", tmp_path / "some")
+    assert since_s("20260105-120000", 0) == since_s("2026-01-05T12:00:00", 0)

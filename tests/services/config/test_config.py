@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import BadInputError
 from common.run_dir import CONFIG_FILE
-from services.config.root import Config, known_keys, load_config, store_config
+from services.config.root import Config, known_keys, load_config, store_config, unused_settings
 from workloads import registry
 from workloads.muons.models.wgan.config import WganConfig
 
@@ -76,7 +76,7 @@ def test_an_unknown_key_is_told_with_the_nearest_known_one(tmp_path: Path, typo:
 
 
 def test_a_key_like_no_other_is_told_where_all_keys_are(tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="`icestream config` lists all keys"):
+    with pytest.raises(BadInputError, match="`icestream config --keys` lists all keys"):
         load_config(tmp_path, assignments=["qqqq=1"], environment=NOTHING)
 
 
@@ -233,7 +233,7 @@ def test_a_section_of_another_model_may_have_keys_of_an_earlier_version_and_the_
     tree["trainer"]["model"] = "wgan"
     (tmp_path / CONFIG_FILE).write_text(json.dumps(tree))
     with pytest.raises(
-        BadInputError, match=r"does not know \(trainer\.wgan\.betas\): go on with the version .*--fresh"
+        BadInputError, match=r"does not know \(trainer\.wgan\.betas\): resume with the version .*--fresh"
     ):
         load_config(tmp_path, environment=NOTHING)
 
@@ -244,3 +244,49 @@ def test_a_run_of_a_model_that_is_gone_names_it_and_the_remedy(tmp_path: Path) -
     with pytest.raises(BadInputError, match=told):
         load_config(tmp_path, environment=NOTHING)
     assert load_config(tmp_path, flags={"trainer.model": "wgan"}, environment=NOTHING) == Config()
+
+
+def test_settings_of_a_model_that_is_not_trained_are_told(tmp_path: Path) -> None:
+    def told(
+        model: str, toml: Path | None = None, assignments: list[str] | None = None, **environment: str
+    ) -> list[str]:
+        sources = {"toml": toml, "assignments": assignments or [], "environment": environment}
+        config = load_config(tmp_path, flags={"trainer.model": model}, **sources)  # type: ignore[arg-type]
+        assert config.trainer.model == model, "the option wins over the file"
+        return unused_settings(config, **sources)  # type: ignore[arg-type]
+
+    unused = "trainer.wgan.critic_steps: not used by the model likelihood"
+    for typed in (
+        ["trainer.wgan.critic_steps=3"],
+        ["critic_steps=3"],
+        ["critic_steps=3", "trainer.wgan.critic_steps=4"],
+    ):
+        assert told("likelihood", assignments=typed) == [unused]
+        assert told("wgan", assignments=typed) == []
+        assert told("none", assignments=typed) == []
+    assert told("likelihood", ICESTREAM_TRAINER__WGAN__CRITIC_STEPS="3") == [unused]
+    assert told("likelihood", assignments=["trainer.log_every=3", "trainer.validation.every=5"]) == []
+
+    plain = CONFIGS / "wgan-gp.toml"
+    other = f"{plain}: made for the model wgan, but the model likelihood was asked for and is trained"
+    assert told("likelihood", plain) == [other]
+    assert told("wgan", plain) == []
+    both = toml_file(tmp_path, "[trainer.wgan]\ncritic_steps = 3\n[trainer.likelihood]\nschedule_steps = 9\n")
+    assert told("likelihood", both) == told("wgan", both) == []
+
+
+def test_a_model_of_ones_own_is_known_by_its_form_with_settings_that_it_checks_itself(tmp_path: Path) -> None:
+    own = "my.models:TRAINING"
+    assignments = [f"trainer.model={own}", "trainer.own.hidden=64", "trainer.own.network.depth=3"]
+    config = load_config({}, assignments=assignments, environment=NOTHING)
+    assert config.trainer.of_model == {"hidden": 64, "network": {"depth": 3}}
+    assert config.workload == registry.DEFAULT
+    store_config(tmp_path, config)
+    assert load_config(tmp_path, environment=NOTHING) == config
+    direction = load_config({}, assignments=[f"trainer.model={own}", "workload=direction"], environment=NOTHING)
+    assert (direction.workload, direction.trainer.model) == ("direction", own)
+    assert unused_settings(config, assignments=assignments, environment=NOTHING) == []
+    (unused,) = unused_settings(Config(), assignments=["trainer.own.hidden=64"], environment=NOTHING)
+    assert unused == "trainer.own.hidden: not used by the model wgan"
+    with pytest.raises(BadInputError, match=r"or package\.module:NAME, a model of your own"):
+        load_config({}, assignments=["trainer.model=my/models.py:TRAINING"], environment=NOTHING)

@@ -19,11 +19,11 @@ _TRANSITIONS = logging.getLogger("services.fetcher.dispatcher")
 _TELL_EVERY = 10_000
 
 
-def check(seed: int) -> None:
+def check(seed: int, *, trainers_leave: bool = False) -> None:
     """Run one schedule. Raises AssertionError, which names the seed, for a broken promise."""
     _TRANSITIONS.setLevel(logging.CRITICAL)  # every transition is logged: here that would be most of the time
     try:
-        SimulatedRun(seed).run()
+        SimulatedRun(seed, trainers_leave=trainers_leave).run()
     except Exception as error:
         raise AssertionError(f"seed {seed}: {error}") from error
     finally:
@@ -39,7 +39,7 @@ def main(schedules: int, first: int | None) -> None:
     print(f"{schedules} schedules from seed {first}", flush=True)
     started_s = time.process_time()
     for number in range(schedules):
-        check(first + number)
+        check(first + number, trainers_leave=number % 4 == 3)
         if (number + 1) % _TELL_EVERY == 0:
             print(f"{number + 1} schedules, {time.process_time() - started_s:.0f} s of CPU time", flush=True)
     print(f"{schedules} schedules from seed {first}: no promise was broken")

@@ -58,8 +58,8 @@ def _send_rubbish(run: SimulatedRun) -> None:
     cursors = tuple(m.Cursor(unit=lane) for lane in range(run.lanes))
     for_trainers = (m.Want(rng.randint(0, 5), 2), m.Release(k), m.Committed(cursors), m.Finished())
     for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
-    if name in run.trainers:
-        messages = for_decoders
+    if name in run.trainers:  # of which a Bye would be meant
+        messages = tuple(message for message in for_decoders if not isinstance(message, m.Bye))
     elif name in run.decoders:
         messages = for_trainers
     else:

@@ -60,7 +60,9 @@ def stream(slots: int, lanes: int) -> StreamConfig:
 class SimulatedRun:
     """See the module. Use run(), which raises AssertionError for a broken promise."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, trainers_leave: bool = False) -> None:
+        """``trainers_leave``: trainers end in good order, with all their messages and a Bye."""
+        self._trainers_leave = trainers_leave
         self.rng = rng = random.Random(seed)
         self.lanes, self.ranks = rng.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4)))
         self.lockstep = rng.random() < 0.6
@@ -348,6 +350,9 @@ class SimulatedRun:
 
     def kill(self, name: str) -> None:
         """Some of its last messages are lost with it."""
+        if self._trainers_leave and name in self.trainers:
+            self.dying[name] = self.trainers.pop(name).outbox + deque([m.Bye()])
+            return
         peer = self.decoders.pop(name, None) or self.trainers.pop(name)
         self.dying[name] = deque(list(peer.outbox)[: self.rng.randint(0, len(peer.outbox))])
 

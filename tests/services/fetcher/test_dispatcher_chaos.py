@@ -15,3 +15,8 @@ MORE = [pytest.param(seeds, marks=pytest.mark.slow) for seeds in (range(200, 2_0
 def test_no_random_schedule_breaks_a_promise_of_the_queue(seeds: range) -> None:
     for seed in seeds:
         check(seed)
+
+
+def test_no_promise_is_broken_where_trainers_leave_in_good_order() -> None:
+    for seed in range(10_000, 10_060):
+        check(seed, trainers_leave=True)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import hostile_files
@@ -175,6 +176,19 @@ def test_a_machine_that_can_start_no_process_says_nothing_of_the_file(
     inspection = Inspection("muons", SourceConfig(), STREAM)
     with pytest.raises(TransientError, match="no process can be started to inspect it: Resource temporarily"):
         inspection(tmp_path / "f.parquet")
+
+
+def test_while_a_process_starts_no_second_one_takes_cores_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspection = Inspection("muons", SourceConfig(), STREAM)
+
+    class Starting:
+        def ask(self, line: str) -> object:
+            assert inspection._start() is None
+            return SimpleNamespace(ready=True)
+
+    monkeypatch.setattr(module, "_Process", Starting)
+    assert isinstance(inspection._start(), Starting)
+    assert isinstance(inspection._start(), Starting), "once the first is ready"
 
 
 def test_what_the_kernel_says_of_a_file_is_passed_on(tmp_path: Path, inspect: Inspection) -> None:

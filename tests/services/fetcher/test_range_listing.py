@@ -139,15 +139,15 @@ def test_tries_may_be_limited(make: Make, lister: FakeLister) -> None:
     listing = make(max_retries=2)
     turns(listing)
     turns(listing, now_s=400)
-    with pytest.raises(BadInputError, match=r"3 times \(fetcher\.max_retries = 2\): away; the same command goes on"):
+    with pytest.raises(BadInputError, match=r"3 times \(fetcher\.max_retries = 2\): away; the same command resumes"):
         turns(listing, now_s=800)
 
 
 def test_a_lister_lists_in_its_thread_and_tells_errors() -> None:
     import select
 
-    def expand(inputs: object) -> list[SourceFile]:
-        if inputs == ("bad",):
+    def expand(one: InputRange) -> list[SourceFile]:
+        if one.inputs == ("bad",):
             raise TransientError("away")
         return [SourceFile("a", 1)]
 

@@ -72,6 +72,9 @@ elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
     print("Error: the disk is full", flush=True)
+elif behaviour == "has a bug":
+    tell("failed")
+    raise ValueError("no such column: theta")
 elif behaviour == "crashes once" and first:
     sys.exit(1)
 elif behaviour == "leaves once" and first:

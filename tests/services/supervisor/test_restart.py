@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.supervisor.restart import Ended, Restart, RestartPolicy, UserError
+from services.supervisor.restart import MOST_FAILURES, Ended, RepeatedFailure, Restart, RestartPolicy, UserError
 
 
 def pauses_of_a_process_that_dies_at_once(policy: RestartPolicy, deaths: int) -> list[float]:
@@ -79,3 +79,42 @@ def test_one_that_left_and_is_wanted_again_was_not_restarted() -> None:
     policy.returns()
     policy.started(2.0)
     assert policy.restarts == 1
+
+
+def test_the_same_error_without_a_step_in_between_makes_a_restart_useless() -> None:
+    failure = RepeatedFailure()
+    verdicts = [failure.again(1, f"ValueError: wrong shape at step 2{n}", step=200) for n in range(MOST_FAILURES)]
+    assert verdicts == [False] * (MOST_FAILURES - 1) + [True]
+
+
+def test_a_step_or_another_error_in_between_starts_the_count_anew() -> None:
+    stepping, changing = RepeatedFailure(), RepeatedFailure()
+    for number in range(3 * MOST_FAILURES):
+        assert not stepping.again(1, "ValueError: rare", step=number)
+        assert not changing.again(1, f"{'Value' if number % 2 else 'Key'}Error: odd", step=0)
+
+
+def test_steps_made_again_after_a_restart_are_no_progress() -> None:
+    failure = RepeatedFailure()
+    steps = [206, 204, 206, 205, 206]
+    assert [failure.again(1, "ValueError: step 206", step=step) for step in steps][-1]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "error"),
+    [
+        (-9, "ValueError: before the kill"),
+        (1, ""),
+        (1, "OSError: [Errno 5] Input/output error: 'x'"),
+        (1, "PermissionError: [Errno 13] Permission denied"),
+        (1, "MemoryError"),
+        (1, "common.input_errors.MachineError: /data/x: Stale file handle"),
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+        (1, "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        (1, "sqlite3.OperationalError: disk I/O error"),
+        (1, "rank 1 is gone: this rank ends too; all resume from the newest checkpoint"),
+    ],
+)
+def test_an_error_of_the_machine_is_tried_again_however_often(exit_code: int, error: str) -> None:
+    failure = RepeatedFailure()
+    assert not any(failure.again(exit_code, error, step=0) for _ in range(5 * MOST_FAILURES))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from stand_ins import CTRL_C, EVERYONE, Stage, started, started_times
 
-from services.supervisor.supervisor import service_command
+from services.supervisor.names import service_command
+from services.supervisor.restart import MOST_FAILURES
 
 pytestmark = pytest.mark.process
 
@@ -46,6 +47,20 @@ def test_exit_code_2_without_a_message_names_the_log(stage: Stage) -> None:
     stage.behaviours = {"trainer": "refuses silently"}
     outcome = stage.run()
     assert outcome.error == f"trainer: ended with exit code 2; see {stage.run_dir / 'logs' / 'trainer.log'}"
+
+
+@pytest.mark.parametrize("name", ["fetcher", "trainer"])
+def test_a_bug_that_returns_without_a_step_in_between_ends_the_run_with_its_last_line(stage: Stage, name: str) -> None:
+    stage.behaviours = {name: "has a bug"}
+    outcome = stage.run()
+    assert (outcome.exit_status, outcome.exit_code) == ("failed", 1)
+    assert stage.story().count((name, "failed")) == MOST_FAILURES
+    bug = "ValueError: no such column: theta"
+    assert stage.said[0] == (
+        f"{name} ended with exit code 1: {bug}; it starts again in 0 s (log: {stage.run_dir / 'logs' / name}.log)"
+    )
+    assert outcome.error is not None
+    assert f"{name}: failed {MOST_FAILURES} times without a step in between, always with: {bug};" in outcome.error
 
 
 def test_a_trainer_that_crashed_may_finish_later(stage: Stage) -> None:

@@ -84,7 +84,7 @@ def test_a_checkpoint_that_cannot_be_read_is_named(checkpoints: Checkpoints, tmp
 def test_a_checkpoint_that_would_run_code_is_refused(checkpoints: Checkpoints, tmp_path: Path) -> None:
     path = tmp_path / "checkpoints" / "step-000000005.pt"
     torch.save({"format": 2, "bomb": Bomb()}, path)
-    with pytest.raises(BadInputError, match=r"can't be read .*; delete it to go on from the one before"):
+    with pytest.raises(BadInputError, match=r"can't be read .*; delete it to resume from the one before"):
         checkpoints.latest()
     with pytest.raises(BadInputError, match="can't be read") as told:
         read_checkpoint(path)

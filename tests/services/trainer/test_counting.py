@@ -161,7 +161,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_former_ones(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"format": 1', r"step-000000003\.json: can't be read \(.*\); delete it to go on from the one before"),
+        ('{"format": 1', r"step-000000003\.json: can't be read \(.*\); delete it to resume from the one before"),
         ("\0\0\0", r"step-000000003\.json: can't be read \(.*\); delete it"),
         ("[]", r"step-000000003\.json: not a checkpoint of format 1; use --fresh"),
         ('{"format": 9}', r"step-000000003\.json: not a checkpoint of format 1; use --fresh"),
@@ -183,7 +183,7 @@ def test_a_run_with_weights_is_not_gone_on_without_a_model(tmp_path: Path) -> No
     with (
         closing(PositionCheckpoints(tmp_path, 2, wait_s=0, stopped=never)) as checkpoints,
         pytest.raises(
-            BadInputError, match=r"step 0 is of the model 'sets'.*'none': go on with --model sets, or .*--fresh"
+            BadInputError, match=r"step 0 is of the model 'sets'.*'none': resume with --model sets, or .*--fresh"
         ),
     ):
         _restored(none, checkpoints, PLAN, accept_new_plan=False)

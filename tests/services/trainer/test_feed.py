@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -51,8 +52,10 @@ def test_a_run_resumed_after_any_batch_gets_exactly_the_rest(
 
 
 def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
-    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed]
+    fetch: Callable[..., Fetcher], connect: Callable[[], BatchFeed], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No warning: under `icestream.stream` it would precede the user's error that ended the fetcher."""
+    caplog.set_level("INFO", "services.trainer.stream.feed")
     first = fetch()
     feed = connect()
     found: list[int] = []
@@ -61,6 +64,8 @@ def test_a_feed_goes_on_with_the_next_batch_when_the_fetcher_comes_back(
         if number in (1, 4):
             first.close()
             first = fetch()
+    lost = [record.levelname for record in caplog.records if "the fetcher is gone" in record.message]
+    assert set(lost) == {"INFO"}
     assert found == ALL_ROWS
     assert feed.position.counters.events_trained == len(ALL_ROWS)
 
@@ -216,6 +221,28 @@ def test_a_feed_that_is_asked_to_stop_ends_without_end(
     assert found == ALL_ROWS[: len(found)]
     assert 0 < len(found) < len(ALL_ROWS)
     assert not feed.ended
+
+
+@pytest.mark.parametrize(("stops", "end"), [(True, "left"), (False, "is gone")])
+def test_a_feed_that_is_asked_to_stop_takes_its_leave_and_one_that_fails_does_not(
+    fetch: Callable[..., Fetcher],
+    connect: Callable[..., BatchFeed],
+    caplog: pytest.LogCaptureFixture,
+    stops: bool,
+    end: str,
+) -> None:
+    caplog.set_level("INFO", "services.fetcher.dispatcher")
+    fetcher = fetch()
+    stop: list[bool] = []
+    feed = connect(lambda: bool(stop))
+    next(iter(feed.batches(StreamPosition())))
+    stop += [True] * stops
+    feed.close()
+    deadline_s = time.monotonic() + 20
+    while fetcher.dispatcher.trainers:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert [message.split(maxsplit=2)[2] for message in caplog.messages if message.endswith(("left", "gone"))] == [end]
 
 
 def delayed_copier(feed: BatchFeed) -> DelayedCopier:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.speed.gpu_sampler import GPU_UTILISATION, GpuSampler, start_gpu_sampler
+from services.trainer.speed.gpu_sampler import GPU_MEMORY_SHARE, GPU_UTILISATION, GpuSampler, start_gpu_sampler
 
 
 class FakeNvml:
@@ -41,12 +41,16 @@ class FakeNvml:
             raise self.NVMLError("GPU is lost")
         return SimpleNamespace(gpu=self.percents.pop(0))
 
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
+        assert handle == "handle"
+        return SimpleNamespace(used=3 << 30, total=4 << 30)
+
 
 def test_it_is_the_mean_since_it_was_last_read() -> None:
     nvml = FakeNvml(100, 50, 0, 90)
     sampler = GpuSampler(nvml, "handle", period_s=0.001)
     assert nvml.used_up.wait(30)
-    assert sampler.read() == {GPU_UTILISATION: pytest.approx(0.6)}
+    assert sampler.read() == {GPU_UTILISATION: pytest.approx(0.6), GPU_MEMORY_SHARE: 0.75}
     assert sampler.read() == {}, "nothing was sampled since"
     nvml.go_on.set()
     sampler.close()
@@ -58,7 +62,7 @@ def test_a_gpu_that_is_lost_ends_the_sampling_with_one_line(caplog: pytest.LogCa
     sampler = GpuSampler(nvml, "handle", period_s=0.001)
     sampler._thread.join(30)
     assert not sampler._thread.is_alive()
-    assert sampler.read() == {GPU_UTILISATION: 0.4}
+    assert sampler.read() == {GPU_UTILISATION: 0.4, GPU_MEMORY_SHARE: 0.75}
     assert [record.getMessage() for record in caplog.records] == [
         "the GPU's utilisation is not reported any more: NVML: GPU is lost"
     ]
@@ -100,3 +104,4 @@ def test_a_real_gpu_tells_its_utilisation() -> None:
             break
     sampler.close()
     assert 0.0 <= found[GPU_UTILISATION] <= 1.0
+    assert 0.0 < found[GPU_MEMORY_SHARE] <= 1.0

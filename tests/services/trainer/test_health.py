@@ -10,7 +10,7 @@ from common.errors import BadInputError
 from services.config.health import HealthConfig
 from services.config.root import load_config
 from services.trainer.health.health import Health, HealthWatch, update_limits
-from workloads.base.limits import UpdateLimits
+from workloads.base.limits import Alarm, UpdateLimits
 
 CONFIG = HealthConfig(median_steps=11, warning_grad_ratio=100, critical_grad_ratio=10_000)
 NORMAL = {"c_loss": -3.0, "g_loss": 1.0, "m_loss": 2.0, "w_gap": 3.0, "critic_grad_norm": 20.0, "skipped_updates": 0.0}
@@ -57,6 +57,30 @@ def test_a_models_own_limits_are_warnings_that_name_the_metric() -> None:
     assert verdict.health is Health.WARNING
     assert verdict.reasons == ("sameness is 0.31, above 0.3, the model's limit",)
     assert watch.judge(3, NORMAL | {"sameness": math.nan}).reasons == ("sameness is nan",)
+
+
+def test_an_alarm_with_steps_warns_once_its_metric_is_beyond_for_so_many_in_a_row() -> None:
+    alarm = Alarm(below=0.3, above=2.0, steps=3, meaning="the generator has collapsed", zero_is_nothing=True)
+    watch = HealthWatch(CONFIG, {"spread": alarm})
+    values = [0.1, 0.2, 0.3, 0.1, 2.5, 0.2, 0.0, 2.0, math.nan]
+    verdicts = [watch.judge(step, {"spread": value}) for step, value in enumerate(values)]
+    assert [verdict.health.label for verdict in verdicts] == [*["healthy"] * 5, "warning", *["healthy"] * 2, "critical"]
+    assert verdicts[5].reasons == (
+        "spread is 0.2, below 0.3 for 3 steps, the model's limit: the generator has collapsed",
+    )
+
+
+def test_a_series_beyond_an_alarm_goes_on_after_a_restart() -> None:
+    alarms = {"spread": Alarm(below=0.3, steps=3)}
+    watch, resumed = HealthWatch(CONFIG, alarms), HealthWatch(CONFIG, alarms)
+    for step in (1, 2):
+        assert watch.judge(step, {"spread": 0.1}).health is Health.HEALTHY
+    resumed.load_state_dict(watch.state_dict())
+    assert resumed.judge(3, {"spread": 0.1}).health is Health.WARNING
+    old = watch.state_dict()
+    del old["beyond"]
+    resumed.load_state_dict(old)  # a checkpoint of an earlier version
+    assert resumed.judge(3, {"spread": 0.1}).health is Health.HEALTHY
 
 
 def test_gradients_are_compared_only_with_enough_of_them_and_only_if_they_are_large() -> None:

@@ -37,7 +37,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "network": NETWORK | {"layer_norm": False, "spectral_norm": True},
     },
     "spectral normalisation and penalty": {"network": NETWORK | {"layer_norm": False, "spectral_norm": True}},
-    "count head by mean": {"network": NETWORK | {"count_head": "mse"}},
     "max pooling, no limit of the score": {"network": NETWORK | {"pooling": "max", "score_limit": 0.0}},
     "sum pooling": {"network": NETWORK | {"pooling": "sum"}},
     "warm-up": {"warmup_steps": 3},

@@ -18,6 +18,14 @@ def test_they_are_flat_and_hold_what_is_trained_and_how() -> None:
     assert not [name for name in found if name.startswith(("token.", "pelican.", "outputs.", "transport.", "local."))]
 
 
+def test_they_are_of_the_trained_model_alone() -> None:
+    for model, other in (("wgan", "likelihood"), ("likelihood", "wgan")):
+        found = hyperparameters(Config.model_validate({"trainer": {"model": model}}).model_dump_json())
+        assert [name for name in found if name.startswith(f"trainer.{model}.")]
+        assert [name for name in found if name.startswith("trainer.health.")]
+        assert not [name for name in found if name.startswith((f"trainer.{other}.", "trainer.sets."))]
+
+
 def test_no_secret_is_in_them() -> None:
     jwt = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl"
     url = "https://me:password@host/x?authz=secret-token"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,26 @@ def test_weights_that_would_load_and_mean_something_else_are_refused(run_dir: Pa
     torch.save(state | {"config": config_of(pooling="max").model_dump_json()}, path)
     task = make_task(**other)
     before = {key: value.clone() for key, value in task.networks.critic.state_dict().items()}
-    with pytest.raises(BadInputError, match=rf"best\.pt: its weights were learned with another setting .*{name}: "):
+    told = rf"best\.pt: its weights were learned with trainer\.wgan\.network\.{name} = .*, it is {value} now: set"
+    with pytest.raises(BadInputError, match=told):
         start_from(run_dir, task, config_of(**other))
     assert all(torch.equal(value, before[key]) for key, value in task.networks.critic.state_dict().items())
+
+
+@pytest.mark.parametrize("model", ["wgan", "flow"])
+@pytest.mark.parametrize("hidden", [16, 32])
+def test_weights_of_an_earlier_version_are_refused_as_such(run_dir: Path, model: str, hidden: int) -> None:
+    """Of commit 9843d43, whose count head had no line, or of a model that is gone."""
+    path = run_dir / "checkpoints" / "best.pt"
+    state = torch.load(path, weights_only=True)
+    del state["task"]["networks"]["count_head"]["line.weight"]
+    stored = json.loads(state["config"])
+    stored["trainer"]["model"] = model
+    stored["trainer"][model] = stored["trainer"]["wgan"] | {"betas": [0.0, 0.9]}
+    torch.save(state | {"config": json.dumps(stored)}, path)
+    told = rf"best\.pt: of the model '{model}', .*; another version of icestream wrote it: start from a run of this one"
+    with pytest.raises(BadInputError, match=told):
+        start_from(run_dir, make_task(hidden=hidden), config_of(hidden=hidden))
 
 
 def test_likelihood_and_recipe_may_be_others(run_dir: Path) -> None:

@@ -83,6 +83,6 @@ def test_a_new_plan_that_is_asked_for_keeps_weights_and_counts_and_begins_the_st
 def test_weights_of_another_model_are_refused_in_one_line() -> None:
     checkpoint = saved() | {"task": {}}
     state = TrainState(CountingTask(), CPU, "plan A", headline="w_gap")
-    with pytest.raises(BadInputError, match="fits no model of this configuration") as error:
+    with pytest.raises(BadInputError, match="weights of step 6 fit no network of this configuration") as error:
         state.restore(checkpoint, accept_new_plan=False)
     assert "\n" not in str(error.value)

@@ -77,16 +77,18 @@ def test_hops_and_stalls_of_both_services_are_on_tensorboard_under_their_names(
     status = read_status(tmp_path, "trainer", TrainerStatus)
     told = values(FETCHER, status)
     assert found["train/w_gap"] == 2.0
-    assert (found["hop/batches/wait_put_s"], found["hop/batches/wait_get_s"]) == (4.0, 6.0)
-    assert (found["hop/slots/wait_put_s"], found["hop/batches/occupancy"], found["stall/no_credit_s"]) == (1.5, 0.5, 3)
-    assert {name for name in told if name.startswith(("hop/", "stall/"))} <= found.keys()
+    assert (found["hop/batches/occupancy"], found["hop/slots/occupancy"]) == (0.5, 0.25)
+    hops = {name for name in told if name.startswith(("hop/", "stall/"))}
+    assert {name for name in hops if name.endswith(("_share", "occupancy"))} <= found.keys()
+    assert not {name for name in found if name.startswith(("hop/", "stall/")) and name.endswith("_s")}
+    assert "trainer/seconds" not in found
 
 
 def test_a_trainer_whose_fetcher_runs_elsewhere_tells_its_own_hop(tmp_path: Path, telemetry: Telemetry) -> None:
     telemetry.scalars(at_step(10), {}, waits(4.0, 6.0))
     telemetry.close()
     found = scalars(tmp_path)
-    assert found["hop/batches/wait_get_s"] == 6.0
+    assert "hop/batches/wait_get_share" in found
     assert not [name for name in found if name.startswith(("hop/slots", "stall/"))]
     assert "hop/batches/occupancy" not in found
 
@@ -171,7 +173,7 @@ def test_all_scalars_of_a_log_step_are_one_record(tmp_path: Path) -> None:
         epochs=1,
         sinks=[notes],
         evaluator=Looks(),
-        sources=[lambda: {"gpu/utilisation": 0.75}],
+        sources=[lambda: {"gpu/utilisation": 0.75, "gpu/memory_share": 0.5}],
     )
     state = at_step(10)
     state.position = state.position.model_copy(update={"counters": Counters(events_trained=640, microbatches=12)})
@@ -179,13 +181,15 @@ def test_all_scalars_of_a_log_step_are_one_record(tmp_path: Path) -> None:
     ((step, told),) = notes.told
     assert step == 10
     assert (told["train/w_gap"], told["train/gp_norm"], told["train/lr_generator"]) == (2.0, 1.25, 0.5)
-    assert told["gpu/utilisation"] == 0.75
+    assert (told["gpu/utilisation"], told["gpu/memory_share"]) == (0.75, 0.5)
+    status = read_status(tmp_path, "trainer", TrainerStatus)
+    assert status is not None
+    assert (status.gpu_utilisation, status.gpu_memory_share) == (0.75, 0.5)
     assert (told["trainer/events_trained"], told["trainer/microbatches"]) == (640, 12)
     assert {
         "trainer/events_per_s",
         "trainer/particles_per_s",
         "trainer/wait_fraction",
-        "trainer/seconds",
     } <= told.keys()
 
 

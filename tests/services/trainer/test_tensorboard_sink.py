@@ -10,7 +10,7 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder
+from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder, started
 from workloads.base.evaluator import Histogram
 
 NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)
@@ -31,9 +31,18 @@ def points(run_dir: Path, name: str) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in read(run_dir).Scalars(name)]
 
 
-def test_a_run_is_named_by_the_time_of_its_start_and_keeps_its_name(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, NOON)
-    assert folder == tmp_path / "tensorboard" / "2026-11-21T12-00-05"
+def test_a_run_is_named_by_its_directory_and_the_time_of_its_start_and_keeps_its_name(tmp_path: Path) -> None:
+    run_dir = tmp_path / "wide net"
+    folder = run_folder(run_dir, NOON)
+    assert folder == run_dir / "tensorboard" / "wide_net-2026-11-21T12-00-05"
+    assert started(folder) == "2026-11-21T12-00-05"
+    run_dir.rename(tmp_path / "deep")
+    assert run_folder(tmp_path / "deep") == tmp_path / "deep" / "tensorboard" / folder.name
+
+
+def test_a_run_of_an_earlier_version_keeps_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "tensorboard" / "2026-11-21T12-00-05"
+    folder.mkdir(parents=True, mode=0o700)
     assert folder.stat().st_mode & 0o077 == 0
     assert run_folder(tmp_path, NOON.replace(hour=18)) == folder
     (tmp_path / "tensorboard" / "zz-of-the-users-own").mkdir()
@@ -105,3 +114,32 @@ def test_settings_are_hyperparameters_and_a_table(tmp_path: Path) -> None:
     given = HParamsPluginData.FromString(content).session_start_info.hparams
     assert given["trainer.wgan.generator_lr"].number_value == 2e-4
     assert given["trainer.audit"].number_value == 1  # torch takes a bool for an int
+
+
+def layout_of(run_dir: Path) -> dict[str, dict[str, list[str]]]:
+    """Charts of the newest layout: category -> title -> names of the lines."""
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    newest = read(run_dir).Tensors("custom_scalars__config__")[-1]
+    layout = layout_pb2.Layout.FromString(newest.tensor_proto.string_val[0])
+    return {one.title: {chart.title: list(chart.multiline.tag) for chart in one.chart} for one in layout.category}
+
+
+def test_losses_are_the_first_charts_and_a_value_and_its_floor_are_in_one(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path, 0, {"seed": 1}, ("train/c_loss", "train/w_gap"))
+    sink.flush()
+    first = layout_of(tmp_path)
+    assert list(first) == ["training", "speed and health"]
+    assert first["training"]["train/w_gap"] == [
+        "^train/w_gap$",
+        "^train/w_gap_ma_500$",
+        "^train/held_out_w_gap$",
+    ]
+    sink.scalars({"panel/radius_w1": 2.0, "panel/radius_w1_floor": 1.0, "panel/score": 2.0}, 5)
+    sink.go_back(3)
+    sink.close()
+    found = layout_of(tmp_path)
+    assert list(found) == ["training", "distance from real events, and its floor", "speed and health"]
+    assert found["distance from real events, and its floor"] == {
+        "panel/radius_w1": ["^panel/radius_w1$", "^panel/radius_w1_floor$"]
+    }

@@ -28,6 +28,12 @@ def test_a_new_folder_is_made_with_those_above_it(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").is_dir()
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match=r"file/a: .*/file is no folder; choose another place"):
+        prepare(tmp_path / "file" / "a", overwrite=False)
+
+
 def test_own_files_and_folders_are_deleted_on_request_only(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "part_1.data").write_text("old")

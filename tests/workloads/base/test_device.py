@@ -25,3 +25,9 @@ def test_a_gpu_of_too_high_a_number_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert (device_named("auto"), device_named("cuda:1")) == (torch.device("cuda"), torch.device("cuda:1"))
     with pytest.raises(BadInputError, match=r"^trainer\.device = 'cuda:2': there are 2 CUDA devices here"):
         trainer_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "", "mps:0"])
+def test_a_name_that_is_no_device_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(BadInputError, match=rf"^--device {name}: expected auto, cpu, cuda or cuda:N$"):
+        device_named(name)

@@ -248,7 +248,7 @@ def test_a_changed_recipe_is_logged_and_what_does_not_fit_begins_anew(caplog: py
 
     assert [record.message for record in caplog.records] == [
         "trainer.line.optimiser was adam in the checkpoint and is sgd now; the weights are kept, the optimisers of "
-        "slope begin anew",
+        "slope start again",
         "trainer.line.schedule_steps was 0 in the checkpoint and is 7 now; the weights are kept",
     ]
     assert same(weights(adam), weights(sgd))

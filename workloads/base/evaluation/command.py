@@ -8,13 +8,16 @@ from typing import Any
 
 import click
 
-from common.options import absolute, config_options, input_option, token_file_option
+from common.options import OutputPath, absolute, config_options, device_option, input_option, token_file_option
 from common.user_path import user_path
+from workloads.base.report.at_floor import conclusion
 from workloads.base.report.outcome import REPORT_HTML, Outcome
 from workloads.base.report.text import lines, missed_lines
 from workloads.base.report.words import ReportWords
 
-MISSED_EXIT_CODE = 1
+MISSED_EXIT_CODE = 3
+"""Another than that of an internal error (1)."""
+
 _OPTIONS = (
     click.argument("checkpoint", type=click.Path(path_type=Path)),
     input_option,
@@ -29,15 +32,15 @@ _OPTIONS = (
     click.option(
         "-o",
         "--output",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=OutputPath(file_okay=False),
         help="Folder of the report. Default: evaluation/ in the run directory, or beside the checkpoint.",
     ),
     click.option(
         "--thresholds",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="TOML file with lines such as `METRIC = 0.02`. The exit code is 1 if one is not kept.",
+        help="TOML file with lines such as `METRIC = 0.02`. The exit code is 3 if one is not kept.",
     ),
-    click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N."),
+    device_option("auto"),
     click.option(
         "--threads",
         type=click.IntRange(min=1),
@@ -67,12 +70,14 @@ def typed_options(inputs: tuple[str, ...], token_file: Path | None, options: dic
 
 
 def tell(outcome: Outcome, folder: Path, words: ReportWords) -> None:
-    """Print the report. Raises SystemExit with code 1 if thresholds are missed."""
+    """Print the report. Raises SystemExit with MISSED_EXIT_CODE if thresholds are missed."""
+    for line in missed_lines(outcome.missed):
+        click.echo(line, err=True)
     click.echo("\n".join(lines(outcome, words)))
     for warning in outcome.warnings:
         click.echo(f"WARNING: {warning}")
-    for line in missed_lines(outcome.missed):
-        click.echo(line, err=True)
+    for line in conclusion(outcome, words):
+        click.echo(line)
     click.echo(f"report: {folder / REPORT_HTML}")
     if outcome.missed:
         raise SystemExit(MISSED_EXIT_CODE)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from common.config import StreamConfig
-from common.errors import BadInputError
+from common.run_words import counted
+from workloads.base.front import FileEvents
 
 MOST_PARTICLES = 100_000_000
 """Largest number of particles in one event. Address space for as many is reserved only if a footer announces them."""
@@ -27,20 +26,19 @@ def evaluation_stream(stream: StreamConfig) -> StreamConfig:
     )
 
 
-def trained_on_warnings(trained_on: Sequence[str], num_sources: int) -> tuple[str, ...]:
-    """Warning if files of the evaluation are among those of the training."""
-    if not trained_on:
-        return ()
-    return (
-        f"{len(trained_on)} of the {num_sources} files are among those that the model was trained on"
-        f" (the first: {trained_on[0]}): the numbers do not show how it does on events that it never saw",
-    )
+def reading_warnings(found: FileEvents) -> tuple[str, ...]:
+    """Warnings about files that the model was trained on, and about what can't be used."""
+    return tuple(_reading_warnings(found))
 
 
-def check_writable(folder: Path) -> None:
-    """Check that files can be written to ``folder``, before minutes of work. Raises BadInputError."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise BadInputError(f"{folder}: {there} is no folder; name another one with -o")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise BadInputError(f"{folder}: nothing can be written to {there}; name another folder with -o")
+def _reading_warnings(found: FileEvents) -> Iterator[str]:
+    if found.trained_on:
+        yield (
+            f"{len(found.trained_on)} of the {found.num_sources} files are among those that the model was trained on"
+            f" (the first: {found.trained_on[0]}): the numbers do not show how it does on events that it never saw"
+        )
+    if found.left_out:
+        yield (
+            f"{counted(len(found.left_out), 'bad input')} (files, row groups) left out, as in a run; the first:"
+            f" {found.left_out[0]}"
+        )

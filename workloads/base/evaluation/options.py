@@ -22,6 +22,8 @@ class EvaluationOptions:
     seed: int = 0
     output: Path | None = None
     """Folder of the report; None: the default one."""
+    write: bool = True
+    """Write the report, and not only return it."""
     thresholds: Path | None = None
     device: str = "auto"
     threads: int = 1

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from workloads.base.report.beside import value_heads
+from workloads.base.report.at_floor import at_floor, not_at_floor, title
+from workloads.base.report.beside import names, value_heads, with_those_beside
 from workloads.base.report.metric import Metric
-from workloads.base.report.numbers import NOTHING, floor_with_error, ratio_text, with_error
+from workloads.base.report.numbers import NOTHING, floor_with_error, ratio_text, verdict_text, with_error
 from workloads.base.report.outcome import Outcome, Picture
-from workloads.base.report.verdict import MEANINGS, in_order, verdict
+from workloads.base.report.verdict import MEANINGS, in_order
 from workloads.base.report.words import ReportWords
 
 _STYLE = """
@@ -46,11 +47,11 @@ summary { cursor: pointer; }
 
 def page(outcome: Outcome, words: ReportWords) -> str:
     """The whole page. It loads nothing from elsewhere."""
-    title = f"{words.title} {outcome.provenance['checkpoint']}"
+    heading = title(outcome)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(_body(outcome, words))
         + "\n</body>\n</html>\n"
     )
@@ -58,8 +59,8 @@ def page(outcome: Outcome, words: ReportWords) -> str:
 
 def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     report, told = outcome.report, outcome.provenance
-    headline, others = in_order(report.metrics, words.headline)
-    yield f"<h1>{escape(words.title)}</h1>"
+    headline, others = in_order(with_those_beside(report.metrics, outcome.beside), words.headline)
+    yield f"<h1>{escape(title(outcome))}</h1>"
     subject = words.subject.format(
         checkpoint=f"<code>{escape(str(told['checkpoint']))}</code>",
         model=escape(str(told["model"])),
@@ -69,14 +70,18 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     if beside := outcome.beside:
         text = "Beside it, on the same real events: <code>{checkpoint}</code> ({model}, step {step:,})"
         yield f'<p class="dim">{text.format_map(_escaped(beside.provenance))}</p>'
-    for warning in outcome.warnings:
-        yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
     for name, why in outcome.missed.items():
         yield f'<p class="missed"><strong>Threshold missed:</strong> <code>{escape(name)}</code>: {escape(why)}</p>'
+    if failed := not_at_floor(outcome, words):
+        yield f"<p><strong>{escape(failed[:1].upper() + failed[1:])}</strong></p>"
+    for warning in outcome.warnings:
+        yield f'<p class="warning"><strong>Warning:</strong> {escape(warning)}</p>'
     yield '<div class="cards">'
-    yield from _cards_at_floor(outcome, headline)
+    yield from _cards_at_floor(outcome, words)
     yield from (_card(f"{report.sizes[name]:,}", label) for name, label in words.sizes.items())
     yield "</div>"
+    if outcome.beside and words.which_model:
+        yield f'<p class="dim">{escape(words.which_model)}</p>'
     yield "<h2>Numbers</h2>"
     yield f"<p>{words.about_numbers.format(floor=words.floors[report.floor_kind])}</p>"
     yield from _table(headline, outcome)
@@ -88,7 +93,8 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     if report.notes:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>"
     yield "<h2>Plots</h2>"
-    yield f'<p class="dim">{words.about_plots}</p>'
+    drawn = f"{names(told, beside)[0]} (the run beside is not drawn)" if beside else "generated"
+    yield f'<p class="dim">{words.about_plots.format(generated=escape(drawn))}</p>'
     links = (f'<a href="#{escape(one.name)}">{escape(one.title)}</a>' for one in outcome.pictures)
     yield "<nav>" + " ".join(links) + "</nav>"
     yield from map(_figure, outcome.pictures)
@@ -99,18 +105,13 @@ def _body(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     yield '<p class="dim">The same numbers for programs: <code>report.json</code> beside this file.</p>'
 
 
-def _cards_at_floor(outcome: Outcome, headline: Mapping[str, Metric]) -> Iterator[str]:
+def _cards_at_floor(outcome: Outcome, words: ReportWords) -> Iterator[str]:
     """Cards with the number of headline metrics at their floor, of each run."""
-    text = "headline metrics at their floor"
-    runs = {text: headline}
-    if beside := outcome.beside:
-        model = str(outcome.provenance["model"])
-        also = {name: beside.metrics[name] for name in headline if name in beside.metrics}
-        runs = {f"{model}: {text}": headline, f"{beside.named(model)}: {text}": also}
-    for label, metrics in runs.items():
-        verdicts = [found for metric in metrics.values() if (found := verdict(metric)) != "no floor"]
-        if verdicts:
-            yield _card(f"{verdicts.count('at floor')} of {len(verdicts)}", label)
+    text = (
+        f"headline metrics at the floor of {outcome.report.sizes['events']:,} events; smaller differences are not seen"
+    )
+    for run in at_floor(outcome, words):
+        yield _card(str(run.headline), f"{run.name}: {text}" if run.name else text)
 
 
 def _card(number: str, text: str) -> str:
@@ -118,7 +119,7 @@ def _card(number: str, text: str) -> str:
 
 
 def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
-    value, other_value = map(escape, value_heads(outcome.provenance["model"], outcome.beside))
+    value, other_value = map(escape, value_heads(outcome.provenance, outcome.beside))
     numbers = (value, "floor ± error", "ratio")
     yield '<div class="wide"><table><thead><tr><th>metric</th>'
     yield "".join(f'<th class="number">{name}</th>' for name in numbers) + "<th>unit</th><th>verdict</th>"
@@ -128,7 +129,7 @@ def _table(metrics: Mapping[str, Metric], outcome: Outcome) -> Iterator[str]:
     for name, metric in metrics.items():
         cells = "".join(map(_number, (with_error(metric), floor_with_error(metric), ratio_text(metric))))
         yield f'<tr><td><code>{escape(name)}</code><br><span class="dim">{escape(metric.meaning)}</span></td>{cells}'
-        yield f"<td>{escape(metric.unit)}</td>{_verdict(verdict(metric))}"
+        yield f"<td>{escape(metric.unit)}</td>{_verdict(verdict_text(metric))}"
         if outcome.beside:
             other, word = outcome.beside.cells(name)
             yield _number(other) + _verdict(word)

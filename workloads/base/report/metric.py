@@ -63,8 +63,3 @@ class Metric:
             floor_error=floor.error,
             floor_spread=floor.spread,
         )
-
-    @property
-    def floor_with_errors(self) -> Floor:
-        """Floor, as given to `of`."""
-        return Floor(self.floor, self.floor_error, self.floor_spread)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
-from workloads.base.report.metric import Metric
-from workloads.base.report.verdict import ratio
+from workloads.base.report.metric import TARGETS, Metric
+from workloads.base.report.verdict import SIGMAS, ratio, verdict
 
 NOTHING = "–"
+_MOST_FLOORS = 100
+"""Largest ratio that is told: a larger one says no more."""
 
 
 def with_error(metric: Metric) -> str:
@@ -38,6 +40,16 @@ def plain(value: float) -> str:
 
 
 def ratio_text(metric: Metric) -> str:
-    """Value in units of the floor."""
+    """Value in units of the floor; nothing for a floor that is not seen to be above 0: its multiples mean nothing."""
+    known = [one for one in (metric.floor_spread, metric.floor_error) if math.isfinite(one)]
+    if metric.better not in TARGETS and known and metric.floor <= SIGMAS * math.hypot(*known):
+        return NOTHING
     found = ratio(metric)
+    if found > _MOST_FLOORS:
+        return f"> {_MOST_FLOORS}"
     return f"{found:.3g}" if abs(found) >= 10 else f"{found:.2f}" if math.isfinite(found) else NOTHING
+
+
+def verdict_text(metric: Metric) -> str:
+    """Verdict, if there is a value."""
+    return verdict(metric) if math.isfinite(metric.value) else NOTHING

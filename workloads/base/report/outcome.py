@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common.atomic_file import AS_UMASK_SAYS, replace_file
 from workloads.base.report.beside import Beside
-from workloads.base.report.metric import Metric
+from workloads.base.report.metric import Floor, Metric
 from workloads.base.report.verdict import ratio, verdict
 
 FORMAT = 1
@@ -25,11 +25,13 @@ class MetricReport:
 
     metrics: Mapping[str, Metric]
     sizes: Mapping[str, int]
-    """Numbers of events and particles by their keys in `report.json`."""
+    """Numbers of events and particles by their keys in `report.json`; at least `events`."""
     floor_kind: str
     """Method of finding the floors: a key of ReportWords.floors."""
     notes: tuple[str, ...] = ()
     """Remarks that a reader must know, a line each."""
+    floors: Mapping[str, Floor] = field(default_factory=dict)
+    """Floors that depend on real events alone: for a report on another model, also of metrics that this one lacks."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 one_metric = 0.02                     # at most; where 0, 1 or 2 is best: at most so far from it
 another = { max = 0.52 }              # the value itself
 a_third = { min = 0.98, max = 1.02 }
-a_fourth = { floors = 3 }             # at most 3 times its floor
+a_fourth = { floors = 3 }             # its ratio in the table is at most 3
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from common.errors import BadInputError
 from workloads.base.report.metric import TARGETS, Metric
 from workloads.base.report.numbers import plain
-from workloads.base.report.verdict import distance, ratio
+from workloads.base.report.verdict import ratio, verdict
 
 _KEYS = ("max", "min", "floors")
 
@@ -65,15 +65,16 @@ def _missed(threshold: Threshold, metric: Metric) -> Iterator[str]:
     value = metric.value
     if threshold.plain is not None:
         best = None if metric.better == "half" else TARGETS.get(metric.better)
-        looked_at = value if best is None else distance(metric, value)
+        looked_at = value if best is None else abs(value - best)
         if looked_at > threshold.plain:
             yield f"{plain(looked_at)}{'' if best is None else f' away from {best:g}'}, limit {threshold.plain:g}"
     if threshold.max is not None and value > threshold.max:
         yield f"{plain(value)}, limit {threshold.max:g}"
     if threshold.min is not None and value < threshold.min:
         yield f"{plain(value)}, at least {threshold.min:g} wanted"
-    if threshold.floors is not None and not ratio(metric) <= threshold.floors:
-        yield f"{plain(ratio(metric))} floors, limit {threshold.floors:g}"
+    is_at_floor = math.isnan(ratio(metric)) and verdict(metric) == "at floor"  # both are 0
+    if threshold.floors is not None and not (ratio(metric) <= threshold.floors or is_at_floor):
+        yield f"ratio {plain(ratio(metric))}, limit {threshold.floors:g}"
 
 
 def _threshold(path: Path, name: str, value: object, known: Collection[str]) -> Threshold:
@@ -93,5 +94,8 @@ def _is_number(value: object) -> bool:
 def _nearest(name: str, known: Collection[str]) -> str:
     import difflib
 
+    words = set(name.split("_"))
     close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+    close = close or difflib.get_close_matches(name, [one for one in known if words & set(one.split("_"))], 3, cutoff=0)
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else ""
+    return f"; {hint or f'the report.json of an evaluation has all {len(known)} names'}"

@@ -10,28 +10,33 @@ from workloads.base.report.metric import TARGETS, Metric
 
 Verdict = Literal["at floor", "near", "off", "no floor"]
 
-_SIGMAS = 2.0
+SIGMAS = 2.0
 _NEAR = 2.0
 
 MEANINGS: Mapping[Verdict, str] = {
-    "at floor": f"not more than {_SIGMAS:g} standard deviations above the floor: no difference from a perfect model is"
-    " seen",
-    "near": f"up to {_NEAR:g} times the floor",
+    "at floor": f"not more than {SIGMAS:g} standard deviations above the floor, or of differences and ratios on either"
+    " side of it: no difference from a perfect model is seen",
+    "near": f"up to {_NEAR:g} times the floor, or of differences, ratios and AUCs up to {_NEAR * SIGMAS:g} standard"
+    " deviations from it",
     "off": "more than that",
     "no floor": "there is no floor to compare with",
 }
 
 
-def distance(metric: Metric, value: float) -> float:
-    """Distance of a value of the metric from a perfect one: the value itself where lower is better."""
-    target = TARGETS.get(metric.better)
-    return value if target is None else abs(value - target)
-
-
 def ratio(metric: Metric) -> float:
-    """Distance in units of the floor: about 1 for a perfect generator; NaN without a floor above 0."""
-    floor = distance(metric, metric.floor)
-    return distance(metric, metric.value) / floor if math.isfinite(floor) and floor > 0 else math.nan
+    """Value in units of the floor; of two-sided metrics, its distance from the floor in standard deviations.
+
+    Both are about 1 for a perfect model. NaN without a floor, or a deviation, above 0.
+    """
+    unit = null_deviation(metric) if metric.better in TARGETS else metric.floor
+    length = max(_excess(metric), 0.0) if metric.better in TARGETS else metric.value
+    return length / unit if math.isfinite(unit) and unit > 0 else math.nan
+
+
+def _excess(metric: Metric) -> float:
+    """Distance of the value from the floor: on either side of it, but not below it where that is chance or better."""
+    excess = metric.value - metric.floor
+    return excess if metric.better in ("lower", "half") else abs(excess)
 
 
 def null_deviation(metric: Metric) -> float:
@@ -45,12 +50,13 @@ def null_deviation(metric: Metric) -> float:
 
 def verdict(metric: Metric) -> Verdict:
     """Verdict on a metric; see MEANINGS."""
-    floor, value = distance(metric, metric.floor), distance(metric, metric.value)
-    if not (math.isfinite(floor) and math.isfinite(value)):
+    excess, limit = _excess(metric), SIGMAS * null_deviation(metric)
+    if not math.isfinite(excess):
         return "no floor"
-    if value <= floor + _SIGMAS * null_deviation(metric):
+    if excess <= limit:
         return "at floor"
-    return "near" if value <= _NEAR * floor else "off"
+    near = excess <= _NEAR * limit if metric.better in TARGETS else metric.value <= _NEAR * metric.floor
+    return "near" if near else "off"
 
 
 def in_order(metrics: Mapping[str, Metric], headline: Sequence[str]) -> tuple[dict[str, Metric], dict[str, Metric]]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 class ReportWords:
     """Texts of one workload. Those marked HTML are inserted in the page without escaping."""
 
-    title: str
     subject: str
     """HTML; holds {checkpoint}, {model} and {step}."""
     headline: tuple[str, ...]
@@ -24,4 +23,6 @@ class ReportWords:
     floors: Mapping[str, str]
     """HTML: method of finding the floor, for each floor_kind."""
     about_plots: str
-    """HTML."""
+    """HTML; may hold {generated}: the run that is drawn."""
+    which_model: str = ""
+    """Advice on the choice between two models, for a report of two runs."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from common.options import config_options, input_option, token_file_option
+from common.options import config_options, device_option, input_option, output_option, token_file_option
 from workloads.base.evaluation.command import typed_options
 from workloads.base.front import Front
 
@@ -15,14 +15,8 @@ from workloads.base.front import Front
 @click.command(epilog="Example: icestream predict runs/direction -i test/ -o submission.csv")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @input_option
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="A file *.parquet (event_id, azimuth, zenith, kappa), or *.csv: Kaggle's submission, without kappa.",
-)
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@output_option("A file *.parquet (event_id, azimuth, zenith, kappa), or *.csv: Kaggle's submission, without kappa.")
+@device_option("auto")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 @token_file_option

@@ -11,13 +11,14 @@ import click
 
 from common.errors import BadInputError
 from common.files.local_listing import files_below, files_matching
+from common.options import output_option
 from common.user_path import user_path
 from workloads.direction.geometry import GEOMETRY_FILE
 
 
 @click.command(epilog="Example: icestream seeds demo/ -o demo-seeds/")
 @click.argument("inputs", nargs=-1, required=True, metavar="IN...")
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Another folder.")
+@output_option("Another folder.")
 @click.option(
     "--geometry",
     type=click.Path(path_type=Path),
@@ -30,7 +31,7 @@ def seeds(inputs: tuple[str, ...], out: Path, geometry: Path | None, processes: 
 
     IN: files, folders or globs, in the layout that convert and simulate write. Rows, row groups and all other columns
     stay as they are; the table of sensors comes along. Files that OUT has already are skipped, so that the same line
-    goes on where it was stopped. A file that can't be used is reported and skipped, and the exit code is 2.
+    resumes where it was stopped. A file that can't be used is reported and skipped, and the exit code is 2.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: a process a file, each with one thread
     from workloads.direction.fits.run import run_seeds

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
+from common.options import OutputPath
 from workloads.base.file_progress import file_progress
 from workloads.direction.geometry import ARRAYS
-from workloads.direction.simulator.kaggle import write_kaggle_dataset
-from workloads.direction.simulator.plan import EventsPlan
-from workloads.direction.simulator.write import write_dataset
-
-LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
+from workloads.direction.simulator.dataset import LAYOUTS, simulate_dataset
 
 
 @click.command(name="simulate")
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", type=OutputPath(file_okay=False))
 @click.option("--events", default=24_000, show_default=True, help="Events of the natural mixture, in total.")
 @click.option("--files", default=8, show_default=True, help="Files in total.")
 @click.option("--seed", default=0, show_default=True, help="Same seed, same bytes.")
@@ -49,22 +47,20 @@ LAYOUTS = {"converted": write_dataset, "kaggle": write_kaggle_dataset}
     "kaggle: as the files of IceCube's contest, for tests of convert.",
 )
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
-def simulate(
-    out: Path, events: int, files: int, seed: int, cascades: int, bright: int, array: str, layout: str, force: bool
-) -> None:
+def simulate(out: Path, **options: Any) -> None:
     """Write neutrino events with known truth to OUT, as a toy detector sees them.
 
-    A toy for demos and tests, not a simulation of a detector: see docs/simulator.md.
+    A toy for demos and tests, not a simulation of a detector: see docs/explanation/simulator.md.
 
     \b
     Examples:
       icestream simulate demo --workload direction --events 24000 --cascades 12000 --files 12 --seed 1
       icestream simulate kaggle --workload direction --events 2000 --files 2 --layout kaggle
     """
-    plan = EventsPlan(events, files, seed, cascades, bright, array)
+    num_events = options["events"] + options["cascades"] + options["bright"]
     started_s = time.perf_counter()
-    with file_progress("simulate", plan.num_all_events, files) as on_file:
-        total = LAYOUTS[layout](out, plan, overwrite=force, on_file=on_file)
+    with file_progress("simulate", num_events, options["files"]) as on_file:
+        total = simulate_dataset(out, **options, on_file=on_file)
     rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
     click.echo(
         f"{out}: {total.num_events:,} events, {total.num_particles:,} pulses, {total.num_bytes:,} bytes "

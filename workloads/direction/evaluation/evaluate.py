@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from common.errors import BadInputError
+from common.output_place import require_place
 from common.redact import without_secrets
 from common.slow_progress import SlowProgress
-from workloads.base.device import device_named
-from workloads.base.evaluation.files import check_writable, evaluation_stream, trained_on_warnings
+from workloads.base.device import device_named, torch_threads
+from workloads.base.evaluation.files import evaluation_stream, reading_warnings
 from workloads.base.evaluation.options import EvaluationOptions
 from workloads.base.front import Front
+from workloads.base.report.evaluation_report import EvaluationReport
 from workloads.base.report.html import page
 from workloads.base.report.outcome import MetricReport, Outcome, store
 from workloads.base.report.provenance import default_output, provenance
@@ -31,6 +34,7 @@ from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import evaluate
 from workloads.direction.metrics.predicted import PredictedEvents
 from workloads.direction.models.detector import check_same_detector
+from workloads.direction.models.load import load_predictor
 from workloads.direction.prediction.predict import Load
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
 
@@ -59,14 +63,21 @@ class _Sample:
     warnings: tuple[str, ...]
 
 
+def report(front: Front, say: Callable[[str], None], **options: Any) -> EvaluationReport:
+    """Report of an evaluation with these options; see Workload.functions."""
+    wanted = DirectionOptions(**options)
+    with torch_threads(wanted.threads):
+        outcome, _ = run_evaluation(front, wanted, load_predictor, say)
+    return EvaluationReport(outcome, WORDS)
+
+
 def run_evaluation(
     front: Front, wanted: DirectionOptions, load: Load, say: Callable[[str], None]
 ) -> tuple[Outcome, Path]:
-    """Outcome of the evaluation, and the folder of its files. ``say`` takes a line about each step.
+    """Outcome of the evaluation, and the folder of its files, if it has any. ``say`` takes a line about each step.
 
     ``load``: see workloads.direction.models.load. Raises BadInputError for errors that the user can correct.
     """
-    torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
     floor = read_toy_floor() if wanted.simulated else None
     device = device_named(wanted.device)
@@ -77,7 +88,8 @@ def run_evaluation(
             " was trained with another detector: leave the option out"
         )
     folder = wanted.output or default_output(predictor.run.path)
-    check_writable(folder)
+    if wanted.write:
+        require_place(folder, "name another one with -o")
     say(f"{predictor.run.path}: {predictor.run.model}, step {predictor.run.step:,}")
     sample = _predicted(front, wanted, predictor, device)
     for warning in sample.warnings:
@@ -99,7 +111,8 @@ def run_evaluation(
         missed=missed(thresholds, report.metrics),
         warnings=sample.warnings,
     )
-    store(folder, outcome, page(outcome, WORDS))
+    if wanted.write:
+        store(folder, outcome, page(outcome, WORDS))
     return outcome, folder
 
 
@@ -140,7 +153,7 @@ def _predicted(front: Front, wanted: DirectionOptions, predictor: DirectionPredi
     if num_empty:
         notes.append(f"{num_empty:,} rows hold no event and were left out")
     inputs = tuple(without_secrets(text) for text in settings.inputs)
-    return _Sample(events, inputs, tuple(notes), trained_on_warnings(found.trained_on, found.num_sources))
+    return _Sample(events, inputs, tuple(notes), reading_warnings(found))
 
 
 def _report(sample: _Sample, wanted: DirectionOptions, floor: ToyFloor | None) -> MetricReport:

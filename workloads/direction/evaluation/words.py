@@ -16,7 +16,6 @@ HEADLINE = (
 """Metrics that are shown first, in this order."""
 
 WORDS = ReportWords(
-    title="Where did it come from?",
     subject="Directions that {checkpoint} ({model}, step {step}) predicts beside the true ones",
     headline=HEADLINE,
     sizes={"events": "events", "tracks": "tracks", "cascades": "cascades"},

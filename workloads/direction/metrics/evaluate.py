@@ -104,7 +104,9 @@ def _notes(events: PredictedEvents, used: PredictedEvents) -> list[str]:
         notes.append(f"{unknown:,} events are not known to be a track or a cascade: they count among all events only")
     for name, angle_deg_E in events.angles_deg().items():
         if name and (missing := int((~np.isfinite(angle_deg_E)).sum())):
-            notes.append(f"{missing:,} events have no direction from the method {name!r}: it is told of the others")
+            notes.append(
+                f"{missing:,} events have no direction from the method {name!r}: its figures are of the others"
+            )
     return notes
 
 

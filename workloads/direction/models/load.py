@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,21 @@ def load_predictor(place: Path, device: torch.device) -> TrainedPredictor:
 
     Raises BadInputError that names the file.
     """
+    return load_run(place, partial(build_predictor, device=device))
 
-    def build(run: TrainedRun, task_state: dict[str, Any]) -> TrainedPredictor:
-        if run.model not in NETWORKS:
-            raise ValueError(f"{run.model!r} is no model of directions: {', '.join(NETWORKS)}")
-        config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
-        states = task_state["networks"]
-        detector = Detector.from_state(states["detector"]).to(device)
-        network = NETWORKS[run.model](config)
-        network.load_state_dict(states["network_average" if config.average_decay > 0 else "network"])
-        context = StepContext(device, seed=0)  # float32, on any device
-        predictor = Predictor(
-            network.to(device).requires_grad_(False).eval(), detector, context.precision, config.chunk_particles
-        )
-        return TrainedPredictor(predictor, run, detector.position_S3)
 
-    return load_run(place, build)
+def build_predictor(run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> TrainedPredictor:
+    """Trained model of a run, from its task's state; for load_run."""
+    run.require_workload(WORKLOAD.name)
+    if run.model not in NETWORKS:
+        raise ValueError(f"{run.model!r} is no model of directions: {', '.join(NETWORKS)}")
+    config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
+    states = task_state["networks"]
+    detector = Detector.from_state(states["detector"]).to(device)
+    network = NETWORKS[run.model](config)
+    network.load_state_dict(states["network_average" if config.average_decay > 0 else "network"])
+    context = StepContext(device, seed=0)  # float32, on any device
+    predictor = Predictor(
+        network.to(device).requires_grad_(False).eval(), detector, context.precision, config.chunk_particles
+    )
+    return TrainedPredictor(predictor, run, detector.position_S3)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
-from workloads.base.front import Front, OrderedUnit
+from workloads.base.front import FileSettings, Front, OrderedUnit
 from workloads.direction.columns import WITHOUT_TARGET
 from workloads.direction.models.detector import check_same_detector
 from workloads.direction.prediction.vectors import DirectionPredictor, PulseLimits, predicted_vectors
@@ -43,7 +44,9 @@ class PredictOptions:
 
 
 @dataclass
-class _Counts:
+class PredictionCounts:
+    """Numbers of events so far."""
+
     events: int = 0
     cut: int = 0
     dropped: int = 0
@@ -62,31 +65,48 @@ def run_predict(front: Front, options: PredictOptions, load: Load) -> list[str]:
     settings = front.file_settings(
         options.inputs, toml=options.toml, assignments=options.assignments, config_json=run.config_json
     )
-    check_same_detector(predictor.position_S3, settings.inputs)
     limits = PulseLimits.of(settings.stream)
-    settings = replace(settings, stream=prediction_stream(settings.stream))
     model = {"model": run.model, "step": run.step, "events_trained": run.events_trained, "config": run.config_digest}
-    counts = _Counts()
+    counts = PredictionCounts()
     started_s = time.perf_counter()
+    with prediction_file(options.out, model) as write:
+        for table in predicted_tables(front, predictor, settings, limits, device, counts, options.out):
+            write(table)
+    rate = counts.events / max(time.perf_counter() - started_s, 1e-9)
+    source = f"step {run.step:,} of {run.path}"
+    return [f"{options.out}: {counts.events:,} events, {rate:,.0f} events/s ({source})", *remarks(counts, limits)]
+
+
+def predicted_tables(
+    front: Front,
+    predictor: DirectionPredictor,
+    settings: FileSettings,
+    limits: PulseLimits,
+    device: torch.device,
+    counts: PredictionCounts,
+    out: Path | None = None,
+) -> Iterator[pa.Table]:
+    """Predictions of all events in the order of the files, a table a unit; ``counts`` is kept up to date.
+
+    ``settings``: of the files, read as in the training. Raises BadInputError, also if ``out`` is one of the files.
+    """
+    check_same_detector(predictor.position_S3, settings.inputs)
+    settings = replace(settings, stream=prediction_stream(settings.stream))
     with (
         SlowProgress("predicting", 100, to_text="{} %".format) as progress,
         front.each_unit(WITHOUT_TARGET.stored_as(settings.source), settings) as units,
-        prediction_file(options.out, model) as write,
     ):
         for unit in units:
-            _check(unit, options.out)
+            _check(unit, out)
             try:
                 found = predicted_vectors(predictor, unit.arrays, limits, device)
             except BadInputError as error:
                 raise BadInputError(f"{unit.file}: {error}") from None
             event_id_E = np.array(unit.arrays.event_columns["event_id"][:, 0], np.int64)
             table = prediction_table(event_id_E, found.p_E3)
-            write(table)
             _count(counts, unit, event_id_E[table["kappa"].to_numpy() == 0], found.num_cut)
+            yield table
             progress.reach(int(100 * unit.done), 100)
-    rate = counts.events / max(time.perf_counter() - started_s, 1e-9)
-    source = f"step {run.step:,} of {run.path}"
-    return [f"{options.out}: {counts.events:,} events, {rate:,.0f} events/s ({source})", *_remarks(counts, limits)]
 
 
 def prediction_stream(stream: StreamConfig) -> StreamConfig:
@@ -98,9 +118,9 @@ def prediction_stream(stream: StreamConfig) -> StreamConfig:
     )
 
 
-def _check(unit: OrderedUnit, out: Path) -> None:
+def _check(unit: OrderedUnit, out: Path | None) -> None:
     """Check that no event is missing, and that the file is not what will be replaced. Raises BadInputError."""
-    if Path(unit.file).resolve() == out.resolve():
+    if out is not None and Path(unit.file).resolve() == out.resolve():
         raise BadInputError(f"{out} is one of the inputs: choose another -o")
     if unit.tally.outliers:
         raise BadInputError(
@@ -109,7 +129,7 @@ def _check(unit: OrderedUnit, out: Path) -> None:
         )
 
 
-def _count(counts: _Counts, unit: OrderedUnit, no_direction: np.ndarray, num_cut: int) -> None:
+def _count(counts: PredictionCounts, unit: OrderedUnit, no_direction: np.ndarray, num_cut: int) -> None:
     counts.events += len(unit.arrays.offsets) - 1
     counts.cut += num_cut
     counts.empty += len(no_direction)
@@ -118,18 +138,19 @@ def _count(counts: _Counts, unit: OrderedUnit, no_direction: np.ndarray, num_cut
         counts.first_empty = f"event {no_direction[0]} of {unit.file}"
 
 
-def _remarks(counts: _Counts, limits: PulseLimits) -> list[str]:
-    remarks = []
+def remarks(counts: PredictionCounts, limits: PulseLimits) -> list[str]:
+    """Lines about events that were not predicted as all others."""
+    lines = []
     if counts.cut:
-        remarks.append(
+        lines.append(
             f"{counts.cut:,} events with more than {limits.most_of_event:,} pulses, the limit of the training:"
             " predicted from so many, the clean and earliest ones"
         )
     if counts.empty:
-        remarks.append(
+        lines.append(
             f"{counts.empty:,} events without a predicted direction, such as {counts.first_empty}:"
             " azimuth, zenith and kappa 0"
         )
     if counts.dropped:
-        remarks.append(f"{counts.dropped:,} rows hold no event (nulls) and were left out")
-    return remarks
+        lines.append(f"{counts.dropped:,} rows hold no event (nulls) and were left out")
+    return lines

@@ -6,7 +6,6 @@ E events.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from common.atomic_file import AS_UMASK_SAYS, part_of_one_writer, replacing
 from common.errors import BadInputError
+from common.output_place import require_place
 from workloads.direction.metrics.angles import azimuth_zenith_rad
 from workloads.direction.metrics.predicted import unit_and_norm
 
@@ -27,7 +27,8 @@ PARQUET, CSV = ".parquet", ".csv"
 METADATA_KEY = "icestream.predicted"
 """Key in the Parquet footer for the model of the predictions, as JSON."""
 _ANGLES = [("event_id", pa.int64()), ("azimuth", pa.float64()), ("zenith", pa.float64())]
-_SCHEMAS = {PARQUET: pa.schema([*_ANGLES, ("kappa", pa.float64())]), CSV: pa.schema(_ANGLES)}
+TABLE_SCHEMA = pa.schema([*_ANGLES, ("kappa", pa.float64())])
+_SCHEMAS = {PARQUET: TABLE_SCHEMA, CSV: pa.schema(_ANGLES)}
 _HEADER = b"event_id,azimuth,zenith\n"
 
 
@@ -58,8 +59,7 @@ def check_output(out: Path, *, force: bool) -> None:
         raise BadInputError(f"{out} exists: choose another name, or overwrite it with --force")
     if not out.parent.is_dir():
         raise BadInputError(f"{out.parent}: no such folder; make it, or choose another -o")
-    if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise BadInputError(f"{out.parent}: you may not write into it; choose another -o")
+    require_place(out)
 
 
 @contextmanager

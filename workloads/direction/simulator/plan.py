@@ -67,11 +67,6 @@ class EventsPlan:
         """Positions of the sensors."""
         return ARRAYS[self.array]()
 
-    @property
-    def num_all_events(self) -> int:
-        """Events of every kind."""
-        return self.num_events + self.num_cascades + self.num_bright
-
     def numbers(self, file_index: int) -> tuple[int, ...]:
         """Events of each kind in one file."""
         return tuple(

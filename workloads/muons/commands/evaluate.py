@@ -7,13 +7,25 @@ from typing import Any
 
 import click
 
+from common.options import InputCommand
 from workloads.base.evaluation.command import evaluation_options, tell, typed_options
 from workloads.base.front import Front
 from workloads.muons.evaluation.settings import NATURAL_FLUX, EvaluationRequest
 from workloads.muons.simulator.config import PRESETS
 
+EXAMPLES = """\b
+Examples:
+  icestream evaluate runs/demo -i demo-validation --simulated bench
+  icestream evaluate runs/demo -i demo-validation --simulated bench --beside runs/demo-likelihood
+  icestream evaluate best.pt --simulate bench --events 100000           # no files
+  icestream evaluate runs/mine -i 'held-out/*.parquet' --thresholds limits.toml
 
-@click.command(epilog="Example: icestream evaluate runs/demo -i demo-validation --simulated bench")
+\b
+Exit codes: 0 all thresholds are kept, 3 some are missed, 2 an error that you can fix.
+"""
+
+
+@click.command(epilog=EXAMPLES, cls=InputCommand)
 @evaluation_options
 @click.option(
     "--simulated",
@@ -52,9 +64,11 @@ def evaluate(front: Front, /, inputs: tuple[str, ...], token_file: Path | None, 
     every distance is shown with its floor, the distance between two samples of real events. Writes report.html,
     report.json and the plots. The files should not be among those of the training.
     """
+    from workloads.base.device import torch_threads
     from workloads.muons.evaluation.evaluate import run_evaluation  # torch and matplotlib
     from workloads.muons.evaluation.words import WORDS
 
     wanted = EvaluationRequest(**typed_options(inputs, token_file, options))
-    outcome, folder = run_evaluation(front, wanted, say=lambda text: click.echo(text, err=True))
+    with torch_threads(wanted.threads):
+        outcome, folder = run_evaluation(front, wanted, say=lambda text: click.echo(text, err=True))
     tell(outcome, folder, WORDS)

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
+from common.options import output_option
 from workloads.muons.export.format_names import FORMATS, Format
 
+EXAMPLES = """\b
+Examples:
+  icestream export runs/demo -o model/
+  icestream export runs/demo-likelihood -o model/ --report runs/demo/evaluation/report.json
+"""
 
-@click.command(epilog="Example: icestream export runs/demo -o model/")
+
+@click.command(epilog=EXAMPLES)
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the model.")
+@output_option("Folder for the model.")
 @click.option(
     "--format",
     "wanted",
@@ -25,7 +32,8 @@ from workloads.muons.export.format_names import FORMATS, Format
     "--report",
     "report_path",
     type=click.Path(path_type=Path),
-    help="report.json of `icestream evaluate`, for the model card. Without: that of the run, if there is one.",
+    help="report.json of `icestream evaluate`, for the model card; it may be one in which the model is "
+    "the run --beside. Without: that of the run, if there is one.",
 )
 @click.option("--licence", default="", help="Terms of use, for the model card.")
 @click.option("--force", is_flag=True, help="Replace a model that is there.")

@@ -7,25 +7,22 @@ from typing import Any
 
 import click
 
-from common.options import config_options
+from common.options import config_options, device_option, output_option
 from workloads.base.front import Front
 from workloads.muons.generation.options import GenerateOptions
 from workloads.muons.simulator.config import PRESETS
 
+EXAMPLES = """\b
+Examples:
+  icestream generate runs/demo primaries.parquet -o generated.parquet
+  icestream generate runs/demo --primaries-from h3a --events 1000000 -o generated/
+"""
 
-@click.command(
-    epilog="Example: icestream generate runs/demo primaries.parquet -o generated.parquet; "
-    "icestream generate runs/demo --primaries-from h3a --events 1000000 -o generated/"
-)
+
+@click.command(epilog=EXAMPLES)
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("inputs", nargs=-1, metavar="[PRIMARIES]...")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="A *.parquet file, or a directory for several.",
-)
+@output_option("A *.parquet file, or a directory for several.")
 @click.option(
     "--primaries-from",
     "preset_name",
@@ -53,7 +50,7 @@ from workloads.muons.simulator.config import PRESETS
     help="What the primaries' depth is. Without: what it was in the run's inputs.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Same seed, same bytes.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@device_option("auto")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for the networks on a CPU. Without: all cores.")
 @click.option(
     "--rows-per-file",

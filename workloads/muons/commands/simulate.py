@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
+from common.options import OutputPath
 from workloads.base.file_progress import file_progress
-from workloads.muons.simulator.config import PRESETS, DepthKind, preset
-from workloads.muons.simulator.write import DatasetPlan, write_dataset
+from workloads.muons.simulator.config import PRESETS, DepthKind
+from workloads.muons.simulator.dataset import simulate_dataset
 
 
 @click.command(name="simulate")
-@click.argument("out", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", type=OutputPath(file_okay=False))
 @click.option(
     "--preset",
-    "preset_name",
     type=click.Choice(list(PRESETS)),
     default="bench",
     show_default=True,
@@ -30,7 +29,6 @@ from workloads.muons.simulator.write import DatasetPlan, write_dataset
 @click.option("--seed", default=0, show_default=True, help="Same seed, same bytes.")
 @click.option(
     "--showers",
-    "depths_per_shower",
     default=0,
     metavar="DEPTHS",
     help="Shower mode: record each shower at this many depths, one row each, all with its id "
@@ -51,30 +49,18 @@ from workloads.muons.simulator.write import DatasetPlan, write_dataset
     help="Files in one range directory, at most 1000. 0: about the square root of --files.",
 )
 @click.option("--force", is_flag=True, help="Replace a data set that an earlier run wrote to OUT.")
-def simulate(
-    out: Path,
-    preset_name: str,
-    events: int,
-    files: int,
-    seed: int,
-    depths_per_shower: int,
-    depth_kind: DepthKind,
-    files_per_range: int,
-    force: bool,
-) -> None:
+def simulate(out: Path, **options: Any) -> None:
     """Write muon bundles with known truth to OUT, in the production schema and directory layout.
 
-    A toy for demos and tests, not a simulation of a detector: see docs/simulator.md.
+    A toy for demos and tests, not a simulation of a detector: see docs/explanation/simulator.md.
 
     \b
     Example:
       icestream simulate demo-data --preset bench --events 400000 --files 16 --seed 1
     """
-    config = replace(preset(preset_name), depth_kind=depth_kind)
-    plan = DatasetPlan(events, files, seed, depths_per_shower, files_per_range)
     started_s = time.perf_counter()
-    with file_progress("simulate", plan.num_events, plan.num_files) as on_file:
-        total = write_dataset(out, config, plan, overwrite=force, on_file=on_file)
+    with file_progress("simulate", options["events"], options["files"]) as on_file:
+        total = simulate_dataset(out, **options, on_file=on_file)
     rate = total.num_events / max(time.perf_counter() - started_s, 1e-9)
     click.echo(
         f"{out}: {total.num_events:,} events, {total.num_particles:,} muons, {total.num_bytes:,} bytes "

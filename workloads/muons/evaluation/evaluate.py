@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from common.errors import BadInputError
+from common.output_place import require_place
 from common.redact import without_secrets
 from common.slow_progress import SlowProgress
 from workloads.base.checkpoint import run_dir_of
-from workloads.base.device import device_named
-from workloads.base.evaluation.files import check_writable, trained_on_warnings
+from workloads.base.device import device_named, torch_threads
 from workloads.base.front import Front
-from workloads.base.report.beside import Beside
+from workloads.base.report.beside import Beside, names
+from workloads.base.report.evaluation_report import EvaluationReport
 from workloads.base.report.html import page
-from workloads.base.report.metric import Metric
+from workloads.base.report.metric import Floor
 from workloads.base.report.outcome import MetricReport, Outcome, Picture, store
 from workloads.base.report.provenance import default_output, provenance
 from workloads.base.report.thresholds import missed, read_thresholds
@@ -62,21 +63,29 @@ class _Compared:
 
     report: MetricReport
     generated: BundleArrays
-    pit_E: Float64 | None
+    pit_E: Float64
+
+
+def report(front: Front, say: Callable[[str], None], **options: Any) -> EvaluationReport:
+    """Report of an evaluation with these options; see Workload.functions."""
+    wanted = EvaluationRequest(**options)
+    with torch_threads(wanted.threads):
+        outcome, _ = run_evaluation(front, wanted, say)
+    return EvaluationReport(outcome, WORDS)
 
 
 def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str], None]) -> tuple[Outcome, Path]:
-    """Outcome of the evaluation, and the folder of its files. ``say`` takes a line about each step.
+    """Outcome of the evaluation, and the folder of its files, if it has any. ``say`` takes a line about each step.
 
     Raises BadInputError for errors that the user can correct.
     """
-    torch.set_num_threads(wanted.threads)
     thresholds = read_thresholds(wanted.thresholds, DEFINITIONS) if wanted.thresholds else {}
     device = device_named(wanted.device)
     trained = load_trained(wanted.checkpoint, device)
-    other = _other(wanted.beside, device) if wanted.beside else None
+    other = _other(wanted.beside, trained, device) if wanted.beside else None
     folder = wanted.output or default_output(trained.run.path)
-    check_writable(folder)
+    if wanted.write:
+        require_place(folder, "name another one with -o")
     for one in (trained, other):
         if one:
             say(f"{one.run.path}: {one.run.model}, step {one.run.step:,}")
@@ -89,36 +98,39 @@ def run_evaluation(front: Front, wanted: EvaluationRequest, say: Callable[[str],
         raise BadInputError(f"{those} are all of one shower: nothing to compare with")
     redraws = _redraws(wanted, sample)
     found = _compared(wanted, trained, sample, redraws)
+    about = _provenance(wanted, trained, real.inputs)
     notes = [*real.notes, *_notes(sample), *found.report.notes]
     beside = None
     if other:
-        also = _compared(wanted, other, sample, redraws, found.report.metrics)
+        also = _compared(wanted, other, sample, redraws, found.report.floors)
         beside = Beside(provenance(other.run, _PACKAGES), also.report.metrics)
-        name = beside.named(trained.run.model)
+        name = names(about, beside)[1]
         notes += [f"{name}: {note}" for note in also.report.notes if note not in notes]
     courses = _courses(trained.run.path)
     if not courses:
-        notes.append("no course of the training: the checkpoint lies in no run directory with TensorBoard files")
+        notes.append(f"no course of the training: {_why_no_course(trained.run.path)}")
     outcome = Outcome(
         report=replace(found.report, notes=tuple(notes)),
         pictures=_drawn(EventPairs(sample, found.generated.finite()[0], wanted.seed), found.pit_E, courses),
-        provenance=_provenance(wanted, trained, real.inputs),
+        provenance=about,
         missed=missed(thresholds, found.report.metrics),
         warnings=real.warnings,
         beside=beside,
     )
-    store(folder, outcome, page(outcome, WORDS))
+    if wanted.write:
+        store(folder, outcome, page(outcome, WORDS))
     return outcome, folder
 
 
-def _other(place: Path, device: torch.device) -> Trained:
-    """Trained model that is shown beside. Raises BadInputError."""
+def _other(place: Path, trained: Trained, device: torch.device) -> Trained:
+    """Trained model that is shown beside ``trained``. Raises BadInputError."""
     try:
-        return load_trained(place, device)
+        other = load_trained(place, device)
     except BadInputError as error:
-        raise BadInputError(
-            f"--beside: {error}; name a checkpoint or run directory of a muon model, or leave the option out"
-        ) from None
+        raise BadInputError(f"--beside: {error}") from None
+    if other.run.path.resolve() == trained.run.path.resolve():
+        raise BadInputError(f"--beside: {other.run.path} is the checkpoint that is evaluated: name another one")
+    return other
 
 
 def _redraws(wanted: EvaluationRequest, sample: Sample) -> Sequence[Callable[[], BundleArrays]]:
@@ -134,9 +146,9 @@ def _compared(
     trained: Trained,
     sample: Sample,
     redraws: Sequence[Callable[[], BundleArrays]],
-    measured: Mapping[str, Metric] | None = None,
+    floors: Mapping[str, Floor] | None = None,
 ) -> _Compared:
-    """Comparison of a model with the real events; ``measured``: metrics of another model, with the floors."""
+    """Comparison of a model with the real events; ``floors``: those of the report on another model."""
     generator, max_count = trained.generator, trained.max_count
     generated = generated_events(generator, sample.primary_E4, max_count=max_count, seed=wanted.seed)
     pit_E = pit(generator, sample.primary_E4, sample.bundles.counts_E, wanted.seed)
@@ -148,7 +160,7 @@ def _compared(
             sample,
             generated.bundles,
             independent=redraws,
-            measured=measured,
+            floors=floors,
             pit_E=pit_E,
             settings=settings,
             progress=lambda _, part: progress.reach(int(100 * part), 100),
@@ -158,12 +170,10 @@ def _compared(
         notes.append(
             f"{generated.num_capped:,} generated events had more than {max_count:,} muons and were cut down to that"
         )
-    if pit_E is None:
-        notes.append("the model has no distribution of the number of muons: no reliability plot")
     return _Compared(replace(report, notes=(*notes, *report.notes)), generated.bundles, pit_E)
 
 
-def _drawn(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> list[Picture]:
+def _drawn(events: EventPairs, pit_E: Float64, courses: Mapping[str, TrainingCurve]) -> list[Picture]:
     with SlowProgress("drawing: plots", 12) as progress:
         drawn = []
         for picture in pictures(events, pit_E, courses):
@@ -215,10 +225,9 @@ def _read(front: Front, wanted: EvaluationRequest, runs: Sequence[TrainedRun]) -
         held_out=min(run.held_out for run in runs),  # a larger share includes all events of a smaller one
         weights="" if wanted.weights == NATURAL_FLUX else wanted.weights or "",
     )
-    warnings = trained_on_warnings(found.trained_on, found.num_sources)
     inputs = tuple(without_secrets(text) for text in settings.inputs)
     notes = (f"{found.num_files} of {found.num_sources} files were read", *found.notes)
-    return Real(found.sample, inputs, notes, warnings)
+    return Real(found.sample, inputs, notes, found.warnings)
 
 
 def _notes(sample: Sample) -> list[str]:
@@ -226,6 +235,15 @@ def _notes(sample: Sample) -> list[str]:
         return []
     effective = sample.weight_E.sum() ** 2 / (sample.weight_E**2).sum()
     return [f"weighted events: they count as much as {effective:,.0f} unweighted ones"]
+
+
+def _why_no_course(checkpoint: Path) -> str:
+    run_dir = run_dir_of(checkpoint)
+    if run_dir is None:
+        return "the checkpoint is in no run directory"
+    if not (run_dir / "tensorboard").is_dir():
+        return f"{run_dir} has no TensorBoard files"
+    return "its run has not reached trainer.validation.every steps"
 
 
 def _courses(checkpoint: Path) -> Mapping[str, TrainingCurve]:

@@ -44,18 +44,13 @@ def generated_events(generator: MuonGenerator, primary_E4: Float64, *, max_count
     return GeneratedBundles(bundles, sum(piece.num_capped for piece in pieces))
 
 
-def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64 | None:
-    """P(N < n) + u·P(N = n) of the model for each real count n, u uniform: flat from 0 to 1 if the model is right.
-
-    None if the model has no distribution.
-    """
+def pit(generator: MuonGenerator, primary_E4: Float64, counts_E: Int64, seed: int) -> Float64:
+    """P(N < n) + u·P(N = n) of the model for each real count n, u uniform: flat from 0 to 1 if the model is right."""
     found = []
     for first in range(0, len(counts_E), _EVENTS_AT_A_TIME):
         some = slice(first, first + _EVENTS_AT_A_TIME)
         primary_C4 = torch.from_numpy(primary_E4[some].astype(np.float32)).to(generator.device)
         cdf = generator.count_cdf(primary_C4, torch.from_numpy(counts_E[some]).to(generator.device))
-        if cdf is None:
-            return None
         found.append(torch.stack(cdf).cpu().numpy().astype(np.float64))
     below_E, up_to_E = np.concatenate(found, axis=1)
     uniform_E = numpy_stream(MuonPurpose.COUNT_PIT, seed).random(len(below_E))

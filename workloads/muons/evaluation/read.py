@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
 from common.unit_arrays import Array, UnitArrays
-from workloads.base.evaluation.files import MOST_PARTICLES, evaluation_stream
+from workloads.base.evaluation.files import MOST_PARTICLES, evaluation_stream, reading_warnings
 from workloads.base.front import FileEvents, FileSettings, Front
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.sample import Sample
@@ -29,9 +29,9 @@ class RealEvents:
     """Files that were read."""
     num_sources: int
     """Files that were named."""
-    trained_on: Sequence[str]
-    """Files on which the model was trained."""
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    """Reasons not to believe numbers found with them."""
 
 
 def read_real(
@@ -60,7 +60,7 @@ def read_real(
             columns = found.arrays.event_columns
             weight_E = read_weights(found.paths, columns["source_file"][:, 0], columns["source_row"][:, 0], weights)
         sample = sample_of(found.arrays, weight_E)
-        return RealEvents(sample, found.num_files, found.num_sources, found.trained_on, tuple(_notes(found)))
+        return RealEvents(sample, found.num_files, found.num_sources, tuple(_notes(found)), reading_warnings(found))
 
 
 def sample_of(arrays: UnitArrays, weight_E: Float64 | None) -> Sample:

@@ -34,7 +34,7 @@ class EvaluationRequest(EvaluationOptions):
                 else "either files with -i, or --simulate PRESET, not both (--simulated says what files hold)"
             )
         if self.simulate and self.simulated:
-            raise BadInputError("--simulated is about files; --simulate alone draws the events anew")
+            raise BadInputError("--simulated is about files; --simulate alone draws the events again")
         if self.simulate and not self.events:
             raise BadInputError("--events 0 takes all events of files; with --simulate say how many")
         if self.weights == NATURAL_FLUX and not self.preset:

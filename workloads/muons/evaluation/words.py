@@ -20,7 +20,6 @@ HEADLINE = (
 """Metrics that are shown first, in this order."""
 
 WORDS = ReportWords(
-    title="Is it physics?",
     subject="Muon bundles of {checkpoint} ({model}, step {step}) beside real ones for the same primaries",
     headline=HEADLINE,
     sizes={"events": "events compared", "muons_real": "real muons", "muons_generated": "generated muons"},
@@ -32,6 +31,7 @@ WORDS = ReportWords(
         "same primaries": f"found here with {REDRAWS} further draws of the simulator for the same primaries",
         "disjoint showers": "found here between real events of disjoint showers",
     },
-    about_plots="Black: real, orange: generated, for the same primaries. Bands: one standard deviation over"
+    about_plots="Black: real, orange: {generated}, for the same primaries. Bands: one standard deviation over"
     " bootstraps of showers. In the ratios what both sides share, their primaries, cancels.",
+    which_model="which model for what: docs/explanation/models.md",
 )

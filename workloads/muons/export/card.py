@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.nn import Module
+
 from workloads.muons.export.export import CARD_JSON, Exported
 from workloads.muons.export.functions import ModelFunctions
 from workloads.muons.export.inputs import PRIMARY, FunctionInput
@@ -47,15 +49,14 @@ def as_json(
         "format": 1,
         "model": trained.run.model,
         "purpose": "muon bundles underground, for a given primary",
-        "parameters": sum(parameter.numel() for parameter in functions.generator.network.parameters()),
+        "parameters": _num_weights(functions.generator.network),
+        "count_parameters": _num_weights(functions.counts),
         "functions": {
             "generator": {
                 "inputs": {one.name: one.text for one in functions.generator.inputs},
                 "outputs": {"muons": OUTPUT},
             },
-            "counts": None
-            if functions.counts is None
-            else {"inputs": {"primary": PRIMARY.text}, "outputs": COUNT_OUTPUTS},
+            "counts": {"inputs": {"primary": PRIMARY.text}, "outputs": COUNT_OUTPUTS},
         },
         "max_count": trained.max_count,
         "training": {
@@ -64,6 +65,7 @@ def as_json(
             "events": trained.run.events_trained,
             "steps": trained.run.step,
             "checkpoint": trained.run.path.name,
+            "config_digest": trained.run.config_digest,
         },
         "covered": covered(functions.generator.standardise),
         "metrics": None if report is None else report.get("metrics", {}),
@@ -110,8 +112,9 @@ def as_markdown(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> str
     lines = [
         "# Model card: muon bundles underground",
         "",
-        f"A generator of the kind `{card['model']}` ({card['parameters']:,} weights), trained with icestream on "
-        f"{training['events']:,} events in {training['steps']:,} steps (`{training['checkpoint']}`). For a primary and "
+        f"A generator of the kind `{card['model']}` ({card['parameters']:,} weights, and "
+        f"{card['count_parameters']:,} for the number of muons), trained with icestream on {training['events']:,} "
+        f"events in {training['steps']:,} steps (`{training['checkpoint']}`). For a primary and "
         "a number of muons it gives their energies and positions. A second function gives the distribution of that "
         "number.",
         "",
@@ -124,15 +127,16 @@ def as_markdown(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> str
         "",
         "## How good it is",
         "",
-        *_metrics(card["metrics"], of_another_model(card["evaluation"] or {}, training["steps"])),
+        *_metrics(card["metrics"], of_another_model(card)),
         "",
         "## Limits",
         "",
         *(f"- {text}" for text in card["limits"]),
         "",
-        f"Primaries of the training, mean ± {SPREADS:g} standard deviations (of lg E, cos zenith, lg A, lg depth):",
+        f"Primaries of the training, about: mean ± {SPREADS:g} standard deviations (of lg E, cos zenith, lg A, lg "
+        "depth). A range may end beyond the largest value that there was: that of the mass does if nuclei are few.",
         "",
-        "| | from | to |",
+        "| | from about | to about |",
         "| --- | --- | --- |",
         *(f"| {name} | {one['from']:.4g} | {one['to']:.4g} |" for name, one in card["covered"].items()),
         "",
@@ -163,12 +167,17 @@ def as_markdown(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> str
     return "\n".join(lines)
 
 
-def of_another_model(report: Mapping[str, Any], step: int) -> str:
-    """Reason why the report belongs to weights of another step; empty if none is found in it."""
-    evaluated = report.get("step")
-    if evaluated is None or evaluated == step:
-        return ""
-    return f"they are of the weights at step {evaluated}, and this model is of step {step}"
+def of_another_model(card: Mapping[str, Any]) -> str:
+    """Reason why the card's metrics belong to another model; empty if their report shows none."""
+    found, training = card["evaluation"] or {}, card["training"]
+    model, step, digest = (found.get(key) for key in ("model", "step", "config_digest"))
+    if model not in (None, card["model"]):
+        return f"they are of a model of the kind {model}, and this one is of the kind {card['model']}"
+    if step not in (None, training["steps"]):
+        return f"they are of the weights at step {step}, and this model is of step {training['steps']}"
+    if digest not in (None, training["config_digest"]):
+        return "they are of a run with another configuration"
+    return ""
 
 
 def _metrics(metrics: Mapping[str, Any] | None, not_of_this: str) -> list[str]:
@@ -189,8 +198,6 @@ def _metrics(metrics: Mapping[str, Any] | None, not_of_this: str) -> list[str]:
 
 
 def _counts(card: Mapping[str, Any]) -> list[str]:
-    if card["functions"]["counts"] is None:
-        return ["The model has no distribution of the number of muons: bring `counts` of your own.", ""]
     return [
         "The number of muons follows a mixture of negative binomials. `counts` gives, for `primary`:",
         "",
@@ -201,6 +208,10 @@ def _counts(card: Mapping[str, Any]) -> list[str]:
         f"{card['max_count']:,}.",
         "",
     ]
+
+
+def _num_weights(module: Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _number(value: float | None) -> str:

@@ -23,7 +23,6 @@ from workloads.muons.export.functions import (
 from workloads.muons.export.likelihood import LikelihoodFunction
 from workloads.muons.export.wgan import WganFunction
 from workloads.muons.generation.load import Trained
-from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.likelihood.sampler import LikelihoodSampler
 from workloads.muons.models.wgan.sampler import WganSampler
 
@@ -57,9 +56,7 @@ def functions_of(trained: Trained) -> ModelFunctions:
                 f"{trained.run.path}: a model of the kind {trained.run.model!r} can't be exported: use icestream"
                 " generate"
             )
-    head = sampler.count_head
-    counts = CountsFunction(sampler.standardise, head) if isinstance(head, MixtureCountHead) else None
-    return ModelFunctions(generator, counts)
+    return ModelFunctions(generator, CountsFunction(sampler.standardise, sampler.count_head))
 
 
 def export_functions(functions: ModelFunctions, folder: Path, wanted: Sequence[Format]) -> list[Exported]:
@@ -73,11 +70,10 @@ def export_functions(functions: ModelFunctions, folder: Path, wanted: Sequence[F
         formats.write(generator, example, rows, generator.names, GENERATOR_OUTPUTS, path)
         difference = check.generator_difference(formats.load(path, generator.names), generator)
         found.append(_checked(path, difference))
-        if counts is not None:
-            path = folder / f"counts.{suffix}"
-            formats.write(counts, example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
-            difference = check.counts_difference(formats.load(path, COUNTS_INPUTS), counts)
-            found.append(_checked(path, difference))
+        path = folder / f"counts.{suffix}"
+        formats.write(counts, example[:1], ("events",), COUNTS_INPUTS, COUNTS_OUTPUTS, path)
+        difference = check.counts_difference(formats.load(path, COUNTS_INPUTS), counts)
+        found.append(_checked(path, difference))
     return found
 
 
@@ -100,10 +96,7 @@ class NewFolder:
             raise BadInputError(f"{out} holds a model: choose another folder, or replace it with --force")
 
     def __enter__(self) -> Path:
-        try:
-            self._part.mkdir(parents=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise BadInputError(f"{self._out}: can't make this folder ({error.strerror}); choose another -o") from None
+        self._part.mkdir(parents=True)
         return self._part
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

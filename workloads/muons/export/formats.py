@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import BadInputError
+from common.extras import missing_extra
 from workloads.muons.export.check import Function
 from workloads.muons.export.format_names import Format
 
@@ -24,9 +24,7 @@ def require(formats: Sequence[Format]) -> None:
     """Check that the packages for ``formats`` are installed. Raises BadInputError."""
     missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if "onnx" in formats and missing:
-        raise BadInputError(
-            f"ONNX needs the packages {', '.join(missing)}: pip install 'icestream[export]', or use --format pt2"
-        )
+        raise missing_extra("ONNX", "export", "use --format pt2")
 
 
 def write(

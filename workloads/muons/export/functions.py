@@ -87,5 +87,4 @@ class ModelFunctions:
     """Both functions of a model."""
 
     generator: GeneratorFunction
-    counts: CountsFunction | None
-    """None: the model has no distribution of counts."""
+    counts: CountsFunction

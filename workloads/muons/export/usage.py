@@ -55,13 +55,12 @@ _ONNX_COUNTS = """\
 
 counts = draw_counts(*onnxruntime.InferenceSession("counts.onnx").run(None, {{"primary": primary}}))
 """
-_OWN_COUNTS = "counts = np.array([3, 0])  # your own: the model has no distribution of them\n"
 
 
-def program(suffix: str, inputs: Sequence[FunctionInput], *, max_count: int, has_counts: bool) -> str:
+def program(suffix: str, inputs: Sequence[FunctionInput], *, max_count: int) -> str:
     """Program that draws muons, to be run in the folder of the files with this suffix."""
     whole, of_counts = (_PT2, _PT2_COUNTS) if suffix == "pt2" else (_ONNX, _ONNX_COUNTS)
-    counts = of_counts.format(draw=_DRAW_COUNTS.format(max_count=max_count)) if has_counts else _OWN_COUNTS
+    counts = of_counts.format(draw=_DRAW_COUNTS.format(max_count=max_count))
     lines = "\n".join(f'    "{one.name}": {one.program},' for one in inputs)
     return whole.format(primary=_PRIMARY, counts=counts, inputs=_INPUTS.format(inputs=lines))
 
@@ -71,7 +70,6 @@ def snippets(card: Mapping[str, Any], inputs: Sequence[FunctionInput]) -> list[s
     lines: list[str] = []
     for suffix, needs in (("pt2", "torch and numpy"), ("onnx", "onnxruntime and numpy")):
         if f"generator.{suffix}" in card["files"]:
-            has_counts = card["functions"]["counts"] is not None
-            text = program(suffix, inputs, max_count=card["max_count"], has_counts=has_counts)
+            text = program(suffix, inputs, max_count=card["max_count"])
             lines += [f"With {needs} alone:", "", "```python", text.rstrip(), "```", ""]
     return lines

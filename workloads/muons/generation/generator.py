@@ -24,5 +24,5 @@ class MuonGenerator(Protocol):
     def draw_muons(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
         """Muons of events with these counts. -> (P, 3) float32 = [energy_gev, x_m, y_m]."""
 
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor] | None:
-        """P(N < n) and P(N <= n) of the model for each event's n, each (E,) float64; None if it has no distribution."""
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        """P(N < n) and P(N <= n) of the model for each event's n, each (E,) float64."""

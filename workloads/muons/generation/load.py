@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,16 @@ def load_trained(checkpoint: Path, device: torch.device) -> Trained:
 
     Raises BadInputError that names the file.
     """
+    return load_run(checkpoint, partial(build_trained, device=device))
 
-    def build(run: TrainedRun, task_state: dict[str, Any]) -> Trained:
-        if run.model not in SAMPLERS:
-            raise ValueError(
-                f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
-                " it, or train one of these"
-            )
-        config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
-        return Trained(SAMPLERS[run.model](config, task_state, device), run, most_muons(config))
 
-    return load_run(checkpoint, build)
+def build_trained(run: TrainedRun, task_state: dict[str, Any], device: torch.device) -> Trained:
+    """Trained model of a run, from its task's state; for load_run."""
+    run.require_workload(WORKLOAD.name)
+    if run.model not in SAMPLERS:
+        raise ValueError(
+            f"{run.model!r} is no model of this version's muons ({', '.join(SAMPLERS)}): use the version that wrote"
+            " it, or train one of these"
+        )
+    config: Any = WORKLOAD.models[run.model].config.model_validate(run.section)
+    return Trained(SAMPLERS[run.model](config, task_state, device), run, most_muons(config))

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.files.file_kind import file_kind
+from common.files.other_fields import fields_problem
 from common.files.parquet.columns import is_list
 from common.files.parquet.lists import BadList, BadNumber, list_lengths, matrix, null_mask
 from common.files.rows import BadRowsError
@@ -113,6 +114,21 @@ def read_primaries(
                 first_row += batch.num_rows
 
 
+def primaries_of_table(
+    rows: pa.Table, name: str, workload: EventSchema, wanted: WantedCounts | None
+) -> Iterator[Primaries]:
+    """Rows of a table in memory, in order; ids without columns of them: (0, row). Raises BadInputError.
+
+    ``name``: of the table, in error messages.
+    """
+    with _told_of(name):
+        table = _Table.of(rows.schema, workload, wanted)
+        first_row = 0
+        for batch in rows.select(list(dict.fromkeys(table.columns))).to_batches(_BATCH_ROWS):
+            yield table.read(batch, first_row, 0, workload)
+            first_row += batch.num_rows
+
+
 @contextlib.contextmanager
 def _told_of(name: str) -> Iterator[None]:
     """Context that puts the name of the file in front of error messages."""
@@ -146,8 +162,8 @@ class _Table:
 
     source: SourceColumn
     """Column with the list of a primary's numbers."""
-    is_flat: bool
-    """True if each number of a primary is a separate column."""
+    flat: tuple[str, ...]
+    """Columns of each number of a primary, if they are separate ones."""
     ids: tuple[str, ...]
     """Columns of the ids; empty if the file has none."""
     count: str
@@ -156,25 +172,26 @@ class _Table:
 
     @classmethod
     def of(cls, schema: pa.Schema, workload: EventSchema, wanted: WantedCounts | None) -> _Table:
-        source = workload.source_column("primary")
-        fields = workload.column("primary").fields
+        sources = [one for one in workload.source_columns if one.into == "primary"]
+        source, fields = sources[0], workload.column("primary").fields
         names = set(schema.names)
-        is_flat = source.name not in names
-        if is_flat and not names.issuperset(fields):
-            missing = ", ".join(field for field in fields if field not in names)
+        flat = tuple(one.name for one in sources) if source.part_of_list else fields
+        is_flat = source.part_of_list or source.name not in names
+        if is_flat and not names.issuperset(flat):
+            missing = ", ".join(field for field in flat if field not in names)
             raise BadInputError(
-                f"no primaries in it: neither the column {source.name!r}, a list of {', '.join(fields)}, nor all of "
+                f"no primaries in it: neither the column {source.key!r}, a list of {', '.join(fields)}, nor all of "
                 f"these as columns ({missing} missing); it has {', '.join(sorted(names)) or 'no columns'}"
             )
         if not is_flat and not is_list(schema.field(source.name).type):
             raise BadInputError(
                 f"column {source.name!r} is {schema.field(source.name).type}; expected lists of numbers"
             )
-        ids = tuple(column.name for column in workload.source_columns if not column.is_list)
+        ids = tuple(column.name for column in workload.source_columns if column.into == workload.identity)
         ids = ids if names.issuperset(ids) else ()
         count = "" if wanted is None else _count_column(schema, wanted)
-        numbers = list(fields) if is_flat else [source.name]
-        return cls(source, is_flat, ids, count, [*ids, *numbers, *([count] if count else [])])
+        numbers = list(flat) if is_flat else [source.name]
+        return cls(source, flat if is_flat else (), ids, count, [*ids, *numbers, *([count] if count else [])])
 
     def read(self, batch: pa.RecordBatch, first_row: int, number: int, workload: EventSchema) -> Primaries:
         """Checked rows of a record batch."""
@@ -197,8 +214,8 @@ class _Table:
 
     def _primary(self, batch: pa.RecordBatch, first_row: int, workload: EventSchema) -> Float32:
         fields = workload.column("primary").fields
-        if self.is_flat:
-            return np.stack([_numbers(batch, field, first_row) for field in fields], 1).astype(np.float32)
+        if self.flat:
+            return np.stack([_numbers(batch, name, first_row) for name in self.flat], 1).astype(np.float32)
         lists = batch.column(self.source.name)
         _no_null(lists, self.source.name, first_row)
         stored = workload.stored_fields(self.source)
@@ -207,10 +224,8 @@ class _Table:
         except BadNumber as error:
             raise BadInputError(f"row {first_row + error.index}: {fields[error.column]} {error}") from None
         except BadList as error:
-            hint = workload.fields_hint(self.source, len(lists[error.index]))
-            raise BadInputError(
-                f"column {self.source.name!r}, row {first_row + error.index}: {error} ({', '.join(stored)}); {hint}"
-            ) from None
+            problem = fields_problem(workload, {self.source.name: len(lists[error.index])}) or str(error)
+            raise BadInputError(f"column {self.source.name!r}, row {first_row + error.index}: {problem}") from None
         except (pa.ArrowException, ValueError):
             raise BadInputError(f"column {self.source.name!r} is {lists.type}; expected lists of numbers") from None
         return values.astype(np.float32, copy=False)

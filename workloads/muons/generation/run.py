@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
 from common.config import SourceConfig
 from common.errors import BadInputError
-from common.files.inputs import expand, local_path
-from common.files.local_copy import local_file
 from common.files.remotes import Remotes
-from common.redact import shown
 from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
-from workloads.base.front import FileSettings, Front
+from workloads.base.front import Front
+from workloads.muons.generation.files import FilePrimaries
 from workloads.muons.generation.load import Trained, load_trained
 from workloads.muons.generation.options import GenerateOptions
-from workloads.muons.generation.primaries import Primaries, WantedCounts, num_rows, read_primaries
+from workloads.muons.generation.primaries import WantedCounts
 from workloads.muons.generation.simulated import simulated_primaries
 from workloads.muons.generation.stream import CountRule, Counts
 from workloads.muons.generation.stream import generate as generate_events
 from workloads.muons.generation.write import BundleWriter
-from workloads.muons.workload import WORKLOAD
 
 _LARGEST_CONSTANT = 10**9
 
@@ -66,7 +62,7 @@ def run_generate(front: Front, options: GenerateOptions) -> str:
             known = options.events
         else:
             wanted = WantedCounts(options.counts_column) if kind == "column" else None
-            files = _Files(settings, stack.enter_context(Remotes(settings.access)), wanted, options.out)
+            files = FilePrimaries(settings, stack.enter_context(Remotes(settings.access)), wanted, options.out)
             primaries, known = files.primaries(), 0
         stack.enter_context(writer)
         for generated in generate_events(primaries, trained.generator, rule, depth, options.seed):
@@ -82,29 +78,6 @@ def run_generate(front: Front, options: GenerateOptions) -> str:
         f"{len(writer.paths)} file{'s' * (len(writer.paths) != 1)}, {rate:,.0f} events/s "
         f"(step {trained.run.step:,} of {trained.run.path})"
     )
-
-
-class _Files:
-    """Rows of all inputs. Their number is known once the last file was opened."""
-
-    def __init__(self, settings: FileSettings, remotes: Remotes, wanted: WantedCounts | None, out: Path) -> None:
-        self._workload = WORKLOAD.schema.stored_as(settings.source)
-        self._remotes = remotes
-        self._wanted = wanted
-        self._sources = expand(settings.inputs, remotes)
-        for source in self._sources:
-            path = local_path(source.url)
-            if path is not None and out.resolve() in (path.resolve(), *path.resolve().parents):
-                raise BadInputError(f"{path} is what {out} would overwrite: choose another name")
-        local = [path for source in self._sources if (path := local_path(source.url)) is not None]
-        self.num_rows = sum(num_rows(path, str(path)) for path in local)
-        """Number of rows in local files, as far as footers contain it."""
-
-    def primaries(self) -> Iterator[Primaries]:
-        for number, source in enumerate(self._sources):
-            name = shown(source.url)
-            with local_file(source, self._remotes) as path:
-                yield from read_primaries(path, name, number, self._workload, self._wanted)
 
 
 def parse_counts(text: str) -> tuple[Counts, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,13 +54,7 @@ class BundleWriter:
         """Complete files."""
 
     def __enter__(self) -> Self:
-        folder = self._out.parent if self._is_file else self._out
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
-            raise BadInputError(f"{folder}: can't make this directory ({error.strerror}); choose another -o") from None
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise BadInputError(f"{folder}: you may not write into it; choose another -o")
+        (self._out.parent if self._is_file else self._out).mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(
@@ -86,7 +79,7 @@ class BundleWriter:
         while first < len(generated.counts_E):
             room = len(generated.counts_E) if self._rows_per_file is None else self._rows_per_file - self._rows_in_file
             end = min(first + room, len(generated.counts_E))
-            self._add(_ragged(generated, first, end))
+            self._add(ragged_rows(generated, first, end))
             first = end
             if self._rows_in_file == self._rows_per_file:
                 self._finish()
@@ -149,7 +142,8 @@ def _check(out: Path, is_file: bool, force: bool) -> set[Path]:
     return set(there)
 
 
-def _ragged(generated: GeneratedEvents, first: int, end: int) -> RaggedRows:
+def ragged_rows(generated: GeneratedEvents, first: int, end: int) -> RaggedRows:
+    """Rows ``first`` to ``end`` of generated events, for a table."""
     rows: Primaries = generated.primaries.rows(first, end)
     begin = int(generated.counts_E[:first].sum())
     counts_E = generated.counts_E[first:end]

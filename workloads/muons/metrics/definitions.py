@@ -14,7 +14,7 @@ def _at_least(number: int) -> Definition:
 
 
 def _above(tail: str) -> Definition:
-    return Definition("", "one", f"part of the muons with {tail}: generated / real")
+    return Definition("", "one", f"fraction of the muons with {tail}: generated / real")
 
 
 _DEX = "dex"
@@ -33,7 +33,7 @@ _FEATURES = {
 DEFINITIONS: Mapping[str, Definition] = {
     "count_tv": Definition("", "lower", "total variation distance of the numbers of muons, 0 to 1"),
     "log10_count_w1": Definition(_DEX, "lower", "W1 of log10(1 + N)"),
-    "count_empty_difference": Definition("", "zero", "part of events without muons: generated - real"),
+    "count_empty_difference": Definition("", "zero", "fraction of events without muons: generated - real"),
     "count_mean_ratio": Definition("", "one", "mean number of muons: generated / real"),
     "count_fano_ratio": Definition("", "one", "variance / mean of the number of muons: generated / real"),
     **{f"count_at_least_{number}_ratio": _at_least(number) for number in (2, 4, 10, 100)},
@@ -59,7 +59,7 @@ DEFINITIONS: Mapping[str, Definition] = {
         for feature, of in _FEATURES.items()
     },
     **{f"energy_above_{tev}_tev_ratio": _above(f"E > {tev} TeV") for tev in ENERGY_ABOVE_TEV},
-    "energy_below_cut_share": Definition("", "lower", "part of the generated muons with E below the smallest real E"),
+    "energy_below_cut_share": Definition("", "lower", "fraction of generated muons with E below the smallest real E"),
     f"radius_above_{RADIUS_ABOVE_M}_m_ratio": _above(f"r > {RADIUS_ABOVE_M} m"),
     **{
         f"mean_log10_radius_variance_ratio_at_least_{least}": Definition(

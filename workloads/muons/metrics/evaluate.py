@@ -6,6 +6,7 @@ B sets of weights, E events.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def evaluate(
     generated: BundleArrays,
     *,
     independent: Sequence[Callable[[], BundleArrays]] = (),
-    measured: Mapping[str, Metric] | None = None,
+    floors: Mapping[str, Floor] | None = None,
     pit_E: Float64 | None,
     settings: EvaluationSettings,
     progress: Progress,
@@ -43,9 +44,8 @@ def evaluate(
 
     ``independent``: redraws of the real events for the same primaries, REDRAWS or more, each made when it is wanted.
     Without, real events are compared with those of other showers, and generated ones likewise, so that a perfect
-    generator is at the floor: see docs/metrics.md.
-    ``measured``: metrics of another generator for the same real events and settings. Their floors of real events are
-    taken, which depend on no generator, and none are measured.
+    generator is at the floor: see docs/reference/metrics.md.
+    ``floors``: those of a report on another generator for the same real events and settings; None: they are measured.
     ``pit_E``: u = P(N < n) + v P(N = n) of the model for each real count n, with v uniform in [0, 1).
     ``progress``: called with the name of the present step and the fraction of all that is done.
 
@@ -66,14 +66,13 @@ def evaluate(
     )
     # Chance does not increase these: all events can be compared.
     found |= _two_sided(_measured(plan.paired, plan.paired.moments(), weights, last))
-    if measured is None:
+    if floors is None:
         steps = _steps(progress, "distances between real and real", 0.7 * share, share, len(plan.of_real))
         of_real = zip(plan.of_real, steps, strict=True)
         floors = floors_of(
             [_of_real(make(), bins, weights, settings.seed, step) for make, step in of_real], plan.averaged
         )
-    else:
-        floors = {name: metric.floor_with_errors for name, metric in measured.items()}
+    of_real_events, floors = floors, dict(floors)
     if not plan.same_primaries:
         # Halves differ in their primaries, which these must not measure. Their error is that of chance.
         floors |= {name: chance_floor(name, _error(values_B)) for name, values_B in _two_sided(found).items()}
@@ -90,9 +89,9 @@ def evaluate(
         (classifying,) = _steps(progress, "classifiers", share, 1.0, 1)
         aucs, chance = classifier_metrics(plan.paired, settings, weights, classifying)
         found |= aucs
-        floors |= {name: chance_floor(name, floor - TARGETS["half"]) for name, floor in chance.items()}
+        floors |= {name: chance_floor(name, deviation) for name, deviation in chance.items()}
     progress("done", 1.0)
-    return _report(given, found, floors, settings)
+    return replace(_report(given, found, floors, settings), floors=of_real_events)
 
 
 def _steps(progress: Progress, what: str, begin: float, end: float, number: int) -> list[Step]:

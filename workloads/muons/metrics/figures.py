@@ -55,7 +55,7 @@ def _distributions(axes: Axes, edges: Edges, real: Counts, generated: Counts) ->
         axes.stairs(counts / max(counts.sum(), 1), edges, label=label)
     if real.any() or generated.any():
         axes.set_yscale("log")
-    axes.set_ylabel("part of all")
+    axes.set_ylabel("fraction of all")
     axes.minorticks_off()
     axes.legend(loc="upper right")
 

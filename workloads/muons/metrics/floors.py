@@ -12,13 +12,10 @@ from workloads.base.report.metric import TARGETS, Floor
 from workloads.muons.metrics.bundles import Float64
 from workloads.muons.metrics.definitions import DEFINITIONS
 
-_HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
-"""Standard deviation of |z|, z normal with standard deviation 1."""
-
 
 def chance_floor(name: str, deviation: float) -> Floor:
-    """Floor of a two-sided metric that is normal about its best value, with this standard deviation."""
-    return Floor(TARGETS[DEFINITIONS[name].better] + deviation, 0.0, _HALF_NORMAL * deviation)
+    """Floor of a two-sided metric that is off its best value by chance alone, with this standard deviation."""
+    return Floor(TARGETS[DEFINITIONS[name].better], 0.0, deviation) if math.isfinite(deviation) else Floor()
 
 
 def null_floor(distances: Float64) -> Floor:
@@ -32,11 +29,12 @@ def null_floor(distances: Float64) -> Floor:
 def floors_of(told: Sequence[Mapping[str, float]], averaged: int) -> dict[str, Floor]:
     """Floors by name from comparisons of real events with real ones; names that are not in all are left out.
 
-    Mean over the comparisons; for two-sided metrics the RMS distance from the best value, and the errors are those of
-    this distance. ``averaged``: number of independent comparisons whose mean is the value of the generator.
+    Mean over the comparisons, also of two-sided metrics: redraws share the real sample, and so does a perfect
+    generator, which is where they are and not at the best value. ``averaged``: number of independent comparisons
+    whose mean is the value of the generator.
     """
     names = [name for name in told[0] if all(name in one for one in told)]
-    return {name: _floor(name, np.array([one[name] for one in told]), averaged) for name in names}
+    return {name: _floor(np.array([one[name] for one in told]), averaged) for name in names}
 
 
 def without_spread(floors: Mapping[str, Floor]) -> dict[str, Floor]:
@@ -47,12 +45,6 @@ def without_spread(floors: Mapping[str, Floor]) -> dict[str, Floor]:
     return {name: replace(floors[name], spread=math.nan) for name in ("fpd", "kpd") if name in floors}
 
 
-def _floor(name: str, values: Float64, averaged: int) -> Floor:
-    target = TARGETS.get(DEFINITIONS[name].better)
-    if target is None:
-        floor, distances = values.mean(), values
-    else:
-        distances = np.abs(values - target)
-        floor = target + np.sqrt(np.mean(distances**2))
-    spread = distances.std(ddof=1) if len(values) > 1 else math.nan
-    return Floor(float(floor), float(spread) / math.sqrt(len(values)), float(spread) / math.sqrt(averaged))
+def _floor(values: Float64, averaged: int) -> Floor:
+    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return Floor(float(values.mean()), spread / math.sqrt(len(values)), spread / math.sqrt(averaged))

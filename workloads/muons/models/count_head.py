@@ -5,9 +5,8 @@ Shape suffixes: E events, C conditions, K mixture components.
 
 from __future__ import annotations
 
-import math
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -81,43 +80,6 @@ class MixtureCountHead(nn.Module):
         """P(N < n) and P(N <= n) for each event's n, in float64. (E, C), (E,) -> (E,), (E,)."""
         mixture: CountMixture = self(conditions_EC)
         return count_cdf(mixture, counts_E - 1), count_cdf(mixture, counts_E)
-
-
-class MeanCountHead(nn.Module):
-    """Count head with one number for each primary, as in older models: the mean of ln(1 + N), no fluctuations."""
-
-    def __init__(self, config: MuonNetworkConfig) -> None:
-        super().__init__()
-        self.network = _network(config.count_hidden)
-        self.output = nn.Linear(config.count_hidden, 1)
-
-    def forward(self, conditions_EC: Tensor) -> Tensor:
-        """Predicted ln(1 + N). (E, C) -> (E,)."""
-        log_counts_E: Tensor = self.output(self.network(conditions_EC)).float().squeeze(1)
-        return log_counts_E
-
-    def loss(self, conditions_EC: Tensor, counts_E: Tensor) -> Tensor:
-        """Squared error of lg(1 + N), summed over events. -> ()."""
-        error_E = self(conditions_EC) - counts_E.to(torch.float32).log1p()
-        loss: Tensor = (error_E / math.log(10)).square().sum()
-        return loss
-
-    @torch.no_grad()
-    def sample(self, conditions_EC: Tensor, random: torch.Generator | None = None) -> Tensor:
-        """Nearest count, the same at each call. (E, C) -> (E,) int64."""
-        log_counts_E: Tensor = self(conditions_EC)
-        return log_counts_E.clamp(0, LOG_MEAN_RANGE[1]).expm1().round().long()
-
-    def cdf(self, conditions_EC: Tensor, counts_E: Tensor) -> None:
-        """None: there is no distribution."""
-
-
-CountHead = MixtureCountHead | MeanCountHead
-
-
-def make_count_head(config: MuonNetworkConfig, kind: Literal["nb_mixture", "mse"]) -> CountHead:
-    """Count head of the kind named in the WGAN's configuration."""
-    return MixtureCountHead(config) if kind == "nb_mixture" else MeanCountHead(config)
 
 
 def count_nll(mixture: CountMixture, counts_E: Tensor, *, zero_truncated: bool = False) -> Tensor:

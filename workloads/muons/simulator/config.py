@@ -209,7 +209,7 @@ PRESETS: Mapping[str, SimulatorConfig] = {
     # The natural flux above 10 TeV.
     "h3a": SimulatorConfig(spectrum="h3a", energy_min_gev=1e4, energy_max_gev=1e11),
 }
-"""Named settings; mean N and P(N=0) of each are in docs/simulator.md."""
+"""Named settings; mean N and P(N=0) of each are in docs/explanation/simulator.md."""
 
 
 def preset(name: str, **changes: Any) -> SimulatorConfig:

@@ -1,6 +1,6 @@
 """Muon bundles at depth with known truth: functions of primaries, configuration and random generator only.
 
-A toy from published formulas; docs/simulator.md describes its differences from a real simulation.
+A toy from published formulas; docs/explanation/simulator.md describes its differences from a real simulation.
 Shapes: E events (rows), P muons. Event arrays are float64. Muon arrays are float32: its rounding (1e-6) is
 far below any spread drawn here, and exp, log, cos, sin take a seventh of the time.
 """

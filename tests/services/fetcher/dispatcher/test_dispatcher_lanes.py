@@ -39,6 +39,22 @@ def test_units_of_a_dead_trainer_are_delivered_to_the_next_one(make_dispatcher: 
     assert delivered(dispatcher.handle("u", m.Want(0, 2), 0.0)) == [1], "unit 0 is behind its cursor"
 
 
+def test_a_trainer_that_takes_its_leave_makes_room_for_the_next_one_without_a_warning(
+    make_dispatcher: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = make_dispatcher(slots=2, want=2)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    dispatcher.handle("t", m.Bye(), 0.0)
+    dispatcher.validate()
+    assert dispatcher.trainers == []
+    dispatcher.handle("u", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    assert delivered(dispatcher.handle("u", m.Want(0, 2), 0.0)) == [0]
+    dispatcher.lose("t")  # its lifeline ends later
+    assert dispatcher.trainers == ["u"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_a_cursor_before_what_is_known_is_planned_again(make_dispatcher: Callable[..., Dispatcher]) -> None:
     dispatcher = make_dispatcher(slots=1, units=0)
     dispatcher.add_units([unit(0), unit(1)])

@@ -16,7 +16,7 @@ from workloads.direction.metrics.calibration import kappa_bins
 from workloads.direction.metrics.definitions import DEFINITIONS
 from workloads.direction.metrics.evaluate import CALIBRATED, POSTERIOR, evaluate
 from workloads.direction.metrics.predicted import PredictedEvents, unit_and_norm
-from workloads.direction.metrics.von_mises_fisher import mean_angle_rad
+from workloads.direction.metrics.von_mises_fisher import drawn_angles_rad, mean_angle_rad
 
 
 def report(events: PredictedEvents, bootstraps: int = 0) -> MetricReport:
@@ -58,6 +58,7 @@ def test_a_calibrated_model_is_at_its_floors() -> None:
     assert metrics["kappa_pull_median_ratio"].value == pytest.approx(1, abs=0.05)
     assert 0.93 < metrics["kappa_decile_lowest_ratio"].value < 1 < metrics["kappa_decile_highest_ratio"].value < 1.07
     for name in ("kappa_pull_mean", "kappa_nll_mean"):
+        assert verdict(metrics[name]) == "at floor", name
         assert abs(metrics[name].value - metrics[name].floor) < 4 * metrics[name].error, name
         assert 0 < metrics[name].floor_error < metrics[name].error / 2, "the mean of 20 draws"
 
@@ -72,6 +73,16 @@ def test_a_model_that_is_too_sure_or_too_modest_is_told_by_how_much(too_sure: fl
     bins = kappa_bins(tracks.angle_rad_E, tracks.kappa_E)
     assert len(bins.kappa_B) == 10
     np.testing.assert_allclose(bins.ratio_B, ratio, rtol=0.12)
+
+
+def test_the_pull_of_wide_distributions_is_judged_by_its_floor_and_not_by_two() -> None:
+    right = events_at(
+        np.degrees(drawn_angles_rad(np.full(5_000, 1.0), np.random.default_rng(3))), np.ones(5_000), [1] * 5_000
+    )
+    metric = report(right, bootstraps=20).metrics["kappa_pull_mean"]
+    assert metric.floor < 1.5
+    assert verdict(metric) == "at floor"
+    assert verdict(replace(metric, value=4 - metric.floor)) == "off", "as far from 2, but on the other side"
 
 
 def test_bins_of_kappa_hold_equal_numbers_and_are_fewer_for_few_events() -> None:

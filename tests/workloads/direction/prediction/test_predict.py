@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.workloads.direction.fake_predictor import TruthTeller, run_of
 from workloads.base.batch import Microbatch
 from workloads.direction.geometry import GEOMETRY_FILE, Geometry, icecube_geometry, write_geometry
 from workloads.direction.grouping import group_by_sensor
+from workloads.direction.models.load import build_predictor
 from workloads.direction.prediction import predict
 from workloads.direction.prediction.predict import PredictOptions, run_predict
 from workloads.direction.prediction.vectors import PulseLimits, cut_to, predicted_vectors
@@ -64,6 +66,12 @@ def test_every_event_is_there_once_in_the_order_of_the_files_with_the_angles_of_
     np.testing.assert_allclose(found["kappa"], 100, rtol=1e-6)
     told = json.loads(pq.read_schema(tmp_path / "out.parquet").metadata[b"icestream.predicted"])
     assert (told["model"], told["step"]) == ("sets", 7)
+
+
+def test_a_run_of_another_workload_is_refused_as_one(tmp_path: Path) -> None:
+    run_of_muons = replace(run_of(tmp_path / "best.pt"), workload="muons", model="wgan")
+    with pytest.raises(BadInputError, match=r"best\.pt is a run of the workload muons: name one of the workload dir"):
+        build_predictor(run_of_muons, {}, CPU)
 
 
 def test_a_submission_is_what_kaggle_reads(tmp_path: Path) -> None:

@@ -125,8 +125,10 @@ def test_a_run_directory_gets_a_report_of_files_that_were_simulated(icestream: A
     )
     answer = icestream(*arguments)
     folder = run / "evaluation"
-    assert answer.code == 1, answer.err
-    assert answer.out.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    assert answer.code == 3, answer.err
+    counted, last = answer.out.splitlines()[-2:]
+    assert re.fullmatch(r"headline metrics at floor: \d+ of \d+ \(all: \d+ of \d+\)", counted)
+    assert last == f"report: {folder / 'report.html'}"
     assert re.search(r"^missed: count_tv: [\d.]+, limit 1e-06$", answer.err, re.M)
     assert re.search(r"^missed: c2st_auc: [\d.]+, limit 0.1$", answer.err, re.M)
     assert "radius_m_w1" not in answer.err
@@ -172,7 +174,7 @@ def test_files_of_showers_that_were_trained_on_are_told_loudly(icestream: Any, t
     assert report["floor_kind"] == "disjoint showers"
     assert "trained on" in report["warnings"][0]
     assert any("had more than 3 muons" in note for note in report["notes"])
-    assert any("no course of the training" in note for note in report["notes"])
+    assert "no course of the training: the checkpoint is in no run directory" in report["notes"]
     assert "training.png" not in report["pictures"]
     text = (folder / "report.html").read_text()
     assert 'class="warning"' in text
@@ -241,6 +243,12 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not (tmp_path / "run" / "evaluation").exists()
 
 
+def table_of(text: str) -> list[str]:
+    """Lines from the head of the table on."""
+    lines = text.splitlines()
+    return lines[next(number for number, line in enumerate(lines) if line.startswith("metric ")) :]
+
+
 @pytest.mark.slow
 def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: Any, tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
@@ -250,8 +258,14 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
     alone = icestream("evaluate", other, *what)
     answer = icestream("evaluate", run, *what, "--beside", other)
     assert (alone.code, answer.code) == (0, 0), answer.err
-    head, *rows = answer.out.splitlines()
+    head, *rows = table_of(answer.out)
     assert re.match(r"metric +wgan ± error +floor ± error +ratio +unit +verdict +likelihood ± error +verdict$", head)
+    counts = r"wgan \d+ of \d+, likelihood \d+ of \d+ \(all: [\d andof]+\)"
+    assert re.search(
+        rf"^headline metrics at floor: {counts}\nwhich model for what: docs/explanation/models.md\nreport: ",
+        answer.out,
+        re.M,
+    )
     assert re.search(rf"^beside: {other}/checkpoints/step-000000003.pt \(likelihood, step 3\)$", answer.out, re.M)
     row = next(row for row in rows if row.startswith("log10_energy_w1 "))
     assert re.search(r" dex +off +[\d.]+ ± [\d.]+ +off$", row)
@@ -270,6 +284,9 @@ def test_a_second_run_is_shown_beside_with_its_values_and_verdicts(icestream: An
     assert "wgan ± error" in text
     assert "likelihood ± error" in text
     assert f"<code>{about['checkpoint']}</code> (likelihood, step 3)" in text
+    assert "likelihood: headline metrics at the floor of 400 events; smaller differences are not seen" in text
+    assert "orange: wgan (the run beside is not drawn), for the same primaries" in text
+    assert "docs/explanation/models.md" in text
 
 
 def test_events_that_a_run_beside_was_trained_on_are_told(icestream: Any, tmp_path: Path) -> None:
@@ -279,32 +296,39 @@ def test_events_that_a_run_beside_was_trained_on_are_told(icestream: Any, tmp_pa
     beside = ("--beside", tmp_path / "other", "--thresholds", tmp_path / "limits.toml")
     (tmp_path / "limits.toml").write_text("count_tv = 0\n")
     answer = icestream("evaluate", tmp_path / "run", "-i", files, *FAST, *beside)
-    assert answer.code == 1, answer.err
+    assert answer.code == 3, answer.err
     assert re.search(r"^WARNING: 2 of the 2 files are among those that the model was trained on", answer.err, re.M)
-    head = answer.out.splitlines()[0]
-    assert "wgan ± error" in head
-    assert "wgan beside ± error" in head
+    head = table_of(answer.out)[0]
+    assert re.search(r" run ± error .* other ± error ", head)
     assert answer.err.count("missed: count_tv") == 1
     assert json.loads((tmp_path / "run" / "evaluation" / "report.json").read_text())["events"] == 200
 
 
 def test_a_run_beside_that_can_not_be_shown_is_one_line_and_exit_code_2(icestream: Any, tmp_path: Path) -> None:
     write_tiny_run(tmp_path / "run")
-    ending = "; name a checkpoint or run directory of a muon model, or leave the option out"
     what = ("evaluate", tmp_path / "run", "--simulate", "bench", "--beside")
 
     answer = icestream(*what, tmp_path / "none")
     assert answer.code == 2
-    assert answer.err == f"Error: --beside: {tmp_path / 'none'}: no such checkpoint or run directory{ending}\n"
+    assert answer.err == f"Error: --beside: {tmp_path / 'none'}: no such checkpoint or run directory\n"
+    answer = icestream(*what, tmp_path)
+    assert answer.code == 2
+    assert answer.err.count("name a checkpoint") == 1
+    same = icestream(*what, tmp_path / "run" / "checkpoints" / "step-000000003.pt")
+    assert same.code == 2
+    assert same.err.endswith("step-000000003.pt is the checkpoint that is evaluated: name another one\n")
+    assert same.err.count("\n") == 1
 
     checkpoint = write_tiny_run(tmp_path / "directions")
     state = torch.load(checkpoint)
-    state["config"] = json.dumps(json.loads(state["config"]) | {"trainer": {"model": "sets", "sets": {}}})
+    state["config"] = json.dumps(
+        json.loads(state["config"]) | {"workload": "direction", "trainer": {"model": "sets", "sets": {}}}
+    )
     torch.save(state, checkpoint)
     answer = icestream(*what, tmp_path / "directions")
     assert answer.code == 2
-    assert re.match(f"Error: --beside: {checkpoint}: .*'sets'", answer.err), answer.err
-    assert answer.err.endswith(f"{ending}\n")
+    told = "is a run of the workload direction: name one of the workload muons"
+    assert answer.err == f"Error: --beside: {checkpoint} {told}\n"
     assert not (tmp_path / "run" / "evaluation").exists()
 
 
@@ -328,7 +352,7 @@ def test_a_folder_that_can_not_be_written_is_told_before_anything_is_computed(ic
     out = tmp_path / "file" / "report"
     answer = icestream("evaluate", tmp_path / "run", "--simulate", "bench", "--events", "400", "-o", out, *FAST)
     assert answer.code == 2
-    assert answer.err.splitlines()[-1] == f"Error: {out}: {tmp_path / 'file'} is no folder; name another one with -o"
+    assert answer.err.splitlines()[-1] == f"Error: {out}: {tmp_path / 'file'} is no folder; choose another place"
     assert "simulating" not in answer.err
 
 

@@ -63,6 +63,47 @@ def test_a_checkpoint_of_a_model_that_is_not_there_names_it_and_the_remedy(tmp_p
         load_trained(path, torch.device("cpu"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "without", "told"),
+    [
+        (
+            {"betas": [0.0, 0.9], "gp_max_muons": 64},
+            "",
+            r"this version has no settings trainer\.wgan\.betas, trainer\.wgan\.gp_max_muons",
+        ),
+        ({}, "line.weight", r"its networks are not those of this version: .*line\.weight"),
+        ({}, "count_head_average", "its networks are not those of this version: .*count_head_average"),
+    ],
+)
+def test_a_checkpoint_of_an_earlier_version_is_told_in_one_line_with_the_remedy(
+    tmp_path: Path, settings: dict[str, object], without: str, told: str
+) -> None:
+    """Of commit 9843d43, whose count head had no line and no running mean."""
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    state = torch.load(path, weights_only=True)
+    config, networks = json.loads(state["config"]), state["task"]["networks"]
+    config["trainer"]["wgan"] |= settings
+    networks.pop(without, None)
+    networks.get("count_head_average", {}).pop(without, None)
+    torch.save(state | {"config": json.dumps(config)}, path)
+    remedy = "use the version of icestream that wrote it, or train again"
+    message = rf"step-1\.pt: its model can't be built \({told}.*\): {remedy}"
+    with pytest.raises(BadInputError, match=message) as refused:
+        load_trained(path, torch.device("cpu"))
+    assert "\n" not in str(refused.value)
+    assert "pydantic" not in str(refused.value)
+
+
+def test_a_run_of_another_workload_is_told(tmp_path: Path) -> None:
+    path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))
+    state = torch.load(path, weights_only=True)
+    config = json.loads(state["config"]) | {"workload": "direction", "trainer": {"model": "sets", "sets": {}}}
+    torch.save(state | {"config": json.dumps(config)}, path)
+    with pytest.raises(BadInputError) as told:
+        load_trained(path, torch.device("cpu"))
+    assert str(told.value) == f"{path} is a run of the workload direction: name one of the workload muons"
+
+
 @pytest.mark.parametrize("changed", [{"position": "[]"}, {"position": None}, {"step": None}])
 def test_a_checkpoint_that_lacks_a_part_is_told(tmp_path: Path, changed: dict[str, object]) -> None:
     path = write_checkpoint(tmp_path / "step-1.pt", config_of(wgan=WGAN.model_dump()), make_sampler(WGAN))

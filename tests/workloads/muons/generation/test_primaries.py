@@ -116,7 +116,7 @@ BAD = [
         {"primary": [PRIMARY[0], [1e5, -0.5, 4.0, 1500.0]]},
         "row 1: zenith_rad is -0.5; expected a finite number of at le",
     ),
-    ({"primary": [PRIMARY[0], [1e5, 0.5, 4.0]]}, "column 'primary', row 1: a list has 3 numbers; expected 4"),
+    ({"primary": [PRIMARY[0], [1e5, 0.5, 4.0]]}, "column 'primary', row 1: primary has lists of 3 numbers; expected 4"),
     ({"primary": [PRIMARY[0], None]}, "column 'primary', row 1: the value is null"),
     ({"primary": [PRIMARY[0], [1e5, None, 4.0, 1.0]]}, "column 'primary', row 1: a number is null"),
     ({"primary": [["a", "b", "c", "d"]]}, "expected lists of numbers"),

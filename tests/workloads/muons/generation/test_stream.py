@@ -32,8 +32,8 @@ class Toy:
         self.depths += primary_E4[:, 3].tolist()
         return torch.rand(int(counts_E.sum()), 3, generator=random)
 
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> None:
-        return None
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
 
 
 def rows(energies: list[float], counts: list[int] | None = None) -> Primaries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,11 +10,11 @@ import pytest
 from simulated import drawn_again, real_sample, repeated, with_counts
 
 from workloads.base.report.metric import Metric
-from workloads.base.report.verdict import distance, verdict
-from workloads.muons.metrics.bootstrap import WeightSets
+from workloads.base.report.verdict import verdict
 from workloads.muons.metrics.bundles import BundleArrays, Float64
 from workloads.muons.metrics.comparison import Comparison
 from workloads.muons.metrics.definitions import DEFINITIONS
+from workloads.muons.metrics.floors import floors_of
 from workloads.muons.metrics.tails import TailMetrics
 
 BELOW = "energy_below_cut_share"
@@ -72,27 +73,20 @@ GOOD = drawn_again(REAL, 2)
 
 
 def caught(generated: BundleArrays) -> set[str]:
-    """Metrics that are further from the best value than twice their error and the floor's, and not at the floor."""
+    """Metrics that are not at the floor of the redraws."""
+    floors = floors_of([values(redraw) for redraw in REDRAWS], averaged=1)
+    metrics = {
+        name: Metric.of(DEFINITIONS[name], value, math.nan, floors[name]) for name, value in values(generated).items()
+    }
+    return {name for name, metric in metrics.items() if verdict(metric) != "at floor"}
+
+
+def values(generated: BundleArrays) -> dict[str, float]:
+    """Fast metrics of events for the primaries of the real ones."""
     everything = np.ones(NUM_EVENTS, np.bool_)
-    weights = WeightSets(np.ones(NUM_EVENTS), REAL.shower_E, 20, 0)
-
-    def values(other: BundleArrays, sets: WeightSets) -> dict[str, Float64]:
-        paired = Comparison(REAL, REAL.with_bundles(other), everything, everything)
-        told = [[measure(*paired.weights(weights_BE)) for weights_BE in sets] for measure in paired.moments()]
-        return {name: np.concatenate([one[name] for one in parts]) for parts in told for name in parts[0]}
-
-    real = [values(other, weights.sample()) for other in REDRAWS]
-    found = set()
-    for name, values_B in values(generated, weights).items():
-        definition = DEFINITIONS[name]
-        best = {"one": 1.0, "half": 0.5}.get(definition.better, 0.0)
-        floors = [one[name][0] for one in real]
-        off = np.sqrt(np.mean(np.square(np.array(floors) - best)))
-        error = float(np.hypot(values_B[1:].std(), np.std(floors)))
-        metric = Metric(float(values_B[0]), error, best + off, better=definition.better)
-        if distance(metric, metric.value) > 2 * error and verdict(metric) != "at floor":
-            found.add(name)
-    return found
+    paired = Comparison(REAL, REAL.with_bundles(generated), everything, everything)
+    ones = np.ones((1, NUM_EVENTS))
+    return {name: float(of[0]) for measure in paired.moments() for name, of in measure(ones, ones).items()}
 
 
 def test_an_honest_generator_has_honest_tails() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -79,7 +80,9 @@ def evidence(muons: MuonDensities, features_PF: Tensor, known_1K: Tensor) -> flo
     segments = Segments.from_counts(torch.full((num,), size), num * size)
     known_ZK = known_1K.expand(num, -1)
     nll_Z = muons.nll_given(grid_Z1, features_PF.repeat(num, 1), known_ZK, segments)
-    return -float(torch.logsumexp(muons.log_prior(grid_Z1, known_ZK) - nll_Z, 0) + math.log(16 / (num - 1)))
+    return -float(
+        torch.logsumexp(muons.log_prior(grid_Z1, known_ZK, segments.counts_E) - nll_Z, 0) + math.log(16 / (num - 1))
+    )
 
 
 def gap(task: LikelihoodTask) -> float:
@@ -103,6 +106,21 @@ def test_the_bound_is_not_below_the_evidence_and_training_closes_the_gap() -> No
 
     assert after < before
     assert after < 0.2
+
+
+def test_for_the_prior_alone_a_large_event_has_more_weight() -> None:
+    muons = trained(2).networks.muons
+    z_EZ, known_EK = torch.randn(1, 2, requires_grad=True), torch.randn(1, NUM_KNOWN)
+
+    def gradients(size: int) -> tuple[Tensor, ...]:
+        log_p = muons.log_prior(z_EZ, known_EK, torch.tensor([size])).sum()
+        return torch.autograd.grad(log_p, [z_EZ, *muons.prior.parameters()])
+
+    (of_z, *of_one), (z_of_many, *of_many) = gradients(1), gradients(16)
+
+    torch.testing.assert_close(z_of_many, of_z)
+    for one, many in zip(of_one, of_many, strict=True):
+        torch.testing.assert_close(many, 8 * one)
 
 
 @pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
@@ -193,15 +211,28 @@ def test_parts_of_a_batch_add_up_to_it(chunk_particles: int, coupling: bool) -> 
     assert float(whole.held_out(block)["m_loss"]) == pytest.approx(float(cut.held_out(block)["m_loss"]), rel=1e-3)
 
 
-def test_a_large_event_is_thinned_and_stands_for_all_its_muons() -> None:
-    task = trained(30, max_muons=50)
+def test_the_held_out_likelihood_is_that_of_all_muons() -> None:
+    """z is fitted to the muons that are seen: of a subset whose likelihood is multiplied up, no bound is left."""
+    task = trained(30, max_muons=1)
     large = toy_batch(2, seed=4, counts=[400, 3])
-    thinned, whole = task.held_out(large)["nll"], None
+    found = task.held_out(large)["nll"]
     task.config = task.config.model_copy(update={"max_muons": 0})
-    whole = task.held_out(large)["nll"]
 
-    assert float(thinned) != float(whole)
-    assert float(thinned) == pytest.approx(float(whole), rel=0.2)
+    assert torch.equal(found, task.held_out(large)["nll"])
+
+
+def test_a_thinned_event_has_the_weight_of_all_its_muons() -> None:
+    networks = (task := trained(2, max_muons=50)).networks
+    (events,) = toy_batch(4, seed=4, counts=[400, 0, 50, 3]).microbatches
+    seen = task.prepare(events, random())
+    assert seen.num_particles == 50 + 50 + 3
+
+    bound = networks._bound(networks.muons, networks.present(seen))
+    weight_G = torch.tensor([400**0.75 / 50, 50**0.75 / 50, 3**0.75 / 3])
+
+    total = ((bound.muons_E + bound.shared_E) * weight_G).sum()
+    torch.testing.assert_close(networks.weighted_bound(seen)[0], total)
+    assert float(networks.total_weight(seen)) == pytest.approx(400**0.75 + 50**0.75 + 3**0.75)
 
 
 # ---- The energy cut.
@@ -230,6 +261,22 @@ def test_data_below_the_energy_cut_are_refused_at_the_start_and_counted_later() 
     share = float((events.particle_columns["muons"][:, 0] < 100.0).float().mean())
     assert float(task.step(batch)["below_cut"]) == pytest.approx(share)
     assert share > 0
+
+
+def test_the_lowest_energy_is_compared_as_it_is_stored_and_the_advice_can_be_followed() -> None:
+    batch = above(toy_batch(), 1.0)
+    (events,) = batch.microbatches
+    energy_P = events.particle_columns["muons"][:, 0]
+    energy_P[3] = 0.9  # 0.899999976 as float32
+    with pytest.raises(BadInputError) as refused:
+        make(network={"energy_cut_gev": 1.0}).step(batch)
+
+    (told,) = re.findall(r"a muon of ([\d.]+) GeV", str(refused.value))
+    for cut_gev in (0.9, float(told)):
+        assert make(network={"energy_cut_gev": cut_gev}).step(batch)["below_cut"] == 0
+    energy_P[3] = torch.tensor(0.9).nextafter(torch.tensor(0.0))
+    with pytest.raises(BadInputError):
+        make(network={"energy_cut_gev": 0.9}).step(batch)
 
 
 def above(batch: Batch, least_gev: float) -> Batch:

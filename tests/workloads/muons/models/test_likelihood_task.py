@@ -71,8 +71,9 @@ def test_out_of_memory_the_batch_is_halved_and_the_update_is_the_same(
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted() -> None:
-    task = make_likelihood(gradient_clip=1.0, schedule_steps=5)
+@pytest.mark.parametrize("max_muons", [0, 2])
+def test_no_step_makes_the_host_wait_once_the_standardisation_is_fitted(max_muons: int) -> None:
+    task = make_likelihood(gradient_clip=1.0, schedule_steps=5, max_muons=max_muons)
     task.step(toy_batch())
     for batch in (split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]), toy_batch(seed=3)):
         with no_host_sync():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
 from workloads.base.segments import Segments
-from workloads.muons.models.count_head import MeanCountHead, MixtureCountHead
+from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.model import Critic, Generator
 
@@ -129,17 +127,6 @@ def test_sampled_counts_have_mean_and_variance_of_the_mixture() -> None:
     assert counts.var() == pytest.approx(mean + mean**2 / shape, rel=0.06)
 
 
-def test_the_mean_count_head_learns_the_mean_of_the_logarithm_and_has_no_fluctuations() -> None:
-    head = MeanCountHead(NetworkConfig(count_hidden=8))
-    torch.nn.init.zeros_(head.output.weight)
-    counts = torch.tensor([0, 9, 99])
-    with torch.no_grad():
-        head.output.bias.fill_(math.log(10))
-
-    assert head.loss(torch.zeros(3, 5), counts).item() == pytest.approx(1 + 0 + 1)  # squares of lg(1 + N) - 1
-    assert head.sample(torch.zeros(3, 5)).tolist() == [9, 9, 9]
-
-
 @pytest.mark.parametrize("pooling", ["mean+max", "max", "mean", "sum"])
 @pytest.mark.parametrize("normalisation", ["layer", "spectral", "none"])
 @pytest.mark.parametrize("score_limit", [100.0, 0.5, 0.0])
@@ -201,7 +188,6 @@ def test_a_wild_primary_gives_a_bounded_mean_count() -> None:
     ("values", "words"),
     [
         ({"schedule": "constant", "schedule_steps": 10}, ["schedule_steps = 10", "'constant'", "set "]),
-        ({"penalty_weight": 0, "gp_every": 4}, ["gp_every = 4", "penalty_weight = 0", "set "]),
         ({"network": {"spectral_norm": True}}, ["spectral_norm", "layer_norm = false"]),
         ({"critic_steps": 20, "adaptive": {"enabled": True}}, ["max_critic_steps = 10", "critic_steps = 20"]),
         ({"generator_betas": (0.0, 1.0)}, ["generator_betas = (0.0, 1.0)", "below 1"]),

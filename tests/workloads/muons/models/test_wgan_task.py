@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.wgan.config import NetworkConfig
-from workloads.muons.models.wgan.energy_score import EnergyScore
+from workloads.muons.models.wgan.energy_score import EnergyScore, event_weight
 from workloads.muons.models.wgan.networks import WganEvents, WganNetworks
 
 
@@ -42,6 +43,8 @@ def test_a_step_changes_all_three_networks_and_returns_finite_metrics(optimiser:
         "m_loss",
         "w_gap",
         "gp_norm",
+        "saturation",
+        "fake_spread",
         "generator_grad_norm",
         "critic_grad_norm",
         "count_grad_norm",
@@ -224,9 +227,11 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
     assert all(bool(value.isfinite()) for value in task.held_out(toy_batch(2, counts=[3, 700])).values())
 
 
-@pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
-def test_compiled_networks_make_the_same_step() -> None:
+def test_compiled_networks_make_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs and derivatives of torch's compiler; the C++ behind them is compiled in the direction model's test."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     plain, compiled = make_wgan(**settings), make_wgan(**settings, compile=True)
 
@@ -300,7 +305,7 @@ def test_two_hundred_steps_on_toy_events_stay_finite_and_learn_the_counts() -> N
 
 
 @pytest.mark.parametrize("most", [0, 2])
-def test_the_energy_score_is_a_mean_over_the_muons_that_it_was_taken_of(
+def test_the_muons_energy_score_is_a_mean_over_events_by_their_whole_numbers(
     monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     task = make_wgan(critic_max_muons=most)
@@ -308,8 +313,36 @@ def test_the_energy_score_is_a_mean_over_the_muons_that_it_was_taken_of(
 
     def scores_of_one(part: Any, draw: Any) -> tuple[Tensor, EnergyScore]:
         loss, score = generator_loss(part, draw)
-        return loss, EnergyScore(0 * score.of_muons + part.source.num_particles, 0 * score.of_events)
+        return loss, EnergyScore(0 * score.of_muons + event_weight(part.segments).sum(), 0 * score.of_events)
 
     monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
     batch = split(toy_batch(counts=[*range(8)] * 4), [10, 22])
     assert float(task.step(batch)["energy_score"]) == pytest.approx(3.0)
+    (whole,) = toy_batch(8, counts=[*range(8)]).microbatches
+    expected = sum(size**0.75 for size in range(1, 8))
+    thin = task.networks.events(task.prepare(whole, torch.Generator()), torch.Generator())
+    assert thin.num_particles == (13 if most else 28)
+    assert float(event_weight(thin.segments).sum()) == pytest.approx(expected)
+
+
+def test_the_old_definitions_change_what_is_reported_and_not_what_is_trained() -> None:
+    batch = toy_batch(64)
+    settings: dict[str, Any] = {"gp_every": 1, "critic_steps": 1, "penalty_weight": 2.0}
+    settings["network"] = SMALL_WGAN.model_dump() | {"score_limit": 0.05}
+    new, old = make_wgan(**settings), make_wgan(**settings, old_definitions=True)
+    first = new.step(batch)
+    (part,) = old.parts(batch, old.noise) if old.observe(batch) else ()
+    error = old.networks.count_error(part) / 64  # before the step: the count head is trained in it
+    found = old.step(batch)
+    for name in ("critic", "generator", "count_head"):
+        pairs = zip(weights(getattr(new.networks, name)), weights(getattr(old.networks, name)), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+    penalty = (found["c_loss"] - first["c_loss"]) / 2.0
+    assert 0 < penalty < 2
+    torch.testing.assert_close(found["w_gap"], -first["c_loss"])
+    assert abs(found["w_gap"]) < abs(first["w_gap"]), "of bounded scores"
+    assert 0 < found["m_loss"] < error, "the mean squared error, after the update"
+    mixture = old.networks.count_head(part.conditions_EC)
+    mean = (mixture.log_weights_EK.exp() * mixture.log_means_EK.exp()).sum(1)
+    expected = ((1 + mean).log10() - (1 + part.segments.sizes_E).log10()).square().mean()
+    torch.testing.assert_close(found["m_loss"], expected)

@@ -1,4 +1,4 @@
-"""Settings of the model `transformer`, with the reason for each default in ``docs/direction.md``."""
+"""Settings of the model `transformer`, with the reason for each default in ``docs/explanation/direction.md``."""
 
 from __future__ import annotations
 

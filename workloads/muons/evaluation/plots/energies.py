@@ -42,7 +42,7 @@ def bundle_energies(events: EventPairs) -> Figure:
             events.groups.histogram(energy, edges, owner) / events.groups.num_events / width for energy, owner in values
         )
         compare(place, edges, real, generated, log=True)
-        finish(place, x=label, y="events per decade, part of all")
+        finish(place, x=label, y="events per decade, fraction of all")
     return drawn
 
 

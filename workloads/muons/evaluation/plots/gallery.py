@@ -40,7 +40,7 @@ _DRAWN: tuple[tuple[str, str, str, Callable[[EventPairs], Figure]], ...] = (
     (
         "empty-by-depth",
         "Events without muons",
-        "Part of the events that have no muon at their depth.",
+        "Fraction of the events that have no muon at their depth.",
         empty_by_depth,
     ),
     ("energy", "Muon energies", "Spectrum of all muons at depth, E dN/dE.", spectrum),
@@ -71,24 +71,23 @@ _DRAWN: tuple[tuple[str, str, str, Callable[[EventPairs], Figure]], ...] = (
     (
         "energy-radius-plane",
         "Energy and distance together",
-        "Part of the muons in each cell of the plane, and the ratio.",
+        "Fraction of the muons in each cell of the plane, and the ratio.",
         energy_and_radius,
     ),
 )
 
 
-def pictures(events: EventPairs, pit_E: Float64 | None, courses: Mapping[str, TrainingCurve]) -> Iterator[Picture]:
+def pictures(events: EventPairs, pit_E: Float64, courses: Mapping[str, TrainingCurve]) -> Iterator[Picture]:
     """Pictures, each drawn when it is taken. Pictures without data are left out."""
     with rc_context(STYLE):
         for name, title, caption, draw in _DRAWN:
             yield Picture(name, title, caption, as_png(draw(events)))
-        if pit_E is not None:
-            caption = (
-                "Where each real count lies in the model's distribution for its primary (probability integral"
-                " transform): flat if the model is right. A slope is a bias, a ∪ too little spread, a ∩ too much."
-                " Right: how far the cumulative distribution is off."
-            )
-            yield Picture("reliability", "Reliability of the count model", caption, as_png(reliability(events, pit_E)))
+        caption = (
+            "Where each real count lies in the model's distribution for its primary (probability integral"
+            " transform): flat if the model is right. A slope is a bias, a ∪ too little spread, a ∩ too much."
+            " Right: how far the cumulative distribution is off."
+        )
+        yield Picture("reliability", "Reliability of the count model", caption, as_png(reliability(events, pit_E)))
         if courses:
             caption = "On the run's validation block. Dotted: the same distance between real and real events."
             yield Picture("training", "Distances over the training", caption, as_png(distances_by_step(courses)))

@@ -32,7 +32,7 @@ def energy_and_radius(events: EventPairs) -> Figure:
     for axes, values, title in ((places[0], real, "real"), (places[1], generated, "generated")):
         mesh = axes.pcolormesh(x_edges, y_edges, np.where(values > 0, values, np.nan).T, norm=norm, cmap="viridis")
         axes.set_title(title)
-    drawn.colorbar(mesh, cax=bars[0], label="part of muons per cell")
+    drawn.colorbar(mesh, cax=bars[0], label="fraction of muons per cell")
     enough = real * len(events.sample.bundles.event_P) >= _FEW
     ratio = np.full(real.shape, np.nan)
     np.divide(generated, real, out=ratio, where=enough)

@@ -1,4 +1,4 @@
-"""Metrics of trained classifiers, with their floors."""
+"""Metrics of trained classifiers, with their deviations by chance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workloads.base.report.metric import TARGETS
 from workloads.muons.metrics.bootstrap import WeightSets
 from workloads.muons.metrics.bundles import Float64
 from workloads.muons.metrics.comparison import Comparison
@@ -27,22 +26,22 @@ _TESTS = {
 def classifier_metrics(
     paired: Comparison, settings: EvaluationSettings, weights: WeightSets, step: Step
 ) -> tuple[dict[str, Float64], dict[str, float]]:
-    """AUCs for each set of weights, and their floors; none with too few showers, or without muons in one sample.
+    """AUCs for each set of weights, and their deviations; none with too few showers, or without muons in one sample.
 
-    A floor is 1/2 plus the standard deviation for two samples that are alike, which needs no training.
+    A deviation is the standard deviation from 1/2 for two samples that are alike, which needs no training.
     """
     a, b = paired.a, paired.b
     if len(np.unique(a.shower_E)) < _MIN_SHOWERS or not (len(a.bundles.filled_F) and len(b.bundles.filled_F)):
         return {}, {}
-    found, floors = {}, {}
+    found, chance = {}, {}
     begin = 0.0
     for name, (make, share) in _TESTS.items():
         test = make(a, b, settings, _part(step, begin, share))
         found[name] = np.concatenate([test(*paired.weights(weights_BE)) for weights_BE in weights])
-        floors[name] = TARGETS["half"] + test.chance(a, b)
+        chance[name] = test.chance(a, b)
         begin += share
     step(1.0)
-    return found, floors
+    return found, chance
 
 
 def _part(step: Step, begin: float, share: float) -> Step:

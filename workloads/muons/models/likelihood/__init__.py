@@ -1,1 +1,1 @@
-"""Exact-likelihood model of the muons: counts, what an event shares, energies, positions."""
+"""Likelihood model of the muons: counts, what the muons of an event share, energies, positions."""

@@ -1,4 +1,4 @@
-"""Settings of the likelihood model, with the reason for each default in ``docs/likelihood.md``."""
+"""Settings of the likelihood model, with the reason for each default in ``docs/explanation/likelihood.md``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class LikelihoodConfig(ConfigBranch):
     0.1 % along a cosine."""
 
     schedule_steps: int = Field(0, ge=0)
-    """Optimiser steps of the cycle, usually those of the run. 0: the learning rates stay constant."""
+    """Optimiser steps of the cycle, usually those of the run. 0: the learning rates stay constant, and the trainer's
+    log warns of it."""
 
     warmup_steps: int = Field(0, ge=0)
     """Optimiser steps over which both learning rates rise from 0 at the start of a run."""
@@ -61,7 +62,7 @@ class LikelihoodConfig(ConfigBranch):
 
     max_muons: int = Field(2000, ge=0)
     """Most muons of an event in training: a random subset of larger events in each step, which has a likelihood of its
-    own. The count head, and the input N, keep the whole number. 0: all."""
+    own. The count head, the input N and the event's weight keep the whole number. 0: all."""
 
     gradient_clip: float = Field(0.0, ge=0)
     """Largest gradient norm of an update, per network. 0: no clipping."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
 from workloads.base.context import StepContext
-from workloads.base.segments import Segments, segment_sum, sort_within_events
+from workloads.base.segments import Segments, sort_within_events
 from workloads.base.thin import counts_of
 from workloads.muons.models.count_head import AVERAGE_DECAY, CONDITION_LIMIT, MixtureCountHead
 from workloads.muons.models.likelihood.config import LikelihoodConfig
@@ -97,32 +96,33 @@ class LikelihoodNetworks:
         )
 
     def weighted_bound(self, source: Microbatch) -> tuple[Tensor, Tensor]:
-        """Sum over events of N^(muon_weight - 1) × bound in nats, and sum of the price of z. -> (), ()."""
+        """Sum over events of N^muon_weight / n × bound in nats, and sum of the price of z. -> (), ().
+
+        n of an event's N muons are seen: its weight is that of all of them.
+        """
         events = self.present(source)
         bound = self._bound(self.muons, events)
-        weight_G = events.segments.counts_E ** (self.config.muon_weight - 1)
+        weight_G = events.segments.sizes_E**self.config.muon_weight / events.segments.counts_E
         return ((bound.muons_E + bound.shared_E) * weight_G).sum(), bound.shared_E.detach().sum()
 
-    def total_weight(self, source: Microbatch) -> float:
-        """Sum of N ** muon_weight over the events with muons."""
-        counts_E = np.diff(source.host_offsets_E1)
-        return float((counts_E[counts_E > 0].astype(np.float64) ** self.config.muon_weight).sum())
+    def total_weight(self, source: Microbatch) -> Tensor:
+        """Sum of N ** muon_weight over the events with muons. -> () float64. No host sync."""
+        sizes_E = counts_of(source).double()
+        return torch.where(sizes_E > 0, sizes_E**self.config.muon_weight, 0.0).sum()
 
     def count_loss(self, source: Microbatch) -> Tensor:
         """Loss of the count head, summed over events."""
         return self._count_loss(self.count_head, source)
 
     def held_out(self, source: Microbatch) -> HeldOut:
-        """Negative log likelihood of the weights for generation. That of a thinned event stands for all its muons."""
+        """Negative log likelihood of the weights for generation, of events that are not thinned."""
         counts = self._count_loss(self.averaged_count_head.used, source)
         if source.num_particles == 0:
             return HeldOut(counts, torch.zeros_like(counts))
         events = self.present(source)
         bound = self._bound(self.averaged.used, events)
         scale_P = self.standardise.log_scale(source.particle_columns["muons"])
-        muons_G = bound.muons_E - segment_sum(scale_P, events.segments)
-        whole_G = events.segments.sizes_E / events.segments.counts_E
-        return HeldOut(counts, (muons_G * whole_G + bound.shared_E).sum())
+        return HeldOut(counts, (bound.muons_E + bound.shared_E).sum() - scale_P.sum())
 
     def _bound(self, muons: MuonDensities, events: PresentEvents) -> Bound:
         with self._precision():

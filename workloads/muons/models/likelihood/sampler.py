@@ -84,6 +84,6 @@ class LikelihoodSampler:
         return torch.cat(muons)
 
     @torch.no_grad()
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor] | None:
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
         """See MuonGenerator."""
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Adam
@@ -71,10 +72,10 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
             if part.num_particles == 0:
                 continue
             lowest_gev = float(part.particle_columns["muons"][:, 0].min())
-            if lowest_gev < cut_gev:
+            if lowest_gev < np.float32(cut_gev):  # as the energies are stored
                 raise BadInputError(
                     f"{self.SECTION}.network.energy_cut_gev = {cut_gev:g}, but the first batch has a muon of"
-                    f" {lowest_gev:.4g} GeV: set it to the lowest energy that the simulation recorded, or to 0"
+                    f" {lowest_gev:.9g} GeV: set it to the lowest energy that the simulation recorded, or to 0"
                 )
 
     def prepare(self, microbatch: Microbatch, random: torch.Generator) -> Microbatch:
@@ -97,13 +98,10 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
 
     def _update_muons(self, parts: list[Microbatch], metrics: dict[str, Tensor]) -> None:
         networks, optimiser = self.networks, self.optimisers["muons"]
-        sums = (
-            sum(map(networks.total_weight, parts)),
-            sum(part.num_present for part in parts),
-            sum(part.num_particles for part in parts),
-        )
         # Not copied from a tensor of the host, for which the host would wait.
-        totals = torch.stack([torch.full((), float(one), device=self.device) for one in sums])
+        sums = sum(part.num_present for part in parts), sum(part.num_particles for part in parts)
+        counted = [torch.full((), float(one), device=self.device) for one in sums]
+        totals = torch.stack([sum(map(networks.total_weight, parts), self.zero).float(), *counted])
         self.context.sum_over_ranks([totals])
         weight, num_present, num_muons = totals.clamp_min(1)
 
@@ -124,12 +122,14 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         """Metrics nll and m_loss on events outside the training, of the weights for generation, in nats per event.
 
         nll is a bound of -ln p(N, muons | primary), a density in lg(E / GeV) and in x and y in metres: it can be
-        compared between runs. The same noise at each call. Raises RuntimeError before the first batch with muons.
+        compared between runs. Of all muons: a bound for a subset is none for the event. The same noise at each call.
+        Raises RuntimeError before the first batch with muons.
         """
         networks = self.networks
         networks.standardise.require_fit()
         counts = muons = self.zero
-        for part in self.parts(batch, Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)):
+        noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
+        for part in self.parts(batch, noise, networks.with_noise):
             found = networks.held_out(part)
             counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
         return {"nll": counts + muons, "m_loss": counts}

@@ -1,1 +1,1 @@
-"""Conditional WGAN-GP (docs/model.md)."""
+"""Conditional WGAN-GP (docs/explanation/model.md)."""

@@ -1,4 +1,4 @@
-"""Settings of the muon WGAN, with the reason for each default in ``docs/model.md``."""
+"""Settings of the muon WGAN, with the reason for each default in ``docs/explanation/model.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from common.config import ConfigBranch
 from workloads.muons.models.config import MuonNetworkConfig
 
-# Below this, SGD was measured to learn nothing in 2000 steps (docs/model.md).
+# Below this, SGD was measured to learn nothing in 2000 steps (docs/explanation/model.md).
 MIN_USEFUL_SGD_LR = 1e-3
 
 
@@ -28,10 +28,6 @@ class NetworkConfig(MuonNetworkConfig):
 
     hidden: int = Field(default=128, ge=1)
     """Width of every hidden layer of generator and critic."""
-
-    count_head: Literal["nb_mixture", "mse"] = "nb_mixture"
-    """Model of the number of muons: ``nb_mixture`` is a distribution, trained by its likelihood; ``mse`` is one
-    number for each primary, the mean of ln(1 + N), for comparison with older models, without ``count_components``."""
 
     pooling: Literal["mean+max", "max", "mean", "sum"] = "mean+max"
     """Pooling of an event's muons in the critic."""
@@ -60,11 +56,6 @@ class NetworkConfig(MuonNetworkConfig):
         if self.local_tails > self.z_local:
             raise ValueError(
                 f"local_tails = {self.local_tails} is more than z_local = {self.z_local}: raise z_local, or lower it"
-            )
-        if self.zero_truncated_counts and self.count_head != "nb_mixture":
-            raise ValueError(
-                f"zero_truncated_counts = true needs a distribution, and count_head = {self.count_head!r} has none:"
-                " set count_head = 'nb_mixture', or zero_truncated_counts = false"
             )
         return self
 
@@ -167,12 +158,12 @@ class WganConfig(ConfigBranch):
 
     energy_score_weight: float = Field(default=5.0, ge=0)
     """Weight of the energy score in the generator's loss, besides the critic's score: it compares single muons and a
-    few features of an event directly, and stabilises their distributions (docs/model.md). 0: the critic alone."""
+    few features of an event directly, and keeps their distributions stable (docs/explanation/model.md). 0: none."""
 
-    score_events: int = Field(default=4, ge=2)
+    score_events: int = Field(default=8, ge=2)
     """Generated events for each real one in the energy score: more make its gradient less noisy."""
 
-    gp_every: int = Field(default=1, ge=1)
+    gp_every: int = Field(default=2, ge=1)
     """Critic updates for each gradient penalty, which is multiplied by this number."""
 
     one_sided: bool = False
@@ -187,6 +178,10 @@ class WganConfig(ConfigBranch):
 
     adaptive: AdaptiveConfig = AdaptiveConfig()
     """Adaptive critic."""
+
+    old_definitions: bool = False
+    """Report c_loss with the penalty, w_gap of the bounded scores, and m_loss as the mean squared error of lg(1 + N),
+    as cr_muons did: for curves beside its own. The training is the same."""
 
     compile: bool = False
     """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and on the CPU needs a
@@ -206,11 +201,6 @@ class WganConfig(ConfigBranch):
             raise ValueError(
                 f"schedule_steps = {self.schedule_steps} has no effect with schedule = 'constant':"
                 " set schedule = 'cosine', or schedule_steps = 0"
-            )
-        if self.penalty_weight == 0 and self.gp_every != 1:
-            raise ValueError(
-                f"gp_every = {self.gp_every} has no effect with penalty_weight = 0:"
-                " set penalty_weight above 0 (1.0 is the default), or gp_every = 1"
             )
         if self.adaptive.enabled and self.adaptive.max_critic_steps < self.critic_steps:
             raise ValueError(
@@ -234,8 +224,6 @@ class WganConfig(ConfigBranch):
                 f"spectral_norm and penalty_weight = {self.penalty_weight:g} bound the critic twice:"
                 " penalty_weight = 0 is cheaper"
             )
-        if self.network.count_head == "mse":
-            found.append("count_head = 'mse' gives every primary its mean count: no fluctuations, and a bias")
         if self.penalty_weight == 0 and not self.network.spectral_norm:
             found.append("penalty_weight = 0 leaves the critic unbounded: w_gap is then no distance; use 1.0")
         elif self.penalty_weight > 5:

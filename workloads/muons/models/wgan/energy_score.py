@@ -7,8 +7,8 @@ For a real value y and m independent generated ones xᵢ of the same primary and
 has its smallest mean if and only if the xᵢ have the distribution of y (a strictly proper score: Gneiting & Raftery,
 JASA 102 (2007) 359, equation 22; training with it: arXiv:1606.02556, arXiv:2112.08217). It is unbiased on any batch:
 its gradient moves generated bundles to the right distribution from the first step on, and vanishes there. It is
-computed for single muons, all with the same weight, and for a few features of an event that depend on its muons'
-correlations.
+computed for single muons, those of an event with the weight N^0.75 together, and for a few features of an event that
+depend on its muons' correlations.
 
 Shape suffixes: E events, P particles, F features, S summary numbers of an event.
 """
@@ -26,15 +26,22 @@ from workloads.base.segments import Segments, pool, segment_argmax, segment_sum,
 
 # Keeps the slope of a distance finite at 0; features are standardised, so it is far below any relevant distance.
 _DISTANCE_FLOOR = 1e-12
+_MUON_WEIGHT = 0.75
+"""Exponent of an event's weight N^x among the scores of muons. With 1, few large events make most of the noise."""
 
 
 class EnergyScore(NamedTuple):
     """Sums of the energy score, ()."""
 
     of_muons: Tensor
-    """Sum over all muons."""
+    """Sum over events of the mean over their muons, with ``event_weight``."""
     of_events: Tensor
     """Sum over events with muons, of their summaries."""
+
+
+def event_weight(segments: Segments) -> Tensor:
+    """Weight of each event among the scores of muons, by its whole number of muons; 0 if it has none. (E,)."""
+    return segments.sizes_E.float() ** _MUON_WEIGHT * (segments.counts_E > 0)
 
 
 def energy_score(
@@ -49,7 +56,9 @@ def energy_score(
     """
     *summaries, real_ES = (event_summary(one_PF, segments, lg_energy_spread) for one_PF in (*generated, real_PF))
     present_E = (segments.counts_E > 0).to(real_PF.dtype)
-    return EnergyScore(_score(generated, real_PF).sum(), (_score(summaries, real_ES) * present_E).sum())
+    mean_E = segment_sum(_score(generated, real_PF), segments) / segments.counts_E.clamp_min(1)
+    of_muons = (mean_E * event_weight(segments)).sum()
+    return EnergyScore(of_muons, (_score(summaries, real_ES) * present_E).sum())
 
 
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:

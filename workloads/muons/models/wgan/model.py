@@ -107,6 +107,10 @@ class Critic(nn.Module):
             return scores_E
         return self.score_limit * torch.tanh(scores_E / self.score_limit)
 
+    def is_saturated(self, bounded_E: Tensor) -> Tensor:
+        """True for bounded scores above 0.9 L: there the gradient is less than a fifth. (E,) -> (E,)."""
+        return (bounded_E.abs() > 0.9 * self.score_limit) & (self.score_limit > 0)
+
     def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Bounded score of each event, as used in training. (P, F), (E, C) -> (E,)."""
         return self.saturate(self.raw_scores(features_PF, conditions_EC, segments))

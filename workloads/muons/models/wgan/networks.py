@@ -5,6 +5,7 @@ Shape suffixes: E events, P particles, C conditions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from workloads.base.context import StepContext
 from workloads.base.segments import Segments, sort_within_events
 from workloads.base.thin import counts_of
 from workloads.muons.models.bundles import Bundles
-from workloads.muons.models.count_head import AVERAGE_DECAY, CountHead, make_count_head
+from workloads.muons.models.count_head import AVERAGE_DECAY, CountMixture, MixtureCountHead
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
@@ -71,6 +72,17 @@ class Draw(NamedTuple):
         return self.z_EZ, self.z_PZ
 
 
+class CriticScores(NamedTuple):
+    """Sums over events with muons, ()."""
+
+    loss: Tensor
+    """Critic loss without penalty."""
+    gap: Tensor
+    """D(real) - D(fake) before saturation."""
+    saturated: Tensor
+    """Share of the two scores near their bound."""
+
+
 class WganNetworks:
     """Standardisation, count head, generator and its running mean, critic."""
 
@@ -80,7 +92,7 @@ class WganNetworks:
         self._precision = context.precision
         with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
-            self.count_head = make_count_head(config.network, config.network.count_head).to(device)
+            self.count_head = MixtureCountHead(config.network).to(device)
             self.generator = Generator(self.standardise.num_features, config.network).to(device)
             self.critic = Critic(self.standardise.num_features, config.network).to(device)
         self.averaged = AveragedWeights(self.generator, config.generator_average_decay)
@@ -142,13 +154,16 @@ class WganNetworks:
             features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
         return features_PF
 
-    def critic_loss(self, part: WganEvents, fake_PF: Tensor) -> tuple[Tensor, Tensor]:
-        """Critic loss without penalty, and the gap D(real) - D(fake) before saturation; sums over events."""
+    def critic_loss(self, part: WganEvents, fake_PF: Tensor) -> CriticScores:
+        """Scores of the part's events and of generated ones."""
         with self._precision():  # real and generated events in one pass
             real_E, fake_E = self._raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice).chunk(2)
         gap = -losses.critic_loss(real_E.detach(), fake_E.detach(), part.present_E)
-        saturate = self.critic.saturate
-        return losses.critic_loss(saturate(real_E), saturate(fake_E), part.present_E), gap
+        real_E, fake_E = self.critic.saturate(real_E), self.critic.saturate(fake_E)
+        near_E = self.critic.is_saturated(real_E).float() + self.critic.is_saturated(fake_E).float()
+        return CriticScores(
+            losses.critic_loss(real_E, fake_E, part.present_E), gap, (near_E * part.present_E).sum() / 2
+        )
 
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         """Gradient penalty, summed over events."""
@@ -170,9 +185,16 @@ class WganNetworks:
         generated = [fake_PF, *(self.fake(part, noise) for noise in draw.others)]
         return loss, energy_score(generated, part.real_PF, part.segments, self.standardise.feature_spread_F[0])
 
-    def count_loss(self, part: WganEvents, count_head: CountHead | None = None) -> Tensor:
+    def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""
         return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
+
+    @torch.no_grad()
+    def count_error(self, part: WganEvents) -> Tensor:
+        """Squared error of lg(1 + mean count), summed over events. -> ()."""
+        mixture: CountMixture = self.count_head(part.conditions_EC)
+        mean_E: Tensor = (mixture.log_weights_EK + mixture.log_means_EK).logsumexp(1).exp()
+        return (mean_E.log1p() - part.segments.sizes_E.float().log1p()).square().sum() / math.log(10) ** 2
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workloads.muons.models.count_head import make_count_head
+from workloads.muons.models.count_head import MixtureCountHead
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.inference import CPU_PIECES, GPU_PIECES, Inference
@@ -24,7 +24,7 @@ class WganSampler:
         self.config = config
         self.device = device
         self.standardise = Standardise(config.network).to(device)
-        self.count_head = make_count_head(config.network, config.network.count_head).to(device)
+        self.count_head = MixtureCountHead(config.network).to(device)
         self.generator = Generator(self.standardise.num_features, config.network).to(device)
         for module in (self.standardise, self.count_head, self.generator):
             module.requires_grad_(False).eval()
@@ -57,6 +57,6 @@ class WganSampler:
         return self._inference.draw(primary_E4, counts_E, random)
 
     @torch.no_grad()
-    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor] | None:
+    def count_cdf(self, primary_E4: Tensor, counts_E: Tensor) -> tuple[Tensor, Tensor]:
         """See MuonGenerator."""
         return self.count_head.cdf(self.standardise.conditions(primary_E4), counts_E)

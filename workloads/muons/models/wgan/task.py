@@ -23,8 +23,10 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.energy_score import event_weight
 from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
+from workloads.muons.models.wgan.spread import least_spread, moments
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +37,20 @@ MUONS_SCORE_FACTOR = 3.0
 class WganTask(BaseTask[WganConfig, WganEvents]):
     """Task of count head, generator and critic.
 
-    Metrics of a step: c_loss (without the penalty), w_gap and critic_grad_norm are those of the last critic update;
-    w_gap is the mean of D(real) - D(fake) over events with muons, before the score is saturated. energy_score is that
-    of the generator's update, gp_norm is the mean gradient norm at the latest gradient penalty, m_loss the count head's
-    loss per event, skipped_updates the number of updates that were skipped because a loss or gradient was not finite,
-    or beyond the limits. held_out_gap, with the adaptive critic: w_gap of events before training on them.
+    Metrics of a step: c_loss (without the penalty), w_gap, saturation, fake_spread and critic_grad_norm are those of
+    the last critic update; w_gap is the mean of D(real) - D(fake) over events with muons, before the score is
+    saturated, saturation the share of scores near their bound, fake_spread the standard deviation of generated muons
+    over that of real ones, for the feature where it is smallest. energy_score is that of the generator's update,
+    gp_norm is the mean gradient norm at the latest gradient penalty, m_loss the count head's loss per event,
+    skipped_updates the number of updates that were skipped because a loss or gradient was not finite, or beyond the
+    limits. held_out_gap, with the adaptive critic: w_gap of events before training on them.
 
     A batch without muons trains only the count head, one without events nothing.
     """
 
     SECTION = "trainer.wgan"
     METRICS = (
-        *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm"),
+        *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm", "saturation", "fake_spread"),
         *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
     )
     RECIPE = ("optimiser", "schedule", "schedule_steps", "warmup_steps", "generator_lr", "critic_lr", "count_lr")
@@ -118,10 +122,14 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
                     parts = self._update_critic(parts, num_present, metrics)
             with parametrize.cached():
                 self.networks.normalise()
-                parts = self._update_generator(parts, num_present, self._num_shown(batch, parts), metrics)
+                parts = self._update_generator(parts, num_present, self._score_weight(parts), metrics)
         if batch.total_events > 0:
             loss = self.networks.count_loss
             metrics["m_loss"] = self.update_by_loss("count", loss, parts, batch.total_events, metrics)
+            if self.config.old_definitions:
+                error = sum((self.networks.count_error(part) for part in parts), torch.zeros_like(self.zero))
+                self.context.sum_over_ranks([error])
+                metrics["m_loss"] = error / batch.total_events
             self.networks.averaged_count_head.update(self.steps + 1)
         if self.config.adaptive.enabled:
             metrics["held_out_gap"] = self._held_out_gap
@@ -139,24 +147,32 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             with torch.no_grad():
                 fake_PF = networks.fake(part, draw.noise)
-            loss, gap = networks.critic_loss(part, fake_PF)
-            gradients = critic.gradients(loss / num_present)  # frees its graph
+            scores = networks.critic_loss(part, fake_PF)
+            gradients = critic.gradients(scores.loss / num_present)  # frees its graph
             norm = self.zero
+            penalised = self.zero
             if penalise:
                 penalty = networks.penalty(part, fake_PF, draw.mix_E)
                 torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
-                norm = penalty.norm
-            return PartGradients(gradients, torch.stack([loss.detach(), gap, norm]) / num_present)
+                norm, penalised = penalty.norm, penalty.penalty.detach() * self.penalty_weight
+            means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
+            return PartGradients(gradients, torch.cat([means, moments(part.real_PF), moments(fake_PF)]))
 
-        updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=3)
+        num_moments = 1 + 2 * networks.standardise.num_features
+        num_sums = 5 + 2 * num_moments
+        updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
         self.critic_updates += 1
         if penalise:
             self._gp_norm = updated.sums[2]
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
+        real, fake = updated.sums[5:].split(num_moments)
+        metrics |= {"saturation": updated.sums[3], "fake_spread": least_spread(fake, real)}
+        if self.config.old_definitions:
+            metrics |= {"c_loss": updated.sums[0] + updated.sums[4], "w_gap": -updated.sums[0]}
         return parts
 
     def _update_generator(
-        self, parts: list[WganEvents], num_present: Tensor, num_muons: int | Tensor, metrics: dict[str, Tensor]
+        self, parts: list[WganEvents], num_present: Tensor, muons_weight: Tensor, metrics: dict[str, Tensor]
     ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
         generator, score_weight = self.optimisers["generator"], self.config.energy_score_weight
@@ -164,7 +180,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             loss, score = self.networks.generator_loss(part, draw)
             loss = loss / num_present
-            mean = MUONS_SCORE_FACTOR * score.of_muons / num_muons + score.of_events / num_present
+            mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
             gradients = generator.gradients(loss + score_weight * mean)
             return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
 
@@ -191,11 +207,12 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """Events with muons of all ranks, at least 1, ()."""
         return self.context.total(sum(microbatch.num_present for microbatch in batch.microbatches)).clamp_min(1)
 
-    def _num_shown(self, batch: Batch, parts: list[WganEvents]) -> int | Tensor:
-        """Muons of all ranks in the training of generator and critic, at least 1."""
-        if self.config.critic_max_muons == 0:
-            return batch.total_particles
-        return self.context.total(sum(part.num_particles for part in parts)).clamp_min(1)
+    def _score_weight(self, parts: list[WganEvents]) -> Tensor:
+        """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
+        total = sum((event_weight(part.segments).sum() for part in parts), torch.zeros((), device=self.device))
+        if self.config.energy_score_weight > 0:
+            self.context.sum_over_ranks([total])
+        return total.clamp_min(1)
 
     # ---- The adaptive critic.
 
@@ -232,7 +249,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
-        return self.networks.critic_loss(part, fake_PF)[1]
+        return self.networks.critic_loss(part, fake_PF).gap
 
     # ---- Use without training.
 

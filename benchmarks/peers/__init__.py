@@ -1,0 +1,1 @@
+"""icestream beside other loaders, on the same Parquet files."""

@@ -1,0 +1,73 @@
+"""Parts of all loaders: the task, the batch, and its making from Arrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+COLUMNS = ["primary_major_id", "primary_minor_id", "primary", "muons"]
+
+
+class Job(NamedTuple):
+    """Task of a loader."""
+
+    source: Path
+    """Folder of Parquet files."""
+    prepared: Path
+    """Folder of what `prepare` made."""
+    workers: int
+    batch_events: int
+    seed: int
+
+    @property
+    def files(self) -> list[str]:
+        return [str(path) for path in sorted(self.source.rglob("*.parquet"))]
+
+
+class Ragged(NamedTuple):
+    """Batch of E events with P muons in total, as tensors."""
+
+    ids: Tensor
+    """(E, 2) int64"""
+    primary: Tensor
+    """(E, 4) float32"""
+    offsets: Tensor
+    """(E + 1,) int64"""
+    muons: Tensor
+    """(P, 3) float32"""
+
+
+def from_arrow(table: pa.Table) -> Ragged:
+    """Batch from an Arrow table, without a loop over events."""
+    ids = np.stack([table[name].to_numpy().astype(np.int64) for name in COLUMNS[:2]], axis=1)
+    primary, muons = (_one(table[name]) for name in COLUMNS[2:])
+    offsets = muons.offsets.to_numpy().astype(np.int64)
+    return Ragged(
+        torch.from_numpy(ids),
+        torch.from_numpy(primary.flatten().to_numpy().reshape(-1, 4).copy()),
+        torch.from_numpy(offsets - offsets[0]),
+        torch.from_numpy(muons.flatten().flatten().to_numpy().reshape(-1, 3).copy()),
+    )
+
+
+def _one(column: pa.ChunkedArray) -> pa.ListArray:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def from_rows(rows: list[dict]) -> Ragged:
+    """Batch from rows, each with an array a column."""
+    muons = [np.asarray(row["muons"], np.float32).reshape(-1, 3) for row in rows]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(one) for one in muons], out=offsets[1:])
+    ids = [(int(row["primary_major_id"]), int(row["primary_minor_id"])) for row in rows]
+    return Ragged(
+        torch.tensor(ids, dtype=torch.int64),
+        torch.from_numpy(np.stack([np.asarray(row["primary"], np.float32) for row in rows])),
+        torch.from_numpy(offsets),
+        torch.from_numpy(np.concatenate(muons)),
+    )

@@ -1,0 +1,1 @@
+"""Command `icestream doctor`: check of configuration, machine, inputs and token before a run."""

@@ -1,0 +1,137 @@
+"""Checks of `icestream run` before anything starts, so that a mistake costs no seconds and leaves no run directory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fnmatch
+import glob
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.errors import BadInputError, TransientError
+from common.files.inputs import named_inputs, require_local
+from common.plan import SlotCapacity
+from common.plan_hash import plan_hash
+from common.redact import shown
+from common.run_dir import CONFIG_FILE
+from common.user_path import user_path
+from services.config.root import Config, load_config
+from services.fetcher.inventory.ranges import make_ranges
+from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
+from services.trainer.counting.checkpoint import read_position
+from services.trainer.plan_change import require_same_plan
+from services.trainer.run_checks import config_for_checkpoint
+from workloads.base.checkpoint import find_checkpoint, read_checkpoint
+
+_CUDA_DRIVER = "libcuda.so.1"
+
+
+def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> None:
+    """Raise BadInputError for a mistake that needs no process to be found.
+
+    ``lists_inputs``: the inputs are yet to be listed, and are checked, too.
+    """
+    make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
+    SlotCapacity(config.stored_workload(), config.stream)
+    refuse_data_folder(run_dir, config)
+    if config.trainer.start_from:
+        try:
+            find_checkpoint(Path(config.trainer.start_from))
+        except BadInputError as error:
+            raise BadInputError(f"--start-from {error}") from None
+    check_device(config.trainer.device)
+    if lists_inputs and not config.fetcher.ranges:  # missing ranges may be skipped
+        for text in config.input:
+            require_input(text)
+    for text in config.trainer.validation.input:
+        require_input(text)
+
+
+def require_plan_of_checkpoint(run_dir: Path, former: Mapping[str, Any], config: Config) -> None:
+    """Raise BadInputError, as the trainer does, if the run's newest checkpoint belongs to another plan by its settings.
+
+    ``former``: configuration as stored. The checkpoint is read, which takes seconds, only if that is of another plan.
+    Other files behind the inputs are seen by the fetcher alone.
+    """
+    checkpoint = newest_checkpoint(run_dir)
+    if checkpoint is None:
+        return
+    before = load_config(former, environment={})
+    now = plan_hash(config.stored_workload(), config.stream, config.seed)
+    if plan_hash(before.stored_workload(), before.stream, before.seed) == now:
+        return
+    if before.trainer.model != config.trainer.model:
+        return  # the trainer refuses it, in other words
+    try:
+        content = read_position(checkpoint) if checkpoint.suffix == ".json" else read_checkpoint(checkpoint)
+    except BadInputError:
+        return  # the trainer looks for another, or says what to do
+    require_same_plan(content, now, config_for_checkpoint(config))
+
+
+def require_input(text: str) -> None:
+    """Raise BadInputError if a local input has no file. Remote ones, and errors of the machine, are left to others."""
+    if text.startswith("@"):
+        if not user_path(text.removeprefix("@")).is_file():
+            raise BadInputError(f"{text}: no such list of inputs")
+    elif "://" not in text:
+        with contextlib.suppress(TransientError):
+            require_local(text)
+
+
+def refuse_data_folder(run_dir: Path, config: Config) -> None:
+    """Raise BadInputError if the run directory is no run yet, and the folder of the data or inside of an input:
+    what the run writes would be read as data later."""
+    if (run_dir / CONFIG_FILE).exists():
+        return
+    place = run_dir.resolve()
+    for text in named_inputs(config.input):
+        if "://" in text:
+            continue
+        path = Path(text)
+        folder = path if path.is_dir() else path.parent
+        if not glob.has_magic(str(folder)) and folder.resolve() == place:
+            raise BadInputError(
+                f"the run directory {shown(str(run_dir))} is the folder of the input {shown(text)}: choose one"
+                " elsewhere, for example ../runs/mine"
+            )
+        if _reads_below(path, place):
+            raise BadInputError(
+                f"the run directory {shown(str(run_dir))} lies inside of the input {shown(text)}, which would read its"
+                " files, too: choose one elsewhere, or name the files, for example -i '*.parquet'"
+            )
+
+
+def _reads_below(path: Path, place: Path) -> bool:
+    """True if an input, a folder or a glob with `**`, takes files of the folder ``place``, at any depth."""
+    folder, is_deep, _ = str(path.absolute()).partition("/**")
+    if not is_deep and not path.is_dir():
+        return False
+    pattern = folder if glob.has_magic(folder) else glob.escape(str(Path(folder).resolve()))
+    return any(fnmatch.fnmatchcase(str(above), pattern) for above in place.parents)
+
+
+def check_device(name: str) -> None:
+    """Raise BadInputError for a CUDA device that the driver does not have. Needs no torch, which takes seconds."""
+    if not name.startswith("cuda"):
+        return
+    found = num_cuda_devices()
+    if found == 0:
+        raise BadInputError(f"trainer.device = {name!r}: there is no CUDA device here; use --device cpu")
+    index = int(name.partition(":")[2] or 0)
+    if index >= found:
+        raise BadInputError(f"trainer.device = {name!r}: the CUDA devices here are cuda:0 to cuda:{found - 1}")
+
+
+def num_cuda_devices() -> int:
+    """Number of CUDA devices of the driver (CUDA_VISIBLE_DEVICES counts)."""
+    try:
+        driver = ctypes.CDLL(_CUDA_DRIVER)
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return 0
+    return count.value

@@ -1,0 +1,206 @@
+"""`icestream.stream`: batches of ragged events in the caller's own training loop."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from common.errors import BadInputError
+from common.status import Counters
+from common.transport import StopRequested
+from common.user_path import user_path
+from icestream.streaming.batch import RaggedBatch
+from icestream.streaming.python_words import python_words
+from icestream.streaming.session import Session
+from icestream.streaming.settings import Paths, StreamState, stream_config
+from services.config.root import Config
+from services.trainer.ranks.rank_place import RankPlace, device_of, place_from
+from services.trainer.stream.fed_batch import FedBatch
+from services.trainer.stream.position import StreamPosition
+from workloads.base.device import device_named
+
+
+def stream(
+    inputs: Paths | None = None,
+    *,
+    decoders: int | Literal["auto"] | None = None,
+    batch_events: int | None = None,
+    device: str | torch.device = "auto",
+    seed: int | None = None,
+    workload: str | None = None,
+    run_dir: str | PathLike[str] | None = None,
+    config: str | PathLike[str] | None = None,
+    columns: Mapping[str, str | Sequence[str]] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> EventStream:
+    """Stream of batches from files, for a training loop of one's own.
+
+    The order is a function of the files, the seed and the stream's settings alone: the same, to the bit, for any number
+    of decoders, and after any restart that continues from EventStream.state_dict().
+
+    Args:
+        inputs: files, directories, globs or URLs.
+        decoders: number of decoder processes, or "auto": as many as the load needs. Default 2.
+        batch_events: events of a batch, over all ranks: at least so many, as microbatches are not cut again, and
+            fewer at the end of an epoch. Default: see `icestream config stream.batch_events`.
+        device: device of the tensors; "auto": CUDA where there is a device. With several ranks each takes its own GPU.
+        seed: seed of the order. Default 0.
+        workload: content of the files: "muons", "direction", …; default: detected from their columns.
+        run_dir: folder that keeps the list of the files, the cache of remote files and the logs. Default: a temporary
+            one, deleted at the end.
+        config: TOML file with settings.
+        columns: names that the files give to the workload's columns, as `source.columns`:
+            {"NAME": "other_name", "LIST": ["first", "second", "third"]}.
+        settings: any other setting by its key, for example {"stream.max_particles_per_event": 1000}.
+
+    Raises BadInputError for wrong settings; what is wrong with the files is raised with the first batch.
+    """
+    place = place_from(os.environ)
+    folder = user_path(run_dir).absolute() if run_dir is not None else None
+    flags: dict[str, object] = {
+        "local.decoders": decoders,
+        "stream.batch_events": batch_events,
+        "seed": seed,
+        "workload": workload,
+        "source.columns": columns,
+    }
+    lanes = place.size if place else 1
+    with python_words():
+        found = stream_config(inputs, run_dir=folder, config=config, settings=settings or {}, flags=flags, lanes=lanes)
+    name = str(device)
+    if place is not None:
+        name = device_of(name, place, torch.cuda.device_count())
+    return EventStream(found, device_named(name, f"device = {name!r}"), folder, place)
+
+
+class EventStream(IterableDataset[RaggedBatch]):
+    """Batches of one set of files. Each `for` loop goes to the end of the current epoch.
+
+    A loop that was left by `break` or an error is continued by the next one: no event is lost or repeated. As a context
+    manager it stops its processes at the end of the block; else they stop with close(), or with the caller's process.
+    It is an IterableDataset: `DataLoader(stream, batch_size=None)` gives the same batches.
+    """
+
+    def __init__(self, config: Config, device: torch.device, run_dir: Path | None, place: RankPlace | None) -> None:
+        self._config = config
+        self._state = StreamState(StreamPosition.start(config.stream.lanes), 0)
+        self._schema = config.stored_workload()
+        self._session = Session(config, self._schema, device, run_dir, place)
+        self._source: Generator[FedBatch | None] | None = None
+        weakref.finalize(self, self._session.close)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that the next batch belongs to, from 0: those before it are complete."""
+        return self._state.epoch
+
+    @property
+    def run_dir(self) -> Path | None:
+        """Folder of this stream; None while there is no temporary one."""
+        return self._session.run_dir
+
+    @property
+    def config(self) -> Config:
+        """All settings."""
+        return self._config
+
+    @property
+    def counters(self) -> Counters:
+        """Outcome of every event so far: trained (handed out), outlier, empty, held out, quarantined."""
+        return self._state.position.counters
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """A line for each file or row group that was quarantined."""
+        return self._state.position.set_aside
+
+    def state_dict(self, after: RaggedBatch | None = None) -> dict[str, Any]:
+        """State after all batches that were handed out, or after batch ``after``: numbers and texts, to be saved with
+        the weights.
+
+        ``after`` is for loops that fetch batches ahead (Lightning does): only the caller knows which it has trained on.
+        """
+        if after is not None:
+            return StreamState(after.position, after.epoch).saved(self._config)
+        return self._state.saved(self._config)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a state. Raises BadInputError if it is of another stream: other settings or another version.
+
+        That the files are the same is checked with the first batch.
+        """
+        self._state = StreamState.read(state_dict, self._config)
+        self._source = None
+        self._session.leave()
+
+    def __iter__(self) -> Iterator[RaggedBatch]:
+        if get_worker_info() is not None:
+            raise BadInputError(
+                "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
+                " (icestream.stream(decoders=...))"
+            )
+        while (batch := self._next()) is not None:
+            yield batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the fetcher and the decoders. The stream may be used again: it then continues, with new processes."""
+        self._source = None
+        self._session.close()
+
+    def __getstate__(self) -> None:
+        raise BadInputError("a stream can't be copied to another process; make it there, or use num_workers=0")
+
+    @python_words()
+    def _next(self) -> RaggedBatch | None:
+        """Next batch; None at the end of the epoch."""
+        feed, services = self._session.joined()
+        services.begin_wait()
+        source = self._source or feed.stream(self._state.position, self._state.epoch)
+        self._source = None  # until it is known that it can go on: an error or Ctrl-C ends a generator
+        try:
+            for fed in source:
+                if feed.take_commit_request():  # what was handed out may be evicted: it can be fetched again
+                    feed.committed(self._state.position)
+                if fed is not None:
+                    batch = RaggedBatch(fed.batch, self._schema, self._state.epoch, fed.position)
+                    self._source, self._state = source, StreamState(fed.position, self._state.epoch)
+                    return batch
+        except StopRequested:
+            pass
+        except BaseException:
+            self._source = None
+            self._session.leave()
+            raise
+        if not feed.epoch_ended:
+            raise BadInputError(services.end_reason)
+        self._state = StreamState(feed.position, self._state.epoch + 1)
+        if not self.counters.events_trained:
+            raise BadInputError(_nothing_left(self.counters))
+        return None
+
+
+def _nothing_left(counters: Counters) -> str:
+    fates = {
+        "outliers": counters.events_outlier,
+        "empty": counters.events_empty,
+        "held out": counters.events_held_out,
+        "quarantined": counters.events_quarantined,
+    }
+    counted = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
+    return f"all {counters.events_read:,} events of this epoch are left out ({counted}): look at stream.set_aside"

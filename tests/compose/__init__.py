@@ -1,0 +1,1 @@
+"""Runs in containers, for real: `make test-compose` (docs/how-to/docker.md)."""

@@ -1,0 +1,204 @@
+"""Mistakes that `icestream run` finds before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from common.errors import BadInputError
+from common.plan_hash import plan_hash
+from icestream.commands import run_checks
+from icestream.commands.doctor.command import doctor
+from icestream.commands.run import run
+from icestream.commands.run_checks import check_before_start, check_device
+from services.config.root import load_config, store_config
+from services.trainer.run_checks import config_for_checkpoint
+
+
+def check(run_dir: Path, **settings: Any) -> None:
+    config = load_config({}, flags={key.replace("__", "."): value for key, value in settings.items()}, environment={})
+    check_before_start(run_dir, config, lists_inputs=True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.parquet").touch()
+    return folder
+
+
+def test_a_sound_configuration_passes(tmp_path: Path, data: Path) -> None:
+    check(tmp_path / "run", input=(str(data), f"{data}/*.parquet", f"file://{data}", "s3://bucket/x.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "{data}/b*.parquet",
+            r"b\*.parquet: no file matches this glob \(folder .*data exists; for the files below it: .*data\)",
+        ),
+        ("{data}/no/*/b*.parquet", r"no file matches this glob \(folder .*/data/no does not exist\)"),
+        ("{data}/b.parquet", "b.parquet: no such file or directory"),
+        ("@{data}/list.txt", "list.txt: no such list of inputs"),
+        ("{data}/{{range}}/*.parquet", "needs --ranges FIRST:LAST:STEP"),
+    ],
+)
+def test_an_input_without_a_file_is_found_at_once(tmp_path: Path, data: Path, text: str, problem: str) -> None:
+    with pytest.raises(BadInputError, match=problem):
+        check(tmp_path / "run", input=(text.format(data=data),))
+
+
+def test_an_empty_folder_is_found_and_a_file_deep_below_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "below").mkdir(parents=True)
+    with pytest.raises(BadInputError, match="the directory holds no file with one of"):
+        check(tmp_path / "run", input=(str(tmp_path / "empty"),))
+    (tmp_path / "empty" / "below" / "a.parquet").touch()
+    check(tmp_path / "run", input=(str(tmp_path / "empty"),))
+
+
+def test_the_checkpoint_to_start_from_and_validation_files_are_looked_for(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(BadInputError, match=r"--start-from .*/nowhere: no such checkpoint or run directory"):
+        check(tmp_path / "run", input=(str(data),), trainer__start_from=str(tmp_path / "nowhere"))
+    with pytest.raises(BadInputError, match=r"other\.parquet: no such file"):
+        check(tmp_path / "run", input=(str(data),), trainer__validation__input=(str(data / "other.parquet"),))
+
+
+@pytest.mark.parametrize("text", ["{data}", "{data}/*.parquet", "{data}/a.parquet"])
+def test_the_folder_of_the_data_is_no_run_directory(data: Path, text: str) -> None:
+    with pytest.raises(BadInputError, match=r"is the folder of the input .*: choose one elsewhere"):
+        check(data, input=(text.format(data=data),))
+    (data / "config.json").touch()  # it is one already
+    check(data, input=(text.format(data=data),))
+
+
+@pytest.mark.parametrize("text", ["{data}", "{data}/**/*.parquet", "{data}/../d*/**/*.parquet", "@{data}/list"])
+def test_a_folder_inside_of_an_input_is_no_run_directory(tmp_path: Path, data: Path, text: str) -> None:
+    (data / "list").write_text(f"{data}\n")
+    text = text.format(data=data).replace(f"{data}/..", str(tmp_path))
+    with pytest.raises(BadInputError, match=r"runs/mine lies inside of the input .*, which would read its files, too"):
+        check(data / "runs/mine", input=(text,))
+    check(tmp_path / "data-runs/mine", input=(text.replace("/d*", "/dat?"),))
+    check(data / "runs/mine", input=(f"{data}/*.parquet",))
+
+
+def test_a_slot_that_no_event_fits_is_found(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(BadInputError, match=r"stream.slot_mib = 0.25 holds 262144 bytes, but one event of"):
+        check(tmp_path / "run", input=(str(data),), stream__slot_mib=0.25)
+
+
+def test_a_cuda_device_that_the_driver_does_not_have_is_found_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_checks, "num_cuda_devices", lambda: 0)
+    with pytest.raises(BadInputError, match="there is no CUDA device here; use --device cpu"):
+        check_device("cuda")
+    monkeypatch.setattr(run_checks, "num_cuda_devices", lambda: 2)
+    for name in ("cuda", "cuda:1", "cpu", "auto"):
+        check_device(name)
+    with pytest.raises(BadInputError, match="'cuda:2': the CUDA devices here are cuda:0 to cuda:1"):
+        check_device("cuda:2")
+
+
+def test_without_a_driver_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_checks, "_CUDA_DRIVER", "libno-such-driver.so")
+    assert run_checks.num_cuda_devices() == 0
+
+
+@pytest.mark.parametrize("mistake", [("-i", "nowhere/*.parquet"), ("-i", "{data}", "--start-from", "nowhere")])
+def test_a_mistake_leaves_no_run_directory(tmp_path: Path, data: Path, mistake: tuple[str, ...]) -> None:
+    arguments = [text.format(data=data) for text in mistake]
+    result = CliRunner().invoke(run, ["--run-dir", str(tmp_path / "run"), *arguments])
+    assert isinstance(result.exception, BadInputError)
+    assert not (tmp_path / "run").exists()
+
+
+class _Started(Exception):
+    pass
+
+
+@pytest.fixture
+def former_run(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run with a checkpoint of seed 0. A run that would start its processes raises _Started."""
+
+    def start(*_: Any, **__: Any) -> None:
+        raise _Started
+
+    monkeypatch.setattr("icestream.commands.run._supervise", start)
+    run_dir = tmp_path / "run"
+    (run_dir / "checkpoints").mkdir(parents=True)
+    config = load_config({}, flags={"input": [str(data)], "workload": "muons", "trainer.model": "none"}, environment={})
+    config = load_config(config.model_dump(mode="json"), environment={})
+    store_config(run_dir, config)
+    content = {
+        "format": 1,
+        "step": 12,
+        "plan_hash": plan_hash(config.stored_workload(), config.stream, config.seed),
+        "config": config_for_checkpoint(config),
+    }
+    (run_dir / "checkpoints" / "step-000000012.json").write_text(json.dumps(content))
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (["--seed", "5"], "(seed was 0, now 5): resume with the former values, or use --new-plan"),
+        (["--set", "stream.batch_events=512"], "(stream.batch_events was 256, now 512): resume with"),
+        (["--set", "source.depth_kind=slant"], "(source.depth_kind was"),
+    ],
+)
+def test_another_plan_than_that_of_the_checkpoint_is_refused_before_anything_starts(
+    former_run: Path, change: list[str], words: str
+) -> None:
+    before = (former_run / "config.json").read_text()
+    result = CliRunner().invoke(run, ["--run-dir", str(former_run), *change])
+    assert isinstance(result.exception, BadInputError)
+    assert f"the checkpoint at step 12 belongs to another plan {words}" in str(result.exception)
+    assert (former_run / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ["--epochs", "3"],
+        ["--decoders", "7"],
+        ["--seed", "5", "--new-plan"],
+        ["--seed", "5", "--fresh", "--yes", "-i", "{data}"],
+        ["--seed", "5", "--model", "wgan"],  # the trainer refuses the model
+    ],
+)
+def test_a_plan_that_is_the_same_or_meant_to_be_another_starts(former_run: Path, data: Path, change: list[str]) -> None:
+    result = CliRunner().invoke(run, ["--run-dir", str(former_run), *(text.format(data=data) for text in change)])
+    assert isinstance(result.exception, _Started)
+
+
+def test_what_the_checkpoint_says_counts_and_not_what_a_killed_session_stored(former_run: Path) -> None:
+    stored = (former_run / "config.json").read_text()
+    assert '"seed": 0' in stored
+    (former_run / "config.json").write_text(stored.replace('"seed": 0', '"seed": 5'))  # of --new-plan --seed 5
+    result = CliRunner().invoke(run, ["--run-dir", str(former_run), "--seed", "0"])
+    assert isinstance(result.exception, _Started)
+
+
+def test_a_damaged_checkpoint_is_left_to_the_trainer(former_run: Path) -> None:
+    (former_run / "checkpoints" / "step-000000012.json").write_text("{")
+    result = CliRunner().invoke(run, ["--run-dir", str(former_run), "--seed", "5"])
+    assert isinstance(result.exception, _Started)
+
+
+def test_an_unquoted_glob_is_told_apart_from_other_arguments(tmp_path: Path, data: Path) -> None:
+    (data / "b.parquet").touch()
+    names = [str(path) for path in sorted(data.iterdir())]
+    result = CliRunner().invoke(run, ["-i", *names, "--run-dir", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "Quote globs, so that the shell leaves them alone: -i 'x/*/*.parquet'" in result.output
+    result = CliRunner().invoke(run, ["-i", names[0], "typo", "--run-dir", str(tmp_path / "run")])
+    assert "Quote globs" not in result.output
+    assert "Inputs follow -i, the folder of a run follows --run-dir" in result.output
+    for more in ([], [str(data / "c.parquet")]):  # the first of several is taken for a RUN
+        result = CliRunner().invoke(doctor, ["-i", *names, *more])
+        assert "Quote globs" in result.output

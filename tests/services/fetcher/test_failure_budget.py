@@ -1,0 +1,48 @@
+"""Bad inputs of a run: what ends it, and which reason it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from common.messages import Quarantined
+from common.plan import Blocks, SourceFile
+from services.config.fetcher import FetcherConfig
+from services.fetcher.failure_budget import FailureBudget
+from services.fetcher.inventory.inventory import Inventory
+from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
+from services.fetcher.inventory.ranges import make_ranges
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger(tmp_path / LEDGER_FILE)
+    yield opened
+    opened.close()
+
+
+def budget(ledger: Ledger, names: str) -> FailureBudget:
+    inventory = Inventory(ledger, make_ranges(["x"], ""), Blocks.of_ranges(1, StreamConfig(), 0, 1))
+    inventory.freeze([SourceFile(f"/x/{name}", 1) for name in names], "")
+    return FailureBudget(ledger, inventory, FetcherConfig())
+
+
+def test_without_a_usable_file_the_reason_of_most_is_named_and_not_the_one_found_last(ledger: Ledger) -> None:
+    bad = budget(ledger, "abcd")
+    bad.quarantine(Quarantined(2, -1, 0, "/x/c: column 'muons' is missing"))
+    bad.quarantine(Quarantined(1, 4, 0, "/x/b: a bad row group"))  # later the whole file
+    bad.quarantine(Quarantined(0, -1, 0, "/x/a: column 'muons' is missing"))
+    bad.quarantine(Quarantined(1, -1, 0, "/x/b: column 'muons' is missing"))
+    with pytest.raises(BadInputError) as caught:
+        bad.quarantine(Quarantined(3, -1, 0, "/x/d: the file is empty"))
+    words = "no file is usable: /x/a: column 'muons' is missing (3 of the 4 files for this reason)"
+    assert str(caught.value) == words
+
+
+def test_the_only_file_is_named_alone(ledger: Ledger) -> None:
+    with pytest.raises(BadInputError, match=r"^no file is usable: /x/a: the file is empty$"):
+        budget(ledger, "a").quarantine(Quarantined(0, -1, 0, "/x/a: the file is empty"))

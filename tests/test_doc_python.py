@@ -1,0 +1,77 @@
+"""Python of the README and the pages: every block is executed, page by page, or has a marker with the reason."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from doc_examples import ROOT, command_lines, pages, python_blocks
+
+ELSEWHERE = {"docs/development/extending.md": "tests/pipeline/test_third_workload.py"}
+"""Pages whose blocks are files of an example -> the test that runs them."""
+DATA = 'import icestream\nicestream.simulate("data", events=9_000, files=3, preset="bench", seed=1)\n'
+BEFORE = {
+    "README.md": DATA + "model = lambda primary, muons, offsets: primary.sum()\n",
+    "docs/how-to/custom-model.md": "",
+    "docs/how-to/python.md": DATA,
+    "docs/how-to/python-models.md": (
+        "import icestream, pathlib\n"
+        'icestream.simulate("held-out", events=1_000, files=1, preset="bench", seed=2)\n'
+        '[path.rename(f"held-out/{path.name}") for path in pathlib.Path("held-out").glob("*/*.parquet")]\n'
+    ),
+    "docs/tutorial/4-notebook.md": "",
+}
+"""Page -> what is there before its first block: files, and in the README a model."""
+WITH_COMMANDS = {"docs/how-to/python-models.md"}
+"""Pages whose commands are part of the example."""
+
+
+def blocks_of(name: str) -> list[str]:
+    return [block.source for block in python_blocks(ROOT / name) if not block.not_run]
+
+
+def script_of(name: str) -> str:
+    """Blocks of a page as one script, in order; the device is the CPU."""
+    parts = [
+        (int(block.place.rpartition(":")[2]), block.source) for block in python_blocks(ROOT / name) if not block.not_run
+    ]
+    if name in WITH_COMMANDS:
+        parts += [
+            (
+                int(command.place.rpartition(":")[2]),
+                f"subprocess.run({[sys.executable, '-m', *command.words]}, check=True)\n",
+            )
+            for command in command_lines(ROOT / name, "icestream")
+            if not command.is_inline
+        ]
+    return (
+        "import subprocess\n" + BEFORE[name] + "".join(source for _, source in sorted(parts)).replace('"cuda"', '"cpu"')
+    )
+
+
+def test_every_page_with_python_is_executed_here_or_by_the_test_that_is_named() -> None:
+    with_python = {page.relative_to(ROOT).as_posix() for page in pages() if python_blocks(page)}
+    assert with_python == BEFORE.keys() | ELSEWHERE.keys()
+    assert [name for name, test in ELSEWHERE.items() if name not in (ROOT / test).read_text()] == []
+    assert [name for name in BEFORE if not blocks_of(name)] == []
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_python_of_a_page_runs_from_its_first_block_to_its_last(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text(script_of(name))
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script.read_text()}\n{done.stdout}\n{done.stderr}"

@@ -1,0 +1,1 @@
+"""Migration from cr_muons: its flags, and their counterparts in icestream."""
