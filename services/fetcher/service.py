@@ -261,7 +261,7 @@ class FetcherService:
                 for former in self._dispatcher.trainers:
                     # Messages are handled before deaths: a new trainer must not be refused because of a dead one.
                     if former != peer and not self._transport.is_connected(former):
-                        self._act(self._dispatcher.lose(former))
+                        self._act(self._dispatcher.supersede(former))
 
     # -------------------------------------------------------------- staging and planning
 

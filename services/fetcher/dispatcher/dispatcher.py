@@ -57,6 +57,7 @@ class Dispatcher:
         self._ticked_s: float | None = None
         self._now_s = 0.0
         """Newest time that was passed in."""
+        self._superseded: set[str] = set()  # trainers whose last messages and end are still to come
         self._history = History()
         self._grants = Grants(self.units, self.decoders, self.lanes, self.failures, self._history)
 
@@ -177,12 +178,11 @@ class Dispatcher:
                 return self._commit(peer, cursors)
             case m.Finished() if self.lanes.of(peer):
                 return [EndRun()] if self.lanes.finish(peer) else []
-            case m.Bye() if lanes := self.lanes.of(peer):
+            case m.Bye() if self.lanes.of(peer) or peer in self._superseded:
                 logger.info("trainer %s left", peer)
-                for lane in lanes:
-                    self._drop_trainer(lane)
+                self._drop_trainer(peer)
             case _:
-                return None
+                return [] if peer in self._superseded else None
         return []
 
     def _count_unexpected(self, peer: str, message: m.Message) -> None:
@@ -198,11 +198,16 @@ class Dispatcher:
             self.counts["decoders_lost"] += 1
             logger.warning("decoder %s is gone", peer)
             self._drop_decoder(peer, blame=True)
-        if lanes := self.lanes.of(peer):
+        if self.lanes.of(peer) or peer in self._superseded:
             self.counts["trainers_lost"] += 1
             logger.warning("trainer %s is gone", peer)
-            for lane in lanes:
-                self._drop_trainer(lane)
+            self._drop_trainer(peer)
+        return self._pump()
+
+    def supersede(self, peer: str) -> list[Action]:
+        """Free the lanes of a trainer whose connection has ended before its last messages came, for another one."""
+        self._drop_trainer(peer)
+        self._superseded.add(peer)
         return self._pump()
 
     def restaged(self, file: int) -> list[Action]:
@@ -332,17 +337,19 @@ class Dispatcher:
         self.failures.forget(self.units.commit(committed_k, min(lane.deliver_k for lane in self.lanes.all)))
         return [Evict(block)]
 
-    def _drop_trainer(self, lane: LaneState) -> None:
-        lane.trainer, lane.want = None, 0
-        for k, unit in list(self.units.held.items()):
-            if unit.state is State.DELIVERED and k % self.lanes.num == lane.number:
-                is_needed = k >= lane.committed.unit
-                if is_needed:
-                    lane.deliver_k = min(lane.deliver_k, k)
-                if is_needed and k in self.units.planned:
-                    unit.state = State.READY
-                else:  # its files may be evicted; or another lane's seek went back, and it is not planned again yet
-                    self.units.give_back(k)
+    def _drop_trainer(self, peer: str) -> None:
+        self._superseded.discard(peer)
+        for lane in self.lanes.of(peer):
+            lane.trainer, lane.want = None, 0
+            for k, unit in list(self.units.held.items()):
+                if unit.state is State.DELIVERED and k % self.lanes.num == lane.number:
+                    is_needed = k >= lane.committed.unit
+                    if is_needed:
+                        lane.deliver_k = min(lane.deliver_k, k)
+                    if is_needed and k in self.units.planned:
+                        unit.state = State.READY
+                    else:  # its files may be evicted; or another lane's seek went back, and it is not planned again yet
+                        self.units.give_back(k)
 
     def _seek(self, lanes: Sequence[LaneState], cursors: Sequence[m.Cursor]) -> list[Action]:
         """Deliver ``lanes`` from their cursors on: keep what is still wanted, drop the rest."""

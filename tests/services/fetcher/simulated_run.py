@@ -191,7 +191,7 @@ class SimulatedRun:
         if isinstance(message, m.Attach):  # as the fetcher's service does: a dead one must not be in the way
             for former in self.dispatcher.trainers:
                 if former not in self.trainers:
-                    self.act(self.dispatcher.lose(former))
+                    self.act(self.dispatcher.supersede(former))
         self.act(self.dispatcher.handle(name, message, self.now_s))
 
     def _hear_of_the_dead(self) -> None:

@@ -91,7 +91,7 @@ class Fetcher:
                             self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
                             if not self.transport.is_connected(former):
-                                self._act(self.dispatcher.lose(former))  # as the service: its end may come later
+                                self._act(self.dispatcher.supersede(former))  # as the service
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))

@@ -55,6 +55,43 @@ def test_a_trainer_that_takes_its_leave_makes_room_for_the_next_one_without_a_wa
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+def superseded(make_dispatcher: Callable[..., Dispatcher]) -> Dispatcher:
+    """A dispatcher whose trainer `u` attached after `t`'s connection ended, and before `t`'s last messages came."""
+    dispatcher = make_dispatcher(slots=2, want=2)
+    dispatcher.handle("a", m.Hello(2), 0.0)
+    dispatcher.handle("a", m.Done(0, 1, LAYOUT, TALLY), 0.0)
+    dispatcher.supersede("t")
+    assert dispatcher.trainers == []
+    dispatcher.handle("u", m.Attach(0, 1, PLAN, (START,)), 0.0)
+    assert delivered(dispatcher.handle("u", m.Want(0, 2), 0.0)) == [0]
+    return dispatcher
+
+
+def test_the_last_messages_of_a_trainer_that_left_may_come_after_the_first_ones_of_the_next(
+    make_dispatcher: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = superseded(make_dispatcher)
+    for late in (m.Release(0), m.Want(0, 1), m.Committed((START,)), m.Bye()):
+        assert dispatcher.handle("t", late, 0.0) == []
+    dispatcher.lose("t")
+    assert dispatcher.trainers == ["u"]
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    assert dispatcher.counts["trainers_lost"] == dispatcher.counts["unexpected_messages"] == 0
+    dispatcher.handle("t", m.Release(0), 0.0)
+    assert dispatcher.counts["unexpected_messages"] == 1, "it has said its last"
+
+
+def test_a_trainer_that_died_before_the_next_one_attached_is_told_once(
+    make_dispatcher: Callable[..., Dispatcher], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = superseded(make_dispatcher)
+    for _ in range(2):
+        dispatcher.lose("t")
+    assert dispatcher.trainers == ["u"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == ["trainer t is gone"]
+    assert dispatcher.counts["trainers_lost"] == 1
+
+
 def test_a_cursor_before_what_is_known_is_planned_again(make_dispatcher: Callable[..., Dispatcher]) -> None:
     dispatcher = make_dispatcher(slots=1, units=0)
     dispatcher.add_units([unit(0), unit(1)])
