@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from free_ports import free_port
+from federation.free_ports import free_port
 
 from common.status import Counters, FetcherStatus, Hop, RunStatus, TrainerStatus
 from common.status_files import write_status

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from free_ports import free_port
+from federation.free_ports import free_port
 from gloo_rank import train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
