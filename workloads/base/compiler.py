@@ -44,7 +44,7 @@ def _of_cuda() -> tuple[str, str]:
 
 def _of_caches(device: torch.device) -> tuple[str, str]:
     """Compiled code is written to these directories and loaded from there."""
-    from torch._inductor.runtime.runtime_utils import default_cache_dir  # loads the compiler
+    from torch._inductor.runtime.runtime_utils import default_cache_dir  # type: ignore[attr-defined]
 
     environment = {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()}
     if device.type == "cuda" and os.environ.get("TRITON_CACHE_DIR"):  # by default within the other one
