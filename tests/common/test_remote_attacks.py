@@ -45,12 +45,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(keys: Path) -> Iterator[RemoteServer]:
     with Arena.create(1, 4096) as arena:
-        made = RemoteServer(
-            TransportConfig(listen=f"tcp://{HERE}:*", keys=keys, heartbeat_timeout_s=3600.0),
-            arena,
-            PLAN,
-            lambda layout: layout.particles,
-        )
+        config = TransportConfig(listen=f"tcp://{HERE}:*", keys=keys, heartbeat_timeout_s=3600.0)
+        made = RemoteServer(config, arena, PLAN, lambda layout: layout.particles)
         yield made
         made.close()
 
