@@ -14,13 +14,18 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("verb", ["decoder", "trainer", "fetcher"])
-def test_a_killed_process_is_started_again_and_changes_nothing(processes: Processes, scene: Scene, verb: str) -> None:
-    run = processes.start_and_reach(5, scene.command, before=scene.undisturbed.steps)
-    kill(processes.pids(verb)[0])
+def test_a_killed_process_is_started_again_and_changes_nothing(
+    processes: Processes, direction: Scene, verb: str
+) -> None:
+    """Of the workload muons each is killed at one moment after the other in test_faults.py."""
+    run = processes.start_and_reach(5, direction.command, before=direction.undisturbed.steps)
+    pids = processes.pids(verb)
+    processes.kill(pids[0])
+    processes.wait_in(run, lambda: len(processes.pids(verb)) == len(pids), "its restart")
     processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0} | {verb: 1}
-    scene.undisturbed.assert_same(processes)
+    direction.undisturbed.assert_same(processes)
 
 
 def test_the_units_of_a_decoder_that_was_killed_in_its_work_are_decoded_by_another(
