@@ -218,7 +218,7 @@ class TrainerStatus(Status):
     gpu_memory_share: float | None = None
     """Used part (0 to 1) of the device's memory, all its processes included; None: not measured."""
     warnings: tuple[str, ...] = ()
-    """Warnings about the settings of the model."""
+    """Warnings about the settings of the model, and about values that can't be."""
     health: str = "healthy"
     """Health of the newest steps: healthy, warning or critical."""
     health_reason: str = ""

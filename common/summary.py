@@ -63,6 +63,8 @@ class Summary(BaseModel):
     """One line for each of the newest quarantined files, row groups or units."""
     num_quarantined: int
     """Number of all quarantined files, row groups and units."""
+    warnings: list[str]
+    """Warnings about settings without effect, and about values that can't be."""
     error: str | None
 
 
@@ -118,6 +120,7 @@ def build_summary(
         checkpoint=status.checkpoint,
         quarantined=status.quarantined,
         num_quarantined=max(status.num_quarantined, len(status.quarantined)),
+        warnings=list(status.warnings),
         error=error,
     )
 
@@ -157,6 +160,7 @@ def summary_lines(summary: Summary) -> list[str]:
     lines += [f"  quarantined: {line}" for line in summary.quarantined[-QUARANTINED_SHOWN:]]
     if summary.num_quarantined > QUARANTINED_SHOWN:
         lines.append(f"  … and {summary.num_quarantined - QUARANTINED_SHOWN:,} more: see logs/fetcher.log")
+    lines += [f"  warning: {line}" for line in summary.warnings]
     if not summary.adds_up:
         lines.append(f"  SUM IS WRONG: {summary.events_read:,} read ≠ {sum(fates.values()):,} accounted for")
     return lines

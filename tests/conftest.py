@@ -10,11 +10,16 @@ import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from federation.fixtures import federation, started_federation  # noqa: F401  (for every test)
 from no_processes import guarded
 
 PIPELINE = Path(__file__).with_name("pipeline")
+
+# A loaded machine takes its time for an example, and for making one up.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

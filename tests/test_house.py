@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("common", "services", "workloads", "icestream")
 ALL = (*PRODUCT, "benchmarks", "tests")
@@ -112,3 +114,9 @@ def test_a_long_function_is_found_wherever_it_is_nested() -> None:
 def test_only_public_classes_at_the_top_of_a_module_count_as_a_name() -> None:
     modules = {"a.py": "class A: ...\nclass _B: ...", "b.py": "class A: ...\nclass _B: ...\nclass C:\n  class A: ..."}
     assert shared_names(modules) == {"A": ["a.py", "b.py"]}
+
+
+def test_no_example_of_hypothesis_has_to_be_quick() -> None:
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check

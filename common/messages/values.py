@@ -163,6 +163,8 @@ class Tally:
     """Data quarantined while decoding."""
     held_out: Count = 0
     """Events held out of training; where only those are read, the others."""
+    outside_values: Reason = ""
+    """Values among the unit's first ones that lie outside of their physical ranges; empty if none does."""
 
     def adds_up(self, layout: Layout) -> bool:
         """True if every row has one fate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from common.status import Counters
 from common.transport import StopRequested
 from common.user_path import user_path
 from icestream.streaming.batch import RaggedBatch
-from icestream.streaming.python_words import python_words
+from icestream.streaming.python_words import in_python, python_words
 from icestream.streaming.session import Session
 from icestream.streaming.settings import Paths, StreamState, stream_config
 from services.config.root import Config
@@ -26,6 +27,8 @@ from services.trainer.ranks.rank_place import RankPlace, device_of, place_from
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.position import StreamPosition
 from workloads.base.device import device_named
+
+logger = logging.getLogger(__name__)
 
 
 def stream(
@@ -95,6 +98,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._schema = config.stored_workload()
         self._session = Session(config, self._schema, device, run_dir, place)
         self._source: Generator[FedBatch | None] | None = None
+        self._warned = ""
         weakref.finalize(self, self._session.close)
 
     @property
@@ -175,6 +179,9 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._source = None  # until it is known that it can go on: an error or Ctrl-C ends a generator
         try:
             for fed in source:
+                if feed.outside_values and not self._warned:
+                    self._warned = in_python(feed.outside_values)
+                    logger.warning("%s", self._warned)
                 if feed.take_commit_request():  # what was handed out may be evicted: it can be fetched again
                     feed.committed(self._state.position)
                 if fed is not None:

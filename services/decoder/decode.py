@@ -21,6 +21,7 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.held_out import Which, is_held_out
 from common.input_errors import MachineError
 from common.messages import Layout, Part, Quarantined, Tally, Unit
+from common.outside_values import OutsideValues
 from common.own_memory import asked_for_too_much, free_heap, too_much
 from common.plan_hash import plan_hash
 from common.ragged import unit_arrays
@@ -31,6 +32,10 @@ from common.unit_arrays import UnitArrays
 from services.decoder.length_buckets import bucketed
 from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
+
+_CHECKED_VALUES = 256
+"""Values of a column, from the start of each piece, that are compared with their physical range: a file with swapped
+columns shows at once, and all values would cost more."""
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -78,6 +83,7 @@ class Decode:
             particles_dropped=sum(piece.particles_dropped for piece in pieces),
             bad=tuple(bad),
             held_out=int(is_other.sum()),
+            outside_values=self._outside_values(parts, pieces),
         )
         return layout, tally
 
@@ -138,6 +144,15 @@ class Decode:
         is_other &= ~is_null
         is_empty = (is_empty | is_null) & ~is_other
         return is_outlier & ~(is_empty | is_other), is_empty, is_other
+
+    def _outside_values(self, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> str:
+        """Values outside of their physical ranges among the first of each piece; empty if there are none."""
+        found = OutsideValues(self.workload)
+        for piece in pieces:
+            found.add(piece, first=_CHECKED_VALUES)
+        names = dict.fromkeys(part.name for part in parts)
+        where = f"{next(iter(names), '')}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        return "".join(shown(f"{where}: {problem}") for problem in found.problems())
 
     def _is_other(self, pieces: Sequence[RaggedRows]) -> Bool:
         """True for the rows that ``which`` excludes. (R,)."""

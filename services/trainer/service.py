@@ -248,8 +248,6 @@ def _resume(
             if config.trainer.start_from:
                 start_from(Path(config.trainer.start_from), state.task, config)
         warnings = tuple(training.warnings(config.trainer.of_model))
-        for warning in warnings:
-            logger.warning("%s", warning)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events, warnings)
     finally:
         feed.close()

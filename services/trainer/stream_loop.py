@@ -89,6 +89,8 @@ class StreamLoop(ABC):
                 fed = next(stream, _END)
                 if fed is _END:
                     break
+                if feed.outside_values:
+                    self._telemetry.warn((feed.outside_values,))
                 if fed is None:
                     self._telemetry.waiting(progress, feed.waits)
                     self._commit()

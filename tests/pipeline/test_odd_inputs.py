@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from muon_files import make_events, write_events
 from runs import COUNTING, PATIENCE_S, Processes, Summary, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
@@ -146,3 +148,22 @@ def test_a_run_goes_on_from_its_checkpoint_though_its_ledger_is_damaged(processe
     summary.assert_read(2 * showers.events)
     assert (processes.run_dir / "ledger.sqlite.damaged").exists()
     assert_undisturbed(processes)
+
+
+@pytest.mark.slow
+def test_a_run_over_values_that_can_t_be_warns_at_once_and_in_its_summary(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([2] * 40)]
+    write_events(tmp_path / "data" / "degrees.parquet", degrees)
+
+    run = processes.start("run", "-i", str(tmp_path / "data"), *settings(*COUNTING))
+    assert processes.finish(run) == 0, processes.report()
+
+    (warning,) = processes.summary()["warnings"]
+    assert "degrees.parquet: values that can't be: 40 of 40 of primary.zenith_rad lie outside of" in warning
+    told = " ".join(run.output().split())
+    assert told.index(f"Warning: {warning}") < told.index("finished after") < told.index(f"warning: {warning}")
+    assert processes.log("trainer").count("values that can't be") == 1
+    exit_code, view = processes.run("status", "--once")
+    assert exit_code == 0
+    assert "values that can't be" in " ".join(view.split())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -273,6 +274,17 @@ def test_files_without_data_and_other_files_than_those_of_the_state_are_one_clea
         stream.load_state_dict(state)
         with pytest.raises(icestream.BadInputError, match="use the same files to continue it"):
             next(iter(stream))
+
+
+def test_values_that_can_t_be_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([2] * 200)]
+    write_events(tmp_path / "degrees.parquet", degrees)
+    with made(tmp_path) as stream:
+        for _ in range(2):
+            assert sum(batch.num_events for batch in stream) == 200
+    (warning,) = (record for record in caplog.records if "values that can't be" in record.getMessage())
+    assert warning.levelname == "WARNING"
+    assert "degrees.parquet: " in warning.getMessage()
 
 
 def test_an_epoch_without_any_event_is_an_error_and_not_an_endless_loop(tmp_path: Path) -> None:

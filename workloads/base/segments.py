@@ -132,6 +132,16 @@ def _bag_sum(values_PD: Tensor, starts_E: Tensor) -> Tensor:
     return torch._embedding_bag(values_PD.contiguous(), particles_P, starts_E, mode=_SUM)[0]
 
 
+def _added_at_largest(values_PD: Tensor, slope_ED: Tensor, segments: Segments, argmax_ED: Tensor) -> Tensor:
+    """Values, with an event's slope added to its largest particle. (P, D), (E, D) -> (P, D).
+
+    The bits of scatter_add_, which sorts all its indices in CUDA's deterministic mode.
+    """
+    particles_P1 = torch.arange(segments.num_particles, device=values_PD.device).unsqueeze(1)
+    is_largest_PD = argmax_ED.index_select(0, segments.event_P) == particles_P1
+    return torch.where(is_largest_PD, values_PD + slope_ED.index_select(0, segments.event_P), values_PD)
+
+
 class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values_ED: Tensor, event_P: Tensor, starts_E: Tensor) -> Tensor:
@@ -202,7 +212,10 @@ class _Unpool(torch.autograd.Function):
                 assert argmax_ED is not None
                 if result_PD is None:
                     result_PD = slope_ED.new_zeros(segments.num_particles, width)
-                result_PD.scatter_add_(0, argmax_ED, slope_ED * _present_E1(segments, slope_ED.dtype))
+                if torch.are_deterministic_algorithms_enabled():
+                    result_PD = _added_at_largest(result_PD, slope_ED, segments, argmax_ED)
+                else:
+                    result_PD.scatter_add_(0, argmax_ED, slope_ED * _present_E1(segments, slope_ED.dtype))
         return slopes_ED.new_zeros(0, width) if result_PD is None else result_PD
 
     @staticmethod

@@ -23,10 +23,10 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.files.whole_file import plan_file
 from common.input_errors import raise_if_machine
 from common.messages import Part
+from common.outside_values import OutsideValues
 from common.schema import Column, EventSchema
 from common.unit_arrays import Array
 from icestream.commands.inspect.layout import ColumnLayout, layout_of
-from icestream.commands.inspect.physical import OutsideValues
 from icestream.commands.inspect.spread import Spread
 
 Number = StrictBool | StrictInt | float

@@ -146,6 +146,8 @@ class RunSnapshot(SnapshotPart):
     files_bad: int
     problem: str
     """Problem that stops the fetcher's progress, with the remedy."""
+    warnings: tuple[str, ...]
+    """About settings without effect, and about values that can't be."""
     processes: list[ProcessSeen]
 
     @property
@@ -270,6 +272,7 @@ def _progress(found: RunFiles) -> dict[str, Any]:
             rollbacks=trainer.rollbacks,
             unhealthy_steps=_lines(found.run_dir / "health.jsonl"),
         ),
+        "warnings": trainer.warnings,
     }
 
 

@@ -75,6 +75,7 @@ def _flow_rows(run: RunSnapshot) -> list[tuple[str, str]]:
     return [
         ("files", f"{run.files:,} in all epochs{bad}" if run.files else ""),
         ("problem", run.problem),
+        *(("warning", warning) for warning in run.warnings),
         ("bottleneck", run.bottleneck),
         ("last hour", run.bottleneck_hour),
     ]

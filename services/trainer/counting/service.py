@@ -111,8 +111,6 @@ def _count(
         f"trainer.{name} has no effect without a model (trainer.model = 'none')"
         for name in settings_without_use(trainer)
     )
-    for warning in warnings:
-        logger.warning("%s", warning)
     telemetry = Telemetry(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )

@@ -29,7 +29,7 @@ from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
 from services.trainer.stream.connected import connected
 from services.trainer.stream.fed_batch import FedBatch
-from services.trainer.stream.lane import Lane, lanes_of_rank, units_in_advance
+from services.trainer.stream.lane import Lane, lane_numbered, lanes_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.waits import BatchWaits
@@ -90,6 +90,8 @@ class Feed:
         self._epoch: int | None = None
         self.epoch_ended = False
         """True once the epoch that stream() was called for has no more units."""
+        self.outside_values = ""
+        """The first values that were reported outside of their physical ranges; empty: none so far."""
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
         self._ready_s = 0.0
@@ -351,7 +353,8 @@ class Feed:
     def _take(self, message: m.Message | None) -> None:
         match message:
             case m.DeliveredUnit() as unit:
-                lane = self._lane(unit.k % self._stream.lanes)
+                self.outside_values = self.outside_values or unit.tally.outside_values
+                lane = lane_numbered(unit.k % self._stream.lanes, self._lanes)
                 try:
                     lane.arrived.append((unit, self._arrays(unit)))
                 except SlotMismatch as error:
@@ -359,7 +362,7 @@ class Feed:
                     self._transport.send(m.Reject(unit.k, str(error)))
                     raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
             case m.End(number):
-                self._lane(number).ended = True
+                lane_numbered(number, self._lanes).ended = True
             case m.CommitRequest():
                 self._agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
@@ -368,12 +371,6 @@ class Feed:
                 raise BadInputError(f"{reason} {self._remedy}")
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
-
-    def _lane(self, number: int) -> Lane:
-        lanes = [lane for lane in self._lanes if lane.number == number]
-        if not lanes:
-            raise RuntimeError(f"lane {number} was delivered to rank {self._rank} of {self._ranks}")
-        return lanes[0]
 
     def _next_message(self) -> m.Message | None:
         """Next message, or None after a short time; records the time without data."""

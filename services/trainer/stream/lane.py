@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from common import messages as m
@@ -33,6 +34,14 @@ def lanes_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[Lane]:
     if stream.lanes % ranks:
         raise BadInputError(f"stream.lanes = {stream.lanes} must be a multiple of the number of trainers, {ranks}")
     return [Lane(number) for number in range(stream.lanes) if number % ranks == rank]
+
+
+def lane_numbered(number: int, lanes: Sequence[Lane]) -> Lane:
+    """Lane of that number. Raises RuntimeError if it is not among those of this trainer."""
+    for lane in lanes:
+        if lane.number == number:
+            return lane
+    raise RuntimeError(f"lane {number} was delivered to the trainer of lanes {[lane.number for lane in lanes]}")
 
 
 def units_in_advance(stream: StreamConfig, prefetch_units: int) -> int:

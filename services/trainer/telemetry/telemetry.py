@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from services.trainer.telemetry.validation import ValidationBlock
+
+logger = logging.getLogger(__name__)
 
 _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
@@ -146,8 +149,12 @@ class Telemetry:
         self._score = None
 
     def warn(self, lines: tuple[str, ...]) -> None:
-        """Set the warnings in the status file."""
-        self._base = self._base.model_copy(update={"warnings": lines})
+        """Log warnings and add them to the status file, each once."""
+        new = tuple(line for line in lines if line not in self._base.warnings)
+        for line in new:
+            logger.warning("%s", line)
+        if new:
+            self._base = self._base.model_copy(update={"warnings": (*self._base.warnings, *new)})
 
     def health(self, label: str, reason: str, rollbacks: int) -> None:
         """Set the health in the status file."""

@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEW = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+UNHURRIED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=UNHURRIED)
+FEW = settings(max_examples=30, deadline=None, suppress_health_check=UNHURRIED)
 ANY = st.text(st.characters(), max_size=40)  # lone surrogates, too: headers are decoded with them
 NUMBERS = st.sampled_from(
     ["0", "7", "²", "٣", "-1", "+1", "1_0", "9" * 19, "9" * 5000, str(1 << 63), " 1", "1e9", "0x1", ""]

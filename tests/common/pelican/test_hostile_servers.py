@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from federation.federation import Federation
-from hypothesis import HealthCheck, given, settings
+from hostile_values import UNHURRIED
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import IcestreamError
@@ -21,7 +22,7 @@ from common.pelican.upload import upload
 
 pytestmark = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 QUICK = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=1, list_tries=1, sources_ttl_s=0)
-FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=UNHURRIED)
 CONTENT = random.Random(3).randbytes(1000)
 OSC_52 = "\x1b]52;c;cm0gLXJmIH4=\x07"
 

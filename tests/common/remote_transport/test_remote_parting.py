@@ -19,6 +19,7 @@ from common import messages as m
 from common.arena import Arena
 from common.config import TransportConfig
 from common.transport import FetcherLost, Lost, Received, wire
+from common.transport import remote_peer as remote_peer_module
 
 pytestmark = pytest.mark.process
 
@@ -37,8 +38,9 @@ def test_a_trainer_that_closes_is_lost_after_its_last_message(serve: Serve, conf
 
 
 def test_a_trainer_that_closes_waits_until_the_fetcher_has_read_its_last_message(
-    serve: Serve, config: TransportConfig
+    serve: Serve, config: TransportConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remote_peer_module, "_LEAVE_S", 60.0)
     server, where = serve(config)
     peer = connect(server, where)
     name = attach(server, peer)
@@ -118,16 +120,12 @@ def child() -> Iterator[Child]:
 
 
 def test_a_trainer_that_is_killed_is_lost_at_once(serve: Serve, config: TransportConfig, child: Child) -> None:
-    server, where = serve(config)  # heartbeats would take 20 s
+    server, where = serve(config.model_copy(update={"heartbeat_timeout_s": 3600.0}))
     process = child(where)
     (event,) = poll_for(server, 1)
     assert server.is_connected(event.peer)
     process.kill()
-    for _ in range(60):
-        events = server.poll(0.05)
-        if events:
-            break
-    assert events == [Lost(event.peer)]
+    assert poll_until_lost(server) == [Lost(event.peer)]
 
 
 def test_a_killed_trainers_connection_is_seen_as_ended_before_it_is_reported(
@@ -151,7 +149,7 @@ def test_a_trainer_that_hangs_is_lost_after_the_heartbeats_timeout(
     serve: Serve, config: TransportConfig, child: Child
 ) -> None:
     server, where = serve(config.model_copy(update={"heartbeat_timeout_s": 1.0}))
-    process = child(where)
+    process = child(where.model_copy(update={"heartbeat_timeout_s": config.heartbeat_timeout_s}))
     (event,) = poll_for(server, 1)
     process.send_signal(signal.SIGSTOP)
     assert poll_until_lost(server) == [Lost(event.peer)]
@@ -183,7 +181,8 @@ def test_a_trainer_learns_that_the_fetcher_was_killed_or_hangs(
         try:
             keys = None if config.keys is None else config.keys / "for-trainer"
             peer = remote_peer(config.model_copy(update={"connect": process.stdout.readline().strip(), "keys": keys}))
-            assert peer.receive(0.0) is None
+            if number == signal.SIGKILL:  # of the other one, a pause of this machine may be the end already
+                assert peer.receive(0.0) is None
             process.send_signal(number)
             with pytest.raises(FetcherLost):
                 receive(peer)

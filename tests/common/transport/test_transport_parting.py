@@ -62,8 +62,9 @@ def test_messages_arrive_before_the_death_of_the_one_who_sent_them(
 
 
 def test_a_peer_that_left_in_good_order_is_lost_only_once_its_last_message_is_there(
-    run_dir: Path, arena: Arena
+    run_dir: Path, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_module, "_LAST_MESSAGES_S", 60.0)
     server = ServerTransport(run_dir, TransportConfig(sockets="abstract"), arena, PLAN)
     with raw_lifeline(run_dir) as lifeline:
         server.poll(1.0)

@@ -19,7 +19,7 @@ import damage
 import pytest
 
 FILES_OF_A_KIND = 125
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
 

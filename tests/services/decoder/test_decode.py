@@ -259,3 +259,14 @@ def test_whatever_the_planner_cuts_from_a_file_fits_its_slot(
             layout, tally = decode(unit, new_slot()[: stream.slot_bytes])
             found += layout.events + tally.outliers
     assert found == len(events)
+
+
+def test_values_that_can_t_be_are_told_with_counts_and_read_all_the_same(tmp_path: Path) -> None:
+    degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([1, 2, 0])]
+    with decoder(tmp_path, stream_of(shuffle=False)) as decode:
+        _, good = decode(unit_of(tmp_path, [make_events([1, 2, 3])]), new_slot())
+        layout, tally = decode(unit_of(tmp_path, [make_events([1, 2]), degrees]), new_slot())
+    assert good.outside_values == ""
+    assert (layout.events, tally.quarantined) == (5, 0)
+    assert tally.outside_values.startswith(f"{tmp_path}/0.parquet and 1 more: values that can't be: 3 of 5 of ")
+    assert "primary.zenith_rad lie outside of 0 to 3.14159, the first is 57.5" in tally.outside_values

@@ -30,6 +30,8 @@ FILES = 12
 BUDGET_BYTES = 60_000
 PHASES = 3
 PHASE_S = 1.2
+LEAST = 3
+"""Kills and transfers of a phase, however slow the machine is."""
 THREADS = 2
 
 
@@ -223,17 +225,20 @@ def main() -> None:
     for number in range(RUNS):
         folders.run(number).mkdir()
     kills = 0
+    folders.fetches.touch()
     for phase in range(PHASES):
         folders.stop.unlink(missing_ok=True)
         living = {number: start(folders, number, rng.random()) for number in range(RUNS)}
-        end_s = time.monotonic() + PHASE_S
-        while time.monotonic() < end_s:
+        end_s, enough = time.monotonic() + PHASE_S, LEAST * (phase + 1)
+        while time.monotonic() < end_s or kills < enough:
             time.sleep(rng.random() * 0.05)
             number = rng.randrange(RUNS)
             os.kill(living[number], signal.SIGKILL)
             reap(living[number])
             living[number] = start(folders, number, rng.random())
             kills += 1
+        while len(folders.fetches.read_text().splitlines()) < enough:  # whoever is killed at once fetches nothing
+            time.sleep(0.01)
         folders.stop.touch()
         for child in living.values():
             reap(child)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ class Fetcher:
     ended: bool = False
     decodable: int = 0
     """Messages that arrived and were well-formed."""
+    lost: int = 0
+    """Peers that have gone, after the last of their messages."""
 
     def turn(self, timeout_s: float = 0.0) -> None:
         """Act on all that has arrived."""
@@ -55,9 +58,17 @@ class Fetcher:
                     self.decodable += 1
                     self.act(self.dispatcher.handle(peer, message, NOW_S))
                 case Lost(peer):
+                    self.lost += 1
                     self.act(self.dispatcher.lose(peer))
             self.dispatcher.validate()
         self.act(self.dispatcher.tick(NOW_S))
+
+    def turn_until(self, what: Callable[[], object]) -> None:
+        for _ in range(_MANY_POLLS):
+            if what():
+                return
+            self.turn(0.01)
+        raise AssertionError("it didn't come")
 
     def act(self, actions: list[Action]) -> None:
         for action in actions:
@@ -165,12 +176,12 @@ def is_message(frame: bytes) -> bool:
 
 
 def run_to_the_end(fetcher: Fetcher, decoder: GoodDecoder, trainer: GoodTrainer) -> None:
-    for _ in range(_MANY_POLLS):
+    deadline_s = time.monotonic() + 60.0
+    while not fetcher.ended:
+        assert time.monotonic() < deadline_s
         fetcher.turn(0.005)
         decoder.turn()
         trainer.turn()
-        if fetcher.ended:
-            break
     assert trainer.trained == list(range(UNITS))
     assert trainer.ended
 
@@ -181,10 +192,12 @@ def test_thousands_of_fuzzed_frames_are_counted_and_change_nothing_for_the_other
     decoder, trainer = GoodDecoder(fetcher.connect()), GoodTrainer(fetcher.connect())
     rogues = [fetcher.connect() for _ in range(3)]
     trainer.attach()
-    for _ in range(_MANY_POLLS):  # the good trainer is there first, or a fuzzed Attach might take its place
+    deadline_s = time.monotonic() + 60.0
+    while not trainer.trained:  # the good trainer is there first, or a fuzzed Attach might take its place
+        assert time.monotonic() < deadline_s
         fetcher.turn(0.01)
-        if fetcher.dispatcher.trainers:
-            break
+        decoder.turn()
+        trainer.turn()
     malformed = sent = 0
     while sent < 4000:
         for _ in range(40):
@@ -196,7 +209,8 @@ def test_thousands_of_fuzzed_frames_are_counted_and_change_nothing_for_the_other
         if sent % 400 == 0:
             decoder.turn()
             trainer.turn()
-    assert 0 < len(trainer.trained) < UNITS
+    assert len(trainer.trained) < UNITS
+    fetcher.turn_until(lambda: fetcher.transport.malformed == malformed)
     for rogue in rogues:
         rogue.close()
     run_to_the_end(fetcher, decoder, trainer)
@@ -248,10 +262,7 @@ def test_a_trainer_that_says_what_is_not_so_breaks_no_invariant(fetcher: Fetcher
         decoder.turn()
         rogue.receive(0.0)
     rogue.close()
-    for _ in range(_MANY_POLLS):
-        fetcher.turn(0.01)
-        if not fetcher.dispatcher.trainers:
-            break
+    fetcher.turn_until(lambda: fetcher.lost)  # the last of its claims may come late
     fetcher.ended = False  # a Finished may have been among the claims
     trainer = GoodTrainer(fetcher.connect())
     trainer.attach()

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from federation.free_ports import free_port
 
 from common.status import Counters, FetcherStatus, Hop, RunStatus, TrainerStatus
 from common.status_files import write_status
@@ -102,9 +102,7 @@ class ScrapingPrometheus:
         config = config.replace("scrape_interval: 5s", "scrape_interval: 200ms")
         (folder / "prometheus.yml").write_text(config.replace("evaluation_interval: 15s", "evaluation_interval: 1s"))
         (folder / "alerts.yml").write_text(ALERTS)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         self._log = folder / "prometheus.log"
         command = [
             program("prometheus"),
@@ -124,7 +122,7 @@ class ScrapingPrometheus:
             if error.code == 503:  # it is starting
                 return None
             raise AssertionError(f"{arguments}: {error.read().decode()}") from None
-        except urllib.error.URLError:
+        except OSError:
             return None
         return answer["data"]
 

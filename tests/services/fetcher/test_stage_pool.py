@@ -95,7 +95,7 @@ def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
     pool = StagePool(stage, 1)  # type: ignore[arg-type]
     stage.answers = {3: [NotStaged(3, "no descriptor is left")] * 7 + [staged(3)]}
     pool.submit(3, SOURCE, None)
-    pauses = []
+    pauses, found = [], []
     for _ in range(7):
         assert select.select([pool.wake_fd], [], [], 20)[0]
         assert pool.collect() == []
@@ -103,9 +103,9 @@ def test_pauses_grow_to_the_longest_and_what_waits_is_told_until_it_is_staged(
         ((due_s, _),) = pool._again
         pauses.append(due_s - now_s)
         now_s = due_s
-        pool.collect()
+        found = pool.collect()  # the last of them may find at once what it starts
     assert pauses == [1, 2, 4, 8, 10, 10, 10]
-    assert collect(pool, 1) == [staged(3)]
+    assert (found or collect(pool, 1)) == [staged(3)]
     assert pool.problem == ""
     pool.close()
 

@@ -11,6 +11,8 @@ import time
 import pytest
 from stand_ins import CTRL_C, EVERYONE, PATIENCE_S, STAND_IN, Stage, signal_self, started
 
+from services.supervisor import supervisor as supervisor_module
+
 pytestmark = pytest.mark.process
 
 SUPERVISOR = """
@@ -113,7 +115,8 @@ def test_after_exit_code_2_of_another_the_trainer_stops_first(stage: Stage) -> N
     assert [name for name, what in stage.story() if what == "SIGTERM"] == ["trainer", "decoder-1", "fetcher"]
 
 
-def test_when_the_trainer_finishes_the_others_end_by_themselves(stage: Stage) -> None:
+def test_when_the_trainer_finishes_the_others_end_by_themselves(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FAREWELL_S", PATIENCE_S)  # they may still be starting
     stage.behaviours = dict.fromkeys(EVERYONE, "follows") | {"trainer": "finishes with the others"}
     outcome = stage.run()
     assert (outcome.exit_status, outcome.exit_code, outcome.error) == ("finished", 0, None)

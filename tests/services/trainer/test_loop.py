@@ -293,8 +293,9 @@ def test_a_request_for_a_checkpoint_is_answered_while_there_is_no_data_and_only_
     finally:
         fetcher._decodes = True
         trainer.join(30)
+        finished = fetcher.finished.wait(20)
         fetcher.close()
-    assert fetcher.finished.is_set()
+    assert finished
 
 
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_what_is_written_is_that_of_its_step(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from federation.free_ports import free_port
 from gloo_rank import train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
@@ -27,13 +28,6 @@ from services.trainer.ranks.ranks import RankLost, Ranks
 
 PATIENCE_S = 120.0
 CPU = torch.device("cpu")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:

@@ -94,12 +94,12 @@ def test_the_same_names_are_recorded_offline(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("wandb")
 def test_a_restart_goes_on_with_the_same_run_from_an_earlier_step(tmp_path: Path) -> None:
     for steps in ((10, 20, 30), (20, 30)):
-        began_s = int(time.time())
         sink = WandbSink(tmp_path, OFFLINE, "name", {})
         for step in steps:
             sink.scalars({"a": float(step)}, step)
         sink.close()
-        while int(time.time()) == began_s:  # wandb names a start's folder by the second
+        closed_s = int(time.time())
+        while int(time.time()) == closed_s:  # wandb names a start's folder by the second
             time.sleep(0.01)
     assert [row["step"] for row in history(tmp_path)] == [10, 20, 30, 20, 30]
     assert len({record.run.run_id for record in records(tmp_path) if record.HasField("run")}) == 1

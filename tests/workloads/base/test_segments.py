@@ -15,6 +15,7 @@ from workloads.base.segments import (
     segment_sum,
     sort_within_events,
     spread,
+    unpool,
 )
 
 COUNTS = [0, 3, 1, 0, 4, 0]
@@ -71,6 +72,19 @@ def test_sum_mean_and_max_have_right_first_and_second_derivatives(segments: Segm
     for kind in POOLS:
         assert torch.autograd.gradcheck(lambda x, kind=kind: pooled(x, segments, kind), inputs)
         assert torch.autograd.gradgradcheck(lambda x, kind=kind: pooled(x**3, segments, kind), inputs)
+
+
+def test_the_deterministic_mode_gives_the_same_bits(
+    segments: Segments, values_PD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argmax_ED = segment_argmax(values_PD, segments)
+    slopes_ED = torch.randn(len(COUNTS), len(POOLS) * values_PD.shape[1], generator=torch.Generator().manual_seed(1))
+    slopes_ED = slopes_ED.to(values_PD.dtype)
+    expected_PD = unpool(slopes_ED, segments, POOLS, argmax_ED)
+    only_max_PD = unpool(slopes_ED[:, : values_PD.shape[1]], segments, ("max",), argmax_ED)
+    monkeypatch.setattr("torch.are_deterministic_algorithms_enabled", lambda: True)
+    assert torch.equal(unpool(slopes_ED, segments, POOLS, argmax_ED), expected_PD)
+    assert torch.equal(unpool(slopes_ED[:, : values_PD.shape[1]], segments, ("max",), argmax_ED), only_max_PD)
 
 
 def test_spread_repeats_the_row_of_an_event_for_each_of_its_particles(segments: Segments) -> None:

@@ -1,0 +1,141 @@
+"""`trainer.deterministic` on CUDA, as far as a CPU can show: every operator of a step has a deterministic kernel."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_operators import RAISING, REPLACED, ROOT, entries_of_torch, recorded_operators
+from direction_events import GEOMETRY, direction_batch
+from toy_events import split, toy_batch
+
+from services.trainer.telemetry.window import WindowedMean
+from workloads import registry
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
+from workloads.direction.geometry import write_geometry
+
+BATCHES: dict[str, Callable[[], list[Batch]]] = {
+    "muons": lambda: [toy_batch(), split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22])],
+    "direction": lambda: [direction_batch(8), direction_batch(counts=[0, 60, 1, 7], seed=1)],
+}
+"""Batches of each workload, the first for its standardisation."""
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "wgan": [
+        {"network": {"pooling": "max", "score_limit": 0.0}, "gradient_norm": "plain", "gradient_clip": 1.0},
+        {"network": {"layer_norm": False, "spectral_norm": True}, "optimiser": "sgd", "critic_max_muons": 3},
+        {"network": {"azimuth": "learned", "pooling": "sum"}, "old_definitions": True, "one_sided": True},
+        {"adaptive": {"enabled": True, "every": 1}, "chunk_particles": 16, "warmup_steps": 3},
+    ],
+    "likelihood": [{"network": {"coupling": True}, "max_muons": 3, "gradient_clip": 1.0}],
+    "sets": [{"network": {"max_sensors": 4}, "symmetry": "none"}],
+    "transformer": [{"network": {"max_sensors": 4, "bias_layers": 0}, "average_decay": 0.0}],
+}
+"""Settings that make a step use other operators, besides the defaults and the files of configs/."""
+HARMLESS = {
+    ("scatter", "workloads/direction/models/sensors.py"): "inverse of a permutation",
+    ("index_copy", "workloads/direction/models/sensors.py"): "a row for each sensor, once",
+    ("index_put", "workloads/direction/models/transformer/padding.py"): "a place for each sensor, once",
+}
+"""Operators that write each element at most once, so that their order can't matter; once a step, so that the slower
+kernels of the deterministic mode don't either."""
+
+
+@pytest.fixture(autouse=True)
+def deterministic() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
+
+
+def settings() -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Name, workload, model and section: of each model's defaults, of each file of configs/, and of VARIANTS."""
+    for workload in registry.every_workload():
+        for model in workload.models:
+            yield f"{model}: defaults", workload.name, model, {}
+            for number, section in enumerate(VARIANTS.get(model, [])):
+                yield f"{model}: variant {number}", workload.name, model, section
+            for path in sorted((ROOT / "configs").glob("*.toml")):
+                trainer = tomllib.loads(path.read_text()).get("trainer", {})
+                if trainer.get("model", registry.workload(registry.DEFAULT).default_model) == model:
+                    yield f"{model}: {path.name}", workload.name, model, trainer.get(model, {})
+
+
+SETTINGS = list(settings())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("workload", "model", "section"), [one[1:] for one in SETTINGS], ids=[s[0] for s in SETTINGS])
+def test_every_operator_of_a_step_and_of_the_panel_has_a_deterministic_cuda_kernel(
+    tmp_path: Path, workload: str, model: str, section: dict[str, Any]
+) -> None:
+    of_model = registry.workload(workload).models[model]
+    if "geometry" in of_model.config.model_fields:
+        write_geometry(tmp_path / "geometry.csv", GEOMETRY)
+        section = section | {"geometry": str(tmp_path / "geometry.csv")}
+    training = registry.imported(of_model.training)
+    task = training.task(of_model.config.model_validate(section), StepContext(torch.device("cpu"), seed=1))
+    mean = WindowedMean(500, torch.device("cpu"))
+    with recorded_operators() as found:
+        for batch in BATCHES[workload]():
+            mean.add(task.step(batch)[training.headline])
+            mean.mean()
+    evaluator = training.evaluator(task, 1)
+    with recorded_operators() as of_panel:
+        evaluator.evaluate(batch)
+    assert [one for one in of_panel if one[0] == "raising"] == []
+    assert {(name, file) for _, name, file in found} <= set(HARMLESS), "deterministic mode: these raise, or are slow"
+
+
+ONES = torch.ones(3)
+INDEX = torch.tensor([0, 1, 1])
+
+
+def gradient_of(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    function(torch.ones(3, requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (lambda: ONES.cumsum(0), ("raising", "cumsum")),
+        (lambda: INDEX.cumsum(0, dtype=torch.float32), ("raising", "cumsum")),
+        (lambda: INDEX.bincount(ONES), ("raising", "bincount")),
+        (lambda: ONES.median(0), ("raising", "median")),
+        (lambda: torch.nn.functional.cross_entropy(torch.ones(3, 2), INDEX), ("raising", "nll_loss_forward")),
+        (lambda: ONES.clone().scatter_add_(0, INDEX, ONES), ("replaced", "scatter_add")),
+        (lambda: ONES.clone().index_put_((INDEX,), ONES), ("replaced", "index_put")),
+        (lambda: gradient_of(lambda values: values.gather(0, INDEX)), ("replaced", "scatter_add")),
+        (lambda: gradient_of(lambda values: values.index_select(0, INDEX)), ("replaced", "index_add")),
+        (lambda: gradient_of(lambda values: values.repeat_interleave(INDEX)), ("replaced", "index_add")),
+    ],
+)
+def test_each_kind_of_operator_is_found(operation: Callable[[], object], expected: tuple[str, str]) -> None:
+    with recorded_operators() as found:
+        operation()
+    assert {one[:2] for one in found} == {expected}
+
+
+def test_what_is_deterministic_on_cuda_is_let_through() -> None:
+    with recorded_operators() as found:
+        INDEX.cumsum(0)
+        ONES.median()
+        INDEX.bincount()
+        ONES[INDEX]
+        gradient_of(lambda values: values[INDEX])  # index_put with accumulate=True
+    assert found == set()
+
+
+def test_the_tables_are_those_of_the_installed_torch() -> None:
+    replaced, raising = entries_of_torch()
+    assert set(REPLACED) == replaced
+    assert set(RAISING) == raising
+    names = {name for table in (REPLACED, RAISING) for operators in table.values() for name in operators}
+    assert [name for name in names if not any(hasattr(torch.ops.aten, one) for one in (name, f"{name}_"))] == []
