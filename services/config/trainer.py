@@ -63,9 +63,9 @@ class _Settings(ConfigBranch):
     threads: int = Field(1, ge=0)
     """CPU threads of the training step, each of which processes a part of a batch. 0: one for each core that the
     process may use."""
-    precision: Literal["float32", "tf32", "bf16"] = "float32"
-    """Precision of matrix products. `tf32`: CUDA's tensor cores with 10 bits of mantissa; `bf16`: networks under
-    autocast, losses and weights in float32."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    """Precision of matrix products. `auto`: `tf32` on CUDA, `float32` on the CPU; `tf32`: CUDA's tensor cores with 10
+    bits of mantissa; `bf16`: networks under autocast, losses and weights in float32."""
     max_steps: int = Field(0, ge=0)
     """Number of optimiser steps in all, restarts included, after which training stops. 0: at the end of the last
     epoch."""

@@ -110,7 +110,7 @@ def run_trainer(
     place = place_from(os.environ)
     name = config.trainer.device
     device = trainer_device(device_of(name, place, torch.cuda.device_count()) if place else name)
-    set_up_torch(config)
+    set_up_torch(config, device)
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
@@ -269,10 +269,11 @@ def start_from(place: Path, task: Task, config: Config) -> None:
     logger.info("starts from the weights of %s, step %d", path, checkpoint["step"])
 
 
-def set_up_torch(config: Config) -> None:
+def set_up_torch(config: Config, device: torch.device) -> None:
     """Set torch up for the whole process, independent of the task."""
     torch.set_num_threads(1)  # networks as small as these are slower with several: the task runs parts in parallel
-    if config.trainer.precision == "tf32":
+    precision = config.trainer.precision
+    if precision == "tf32" or (precision == "auto" and device.type == "cuda"):
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(stream_seed(SharedPurpose.TRAINER, config.seed))
     if config.trainer.deterministic:

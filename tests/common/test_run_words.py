@@ -125,7 +125,7 @@ def test_no_remedy_changes_the_plan(stage: str, device: str) -> None:
 
 
 def test_a_trainer_that_never_waits_is_the_bottleneck_though_no_stage_is_stalled() -> None:
-    words = "trainer (compute-bound: waits for data 2 % of the time) - trainer.precision=tf32 or a faster GPU helps"
+    words = "trainer (compute-bound: waits for data 2 % of the time) - trainer.precision=bf16 or a faster GPU helps"
     assert bottleneck(FETCHER, TRAINER.model_copy(update={"wait_fraction": 0.02, "device": "cuda:0"})) == words
     waiting = TRAINER.model_copy(update={"wait_fraction": 0.2, "batches": Hop(wait_put_share=0.3)})
     assert bottleneck(FETCHER, waiting) == "none (the trainer waits for data 20 % of the time)"

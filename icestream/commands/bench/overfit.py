@@ -61,7 +61,7 @@ def bench_overfit(
     """Measured result, for people or as JSON. Raises BadInputError."""
     config = trainable(load_run_config({}, toml=toml, assignments=assignments, flags=flags))
     device = trainer_device(config.trainer.device)
-    set_up_torch(config)
+    set_up_torch(config, device)
     training = training_of(config)
     with with_inputs(config, config.stream.batch_events) as config:
         (batch,) = batches_from_files(config, 1, device)

@@ -40,7 +40,7 @@ def bench_trainer(
         flags = {**flags, "stream.batch_events": sizes[0]}
     config = trainable(load_run_config(run_dir or {}, toml=toml, assignments=assignments, flags=flags))
     device = trainer_device(config.trainer.device)
-    set_up_torch(config)
+    set_up_torch(config, device)
     threads = config.trainer.threads or len(os.sched_getaffinity(0))
     source = "the inputs" if config.input else "simulated events"
     if len(sizes) > 1:

@@ -12,9 +12,10 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -36,6 +37,8 @@ _POLL_S = 0.1
 _TELL_S = 10.0
 _MISSING_S = 3.0
 """Time that the remaining ranks wait for each other's sign of life, to determine which rank is gone."""
+_ABORT_S = 20.0
+"""Longest time that nccl may take to give up its communication with a lost rank."""
 
 
 class RankLost(Exception):
@@ -184,7 +187,29 @@ class Ranks:
         except RuntimeError as error:
             reason = re.sub(r"^\[\S+\] ", "", " ".join(str(error).split()))
             logger.info("a connection between the ranks broke: %.200s", reason)
-            raise RankLost(self._who_is_missing()) from None
+            missing = self._who_is_missing()
+            self._abort()
+            raise RankLost(missing) from None
+
+    def _abort(self) -> None:
+        """Give up the group: nothing waits for a lost rank any more, neither the device nor a later close().
+
+        nccl's operations on the device would wait for that rank, and destroying the group for them.
+        """
+        self._store = None
+        group, self._device_group = self._device_group, None
+        if group is None:
+            return
+
+        def abort() -> None:
+            with suppress(RuntimeError):
+                group.abort()
+
+        thread = threading.Thread(target=abort, name="abort-nccl", daemon=True)
+        thread.start()
+        thread.join(_ABORT_S)
+        if thread.is_alive():
+            logger.warning("nccl did not give up a lost rank within %g s; this rank ends without it", _ABORT_S)
 
     def _who_is_missing(self) -> str:
         """Text on the missing ranks: the remaining ranks register in the store; the others are gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -74,11 +75,7 @@ class CudaCopier:
         self._registered = int(result) == 0
         if not self._registered:
             _forget_last_error(device)
-            logger.warning(
-                "the arena could not be page-locked (cudaHostRegister: %s); copies to the GPU will be slower. "
-                "Raise the locked-memory limit (ulimit -l)",
-                result,
-            )
+            _warn_of_pageable_memory(str(result))
 
     def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
         """Microbatch on the device, complete for the current stream once its batch was handed over."""
@@ -124,6 +121,16 @@ class CudaCopier:
         if self._registered and int(torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())):
             _forget_last_error(self._device)
         del self._slab
+
+
+@cache
+def _warn_of_pageable_memory(result: str) -> None:
+    """Warn once a process: each connection has an arena."""
+    logger.warning(
+        "the arena could not be page-locked (cudaHostRegister: %s); copies to the GPU will be slower. Raise the limit"
+        " of locked memory (ulimit -l unlimited; in a container --ulimit memlock=-1)",
+        result,
+    )
 
 
 def _forget_last_error(device: torch.device) -> None:

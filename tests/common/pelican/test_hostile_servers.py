@@ -21,7 +21,9 @@ from common.pelican.threads import PelicanThread
 from common.pelican.upload import upload
 
 pytestmark = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
+PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1, sources_ttl_s=0)
 QUICK = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=1, list_tries=1, sources_ttl_s=0)
+"""Where an error is as good as an answer."""
 FUZZ = settings(max_examples=20, deadline=None, suppress_health_check=UNHURRIED)
 CONTENT = random.Random(3).randbytes(1000)
 OSC_52 = "\x1b]52;c;cm0gLXJmIH4=\x07"
@@ -37,7 +39,7 @@ def thread(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     for name, value in federation.certs.client_env().items():
         monkeypatch.setenv(name, value)
     federation.put("/public/h/a.bin", CONTENT)
-    made = PelicanThread(QUICK)
+    made = PelicanThread(PATIENT)
     yield made
     made.close()
 
@@ -288,7 +290,7 @@ def test_no_words_of_a_director_reach_the_terminal_as_orders(federation: Federat
 def test_an_origins_nonsense_for_a_checksum_makes_no_file_bad(
     federation: Federation, thread: PelicanThread, tmp_path: Path, digest: str
 ) -> None:
-    asking = PelicanThread(QUICK.model_copy(update={"checksums": "origin"}))
+    asking = PelicanThread(PATIENT.model_copy(update={"checksums": "origin"}))
     try:
         raw = answer("200 OK", f"Digest: {digest[:4000]}", "Content-Length: 1000")
         federation.origin.fault("raw", raw=raw, methods=("HEAD",))

@@ -20,7 +20,10 @@ from common.pelican.tokens.recipient import Recipient
 SIZE = 3_000_000
 CONTENT = random.Random(1).randbytes(SIZE)
 MD5 = "md5=" + hashlib.md5(CONTENT).hexdigest()
-SHORT = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=2, list_tries=2)
+PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=2)
+"""A server of a loaded machine may be silent for a while."""
+SHORT = PATIENT.model_copy(update={"connect_timeout_s": 2, "read_timeout_s": 2})
+"""For servers that never answer."""
 
 NAMES = ["with space", "100%", "a%41b", "a,b;c", "ü-µ-∇", "a=b&c+d@e~'()", "#hash", "q?x=1", "[1]"]
 
@@ -55,7 +58,7 @@ def pelican(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Iterator
         monkeypatch.setenv(name, value)
     made: list[PelicanThread] = []
 
-    def make(config: PelicanConfig = SHORT, *tokens: str) -> PelicanThread:
+    def make(config: PelicanConfig = PATIENT, *tokens: str) -> PelicanThread:
         made.append(PelicanThread(config, lambda host: Tokens(*tokens)))
         return made[-1]
 
@@ -109,7 +112,7 @@ def test_one_bad_cache_costs_one_attempt(
     federation: Federation, pelican: Make, url: str, tmp_path: Path, kind: str, value: float, first: str
 ) -> None:
     fault = federation.caches[0].fault(kind, value)
-    bad, ok = fetched(pelican(), url, tmp_path / "a")
+    bad, ok = fetched(pelican(SHORT if kind in ("hang", "stall") else PATIENT), url, tmp_path / "a")
     assert ok == "ok"
     assert any(text in bad for text in first.split("|")), bad
     assert fault.hits in (1, 2), "aiohttp itself asks again once where a kept connection was closed"
@@ -168,7 +171,7 @@ def test_the_origins_checksum_finds_it_too_if_asked_for(
     federation: Federation, pelican: Make, url: str, tmp_path: Path
 ) -> None:
     federation.caches[0].fault("corrupt", 1_234_567)
-    thread = pelican(SHORT.model_copy(update={"checksums": "origin"}))
+    thread = pelican(PATIENT.model_copy(update={"checksums": "origin"}))
     bad, ok = fetched(thread, url, tmp_path / "a")
     assert (ok, f"expected adler32={zlib.adler32(CONTENT):08x}" in bad) == ("ok", True)
 
@@ -239,7 +242,7 @@ def test_a_token_is_sent_as_a_header_to_a_namespace_that_asks_for_one_and_to_no_
     federation: Federation, pelican: Make, private: str, url: str, tmp_path: Path
 ) -> None:
     token = federation.issuer.mint("storage.read:/")
-    thread = pelican(SHORT, token)
+    thread = pelican(PATIENT, token)
     assert fetched(thread, private, tmp_path / "a") == ["ok"]
     federation.log.clear()
     assert fetched(thread, url, tmp_path / "b") == ["ok"]
@@ -253,7 +256,7 @@ def test_a_missing_token_and_one_of_another_scope_are_told_from_dead_caches(
 ) -> None:
     tokens = [federation.issuer.mint(scope)] if scope else []
     with pytest.raises(DeniedError, match=r"refused by every source; a token of the test .*403") as error:
-        pelican(SHORT, *tokens).download(private, tmp_path / "a", SIZE)
+        pelican(PATIENT, *tokens).download(private, tmp_path / "a", SIZE)
     assert not any(token in str(error.value) for token in tokens)
 
 
@@ -261,7 +264,7 @@ def test_an_expired_token_is_replaced_by_the_next_one_at_once(
     federation: Federation, pelican: Make, private: str, tmp_path: Path
 ) -> None:
     expired, good = federation.issuer.mint("storage.read:/", ttl=-100), federation.issuer.mint("storage.read:/")
-    assert fetched(pelican(SHORT, expired, good), private, tmp_path / "a") == ["ok"]
+    assert fetched(pelican(PATIENT, expired, good), private, tmp_path / "a") == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +302,7 @@ def test_a_cache_process_that_is_killed_or_stopped_costs_one_attempt(
 ) -> None:
     getattr(federation.caches[0], how)()
     try:
-        bad, ok = fetched(pelican(), url, tmp_path / "a")
+        bad, ok = fetched(pelican(SHORT if how == "freeze" else PATIENT), url, tmp_path / "a")
     finally:
         federation.caches[0].restart()
     assert ok == "ok"
@@ -310,7 +313,7 @@ def test_a_certificate_that_is_not_trusted_is_told_with_the_cure(
     federation: Federation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    thread = PelicanThread(SHORT)
+    thread = PelicanThread(PATIENT)
     try:
         with pytest.raises(UnavailableError, match=r"certificate is not trusted.*SSL_CERT_FILE"):
             thread.download(federation.url("/public/x"), tmp_path / "a", 1)

@@ -81,7 +81,7 @@ def all_kinds_of_requests(federation: Federation, folder: Path) -> None:
     """Discovery, director, listing, HEAD, GET and PUT, and an issuer's metadata."""
     federation.put("/public/n/a.bin", b"12345")
     (folder / "file").write_bytes(b"x")
-    config = PelicanConfig(connect_timeout_s=2, read_timeout_s=2, list_timeout_s=5, list_tries=1, checksums="origin")
+    config = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1, checksums="origin")
     thread = PelicanThread(config)
     try:
         assert len(thread.expand(federation.url("/public/n/*.bin"), (".bin",))) == 1

@@ -174,8 +174,9 @@ def test_a_stored_token_is_renewed_at_the_issuer_with_rotation_in_mid_run(
         from common.pelican.tokens.source import renew_at_issuer
 
         issuer.ttl_s = 20
-        path, _ = await flow(issuer)
-        now_s = time.time() + 18.5  # beyond its nine tenths
+        path, stored = await flow(issuer)
+        assert stored.claims.expires_s is not None
+        now_s = stored.claims.expires_s - 1.5  # beyond its nine tenths
         source = a_source(environment, lambda: now_s, renew=renew_at_issuer)  # type: ignore[arg-type]
         issuer.refresh_answers = ["unavailable"]
         assert await source.current() == issuer.tokens[0]

@@ -23,7 +23,7 @@ from common.pelican.tokens.scopes import Need, Scope, needs
 from common.pelican.tokens.source import FoundTokens
 from common.pelican.upload import upload
 
-SHORT = PelicanConfig(connect_timeout_s=2, read_timeout_s=0.5, list_timeout_s=2, list_tries=1)
+PATIENT = PelicanConfig(connect_timeout_s=20, read_timeout_s=20, list_timeout_s=20, list_tries=1)
 ANY = "https://wlcg.cern.ch/jwt/v1/any"
 ISSUERS = ["https://i.org", "https://i.org/x", "https://other.org", ""]
 FEDERATIONS = ["fed.org", "evil.org", "Fed.org", ""]
@@ -109,7 +109,7 @@ class Run:
         need = Need(need.federation, need.scopes, writes)
         settings = TokenConfig.model_validate({"storage_prefix": "/private", **config})
         make = lambda host: FoundTokens(need, settings, environment=self.environment)  # noqa: E731
-        self.threads.append(PelicanThread(SHORT, make))
+        self.threads.append(PelicanThread(PATIENT, make))
         return self.threads[-1]
 
     def listed(self, **config: object) -> list[str]:

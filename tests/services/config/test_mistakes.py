@@ -84,7 +84,7 @@ def test_a_missing_file_is_reported_beside_other_mistakes(tmp_path: Path) -> Non
         ("stream.slot_mib=much", "stream.slot_mib = 'much': expected a number"),
         ("stream.slot_mib=inf", "stream.slot_mib = inf: expected a finite number"),
         ("stream.shuffle=perhaps", "stream.shuffle = 'perhaps': expected true or false"),
-        ("trainer.precision=fp8", "trainer.precision = 'fp8': expected 'float32', 'tf32' or 'bf16'"),
+        ("trainer.precision=fp8", "trainer.precision = 'fp8': expected 'auto', 'float32', 'tf32' or 'bf16'"),
         ("trainer.wandb.tags=x", 'trainer.wandb.tags = \'x\': expected a list, for example ["a", "b"]'),
         ("seed=[1]", "seed = [1]: expected a whole number"),
     ],

@@ -29,7 +29,8 @@ STEP = "checkpoints/step-{:09d}.pt".format
 def config(
     request: pytest.FixtureRequest, federation: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Config:
-    quick = PelicanConfig(connect_timeout_s=2, read_timeout_s=1, list_timeout_s=1, list_tries=1)
+    limit_s = 2 if "hangs" in request.param else 20
+    quick = PelicanConfig(connect_timeout_s=limit_s, read_timeout_s=limit_s, list_timeout_s=limit_s, list_tries=1)
     if request.param == "folder":
         if federation.kind != "light":
             pytest.skip("a folder needs no federation")
@@ -154,8 +155,11 @@ def test_a_checkpoint_that_the_trainer_deletes_meanwhile_is_no_error(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "value"), [("status", 500), ("hang", 0), ("disconnect", 0)])
-@pytest.mark.parametrize("config", ["federation"], indirect=True)
+@pytest.mark.parametrize(
+    ("kind", "value", "config"),
+    [("status", 500, "federation"), ("hang", 0, "federation that hangs"), ("disconnect", 0, "federation")],
+    indirect=["config"],
+)
 def test_an_origin_that_fails_is_told_and_the_next_turn_works(
     open_sync: Open, run_dir: Path, federation: Federation, kind: str, value: float
 ) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 import torch
 
 from services.config.root import Config
 from services.trainer.health.health import Health
 from services.trainer.ranks.ranks import Ranks
-from services.trainer.service import new_state, step_context, training_of
+from services.trainer.service import new_state, set_up_torch, step_context, training_of
 from workloads.base.training import Training
 
 
@@ -20,6 +21,27 @@ def test_a_model_is_told_the_runs_inputs_seed_and_precision() -> None:
     context = step_context(config, torch.device("cpu"), Ranks.alone())
     assert context.inputs == ("data/a", "b.parquet")
     assert (context.seed, context.bf16, context.threads) == (7, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "products"),
+    [
+        ("auto", "cuda", "high"),
+        ("auto", "cpu", "highest"),
+        ("tf32", "cuda", "high"),
+        ("float32", "cuda", "highest"),
+        ("bf16", "cuda", "highest"),
+    ],
+)
+def test_matrix_products_are_tf32_on_cuda_unless_configured(precision: str, device: str, products: str) -> None:
+    assert Config().trainer.precision == "auto"
+    threads = torch.get_num_threads()
+    try:
+        set_up_torch(Config.model_validate({"trainer": {"precision": precision}}), torch.device(device))
+        assert torch.get_float32_matmul_precision() == products
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(threads)
 
 
 class Sameness:

@@ -49,8 +49,8 @@ class DirectionConfig(ConfigBranch):
     same gradients with better use of the cache. 0: 16,384 on a CPU, the whole microbatch on a GPU."""
 
     compile: bool = False
-    """Compile the layers with `torch.compile`: takes a minute or more, and on the CPU needs a C++ compiler. Not
-    yet measured on a GPU."""
+    """Compile the layers with `torch.compile`: takes a minute or more, and needs a cache directory that isn't mounted
+    noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. Not yet measured on a GPU."""
 
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> DirectionConfig:

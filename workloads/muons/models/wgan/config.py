@@ -184,8 +184,9 @@ class WganConfig(ConfigBranch):
     as cr_muons did: for curves beside its own. The training is the same."""
 
     compile: bool = False
-    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and on the CPU needs a
-    C++ compiler. On the CPU steps were not faster; not yet measured on a GPU."""
+    """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
+    directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
+    CPU steps were not faster; not yet measured on a GPU."""
 
     chunk_particles: int = Field(default=0, ge=0)
     """Particles in one pass through the networks: a microbatch is processed in chunks of whole events, which gives the
