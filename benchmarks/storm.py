@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.storm_strikes import STALL_TIMEOUT_S, VERBS, Record, Storm, Strike, forecast
-from benchmarks.storm_verdict import Outcome, problems
+from benchmarks.storm_verdict import Outcome, files_in_shared_memory, problems
 from workloads.muons.simulator.config import preset
 from workloads.muons.simulator.write import DatasetPlan, write_dataset
 
@@ -150,7 +150,7 @@ def run_storm(folder: Path, seed: int, signals: int, conditions: Sequence[str], 
 def _run(here: Path, command: Command, strikes: Iterator[Strike] | None, signals: int) -> tuple[Record, Outcome]:
     """Record and outcome of one run, struck or not. Raises AssertionError unless it ends well."""
     here.mkdir()
-    shared_memory = set(Path("/dev/shm").iterdir())
+    shared_memory = files_in_shared_memory()
     processes, record = Processes(here / "run", here), Record()
     try:
         Storm(processes, partial(command.start, processes), strikes or iter(()), record).blow(signals)

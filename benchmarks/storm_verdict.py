@@ -54,13 +54,18 @@ def problems(processes: Processes, record: Record, destination: Path, shared_mem
     if summary["num_quarantined"] or processes.fetcher.files_bad:
         found.append(f"quarantined: {summary['quarantined']}, {processes.fetcher.files_bad} files")
     left = [*run_dir.rglob("*.part"), *(run_dir / "sockets").glob("*"), *_locked_under(run_dir)]
-    left += [*(set(Path("/dev/shm").iterdir()) - shared_memory), *run_dir.glob("cache/pool/*/*")]
+    left += [*(files_in_shared_memory() - shared_memory), *run_dir.glob("cache/pool/*/*")]
     found += [f"left: {path}" for path in left]
     newest = max((run_dir / "checkpoints").glob("step-*.pt"))
     copy = destination / "checkpoints" / newest.name
     if not copy.exists() or copy.read_bytes() != newest.read_bytes():
         found.append(f"{newest.name} was not copied")
     return found + told(processes, record)
+
+
+def files_in_shared_memory() -> set[Path]:
+    """Files in shared memory, without semaphores of multiprocessing, which other programs make at any time."""
+    return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp-")}
 
 
 def told(processes: Processes, record: Record) -> list[str]:

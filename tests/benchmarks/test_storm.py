@@ -11,8 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.storm import run_storm
-from benchmarks.storm_strikes import STRIKES, VERBS, Record, Victim, forecast
+from faulty_services import HASTE, LOSE_PATIENCE_VARIABLE
+
+from benchmarks import storm
+from benchmarks.storm_strikes import STALL_TIMEOUT_S, STRIKES, VERBS, Record, Victim, forecast
 from benchmarks.storm_verdict import Outcome, Processes, silence_s, told, tracebacks
 
 DECODER, FETCHER = 7, 8
@@ -75,6 +77,10 @@ def test_a_run_that_trained_one_byte_else_differs() -> None:
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_few_signals_at_a_run_change_nothing(tmp_path: Path) -> None:
-    figures = run_storm(tmp_path, seed=1, signals=20, conditions=["files behind a web server"], epochs=2)
+def test_a_few_signals_at_a_run_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only who is suspended is silent for three seconds; a busy machine has two minutes.
+    (tmp_path / "lost-patience").touch()
+    monkeypatch.setenv(LOSE_PATIENCE_VARIABLE, str(tmp_path / "lost-patience"))
+    monkeypatch.setattr(storm, "COMMON", (*storm.COMMON, f"fetcher.stall_timeout_s={HASTE * STALL_TIMEOUT_S:g}"))
+    figures = storm.run_storm(tmp_path, seed=1, signals=20, conditions=["files behind a web server"], epochs=2)
     assert figures["signals"] >= 20

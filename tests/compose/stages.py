@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 from tests.federation.demo import PROTECTED, fill, write_token
@@ -64,8 +65,8 @@ def fresh_clone(checkout: Path, folder: Path) -> str:
         project.compose("up", "--detach")
         project.wait_for(lambda: project.status("trainer").get("step", 0) >= 3, "the third step")
         took_s = time.monotonic() - began_s
-        fetcher = project.status("fetcher")
-        assert (fetcher["files_total"], fetcher["decoders"]) == (20, 2), fetcher
+        fetcher = project.wait_for(lambda: _with_decoders(project, 2), "both decoders")
+        assert fetcher["files_total"] == 20, fetcher
         assert not (checkout / "demo").exists(), "the checkout is left as it was"
         told = ask("docker", "exec", project.containers("fetcher")[0], "icestream", "status", "/run-dir", "--once")
         assert "state       running" in told, told
@@ -131,8 +132,14 @@ def federation_input(checkout: Path, folder: Path) -> str:
 
 def _reach(project: ComposeProject, *, decoders: int, step: int) -> None:
     """Wait until so many decoders are in the run, and the trainer is behind the step."""
-    project.wait_for(lambda: project.status("fetcher").get("decoders") == decoders, f"{decoders} decoders")
+    project.wait_for(lambda: _with_decoders(project, decoders), f"{decoders} decoders")
     project.wait_for(lambda: project.status("trainer").get("step", 0) > step, f"step {step + 1}")
+
+
+def _with_decoders(project: ComposeProject, decoders: int) -> dict[str, Any]:
+    """Status of the fetcher while so many decoders are in the run; empty otherwise."""
+    status = project.status("fetcher")
+    return status if status.get("decoders") == decoders else {}
 
 
 def _scraped_steps() -> int:

@@ -68,9 +68,9 @@ def met(folder: Path, index: int = 0) -> Met | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """True while a process is held by SIGSTOP."""
+    """True while a process is held by SIGSTOP, or by its tracer."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

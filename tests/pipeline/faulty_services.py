@@ -16,10 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults import VARIABLE, Fault, faults_of, meet
+from faults import VARIABLE, Fault, faults_of, is_stopped, meet
 
 PACE_VARIABLE = "PACE"
-"""Seconds that each of the first steps takes longer, and how many: "1.5 20". "0": no step does anything."""
+"""With "0" no step does anything."""
+
+BRAKE_VARIABLE = "BRAKE"
+"""Steps of each trainer at full speed, seconds that each later one takes longer, and the file that ends this."""
+
+LOSE_PATIENCE_VARIABLE = "LOSE_PATIENCE"
+"""File from whose existence on the fetcher counts silence of decoders that SIGSTOP holds HASTE times."""
+
+HASTE = 60
+"""The default stall timeout takes 2 s for who is stopped, and two minutes for who only gets no core."""
 
 AGAIN_VARIABLE = "AGAIN_S"
 """Seconds until what may pass is tried again, instead of ten."""
@@ -30,7 +39,7 @@ DIVERGE_VARIABLE = "DIVERGE"
 DIVERGE_TOGETHER_VARIABLE = "DIVERGE_TOGETHER"
 """Number of the step, counted from 1, that is told as one that left its updates out, by every trainer."""
 
-STEPS = ("workloads.muons.models.wgan.task:WganTask.step", "services.trainer.counting.loop:CountingLoop.step")
+STEPS = ("services.trainer.loop:TrainingLoop.step", "services.trainer.counting.loop:CountingLoop.step")
 """A step of a trainer with a model, and of the one that only counts."""
 
 Told = str | None
@@ -139,22 +148,39 @@ def arrange(fault: Fault) -> None:
     wrap(instant.function, wrapper)
 
 
-def slow_down(pause_s: float, num_steps: int) -> None:
-    """Have the first steps of this trainer take longer."""
+def brake(free_steps: int, pause_s: float, released: Path) -> None:
+    """Have the steps of this trainer after the first ones take longer, until there is the file."""
     step = 0
 
     def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*arguments: Any) -> Any:
             nonlocal step
             step += 1
-            if step <= num_steps:
-                time.sleep(pause_s)
+            until_s = time.monotonic() + (pause_s if step > free_steps else 0.0)
+            while time.monotonic() < until_s and not released.exists():
+                time.sleep(0.01)
             return function(*arguments)
 
         return wrapped
 
     for function in STEPS:
         wrap(function, wrapper)
+
+
+def lose_patience(lost: Path) -> None:
+    """Have this fetcher count silence of stopped decoders many times, once there is the file: a short stall timeout for
+    them, and none that a busy machine could exceed for the others."""
+
+    def wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(pool: Any, gap_s: float, stall_timeout_s: float) -> Any:
+            for peer, decoder in pool.by_name.items():
+                if decoder.leases and not decoder.fenced and is_stopped(int(peer.partition("-")[0])) and lost.exists():
+                    decoder.silent_s += HASTE * min(gap_s, 1.0)  # its own sleep is not theirs
+            return function(pool, gap_s, stall_timeout_s)
+
+        return wrapped
+
+    wrap("services.fetcher.dispatcher.decoder_pool:DecoderPool.silent", wrapper)
 
 
 def try_again_after(seconds: float) -> None:
@@ -224,13 +250,15 @@ def arrange_faults(verb: str) -> None:
                 arrange(fault)
     if AGAIN_VARIABLE in told and verb == "fetcher":
         try_again_after(float(told[AGAIN_VARIABLE]))
+    if LOSE_PATIENCE_VARIABLE in told and verb == "fetcher":
+        lose_patience(Path(told[LOSE_PATIENCE_VARIABLE]))
     if verb != "trainer":
         return
-    match told.get(PACE_VARIABLE, "").split():
-        case ["0"]:
-            train_at_once()
-        case [pause_s, num_steps]:
-            slow_down(float(pause_s), int(num_steps))
+    if BRAKE_VARIABLE in told:
+        free_steps, pause, released = told[BRAKE_VARIABLE].split(maxsplit=2)
+        brake(int(free_steps), float(pause), Path(released))
+    if told.get(PACE_VARIABLE) == "0":
+        train_at_once()
     if DIVERGE_VARIABLE in told:
         unit, times = told[DIVERGE_VARIABLE].split()
         diverge(int(unit), int(times))

@@ -3,11 +3,13 @@
     python tests/pipeline/rank.py trainer --run-dir RUN RANK RANKS
 
 Its place is kept in `rank-R.json` after every batch, so that it goes on there when it is started again: what a common
-checkpoint does for trainers that learn together.
+checkpoint does for trainers that learn together. With HOLD_VARIABLE it stops (SIGSTOP) behind a batch.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
+
+HOLD_VARIABLE = "HOLD_RANK"
 
 
 def main() -> None:
@@ -50,6 +54,8 @@ def main() -> None:
             part.write_text(f"{audit.commit()[0]}\n{fed.position.model_dump_json()}")
             part.replace(place)
             feed.committed(fed.position)
+            if HOLD_VARIABLE in os.environ:
+                os.kill(os.getpid(), signal.SIGSTOP)
         if feed.ended:
             feed.finished(feed.position)
     finally:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from faulty_services import BRAKE_VARIABLE
 from forked import Forked
 from zygote import MODULE
 
@@ -95,6 +96,8 @@ class Processes:
     logs: Path
     """Folder of the outputs, outside of the run directory."""
     started: list[Process] = field(default_factory=list)
+    _brakes: list[Path] = field(default_factory=list)
+    """Files that release the trainers."""
 
     # ------------------------------------------------------------ starting and waiting
 
@@ -172,13 +175,31 @@ class Processes:
 
         return self.wait_for(event_of_living, what)
 
+    def brake(self, free_steps: int = 0, pause_s: float = 0.2) -> dict[str, str]:
+        """Environment of trainers that have time to be disturbed, on however busy a machine: after its first steps each
+        takes ``pause_s`` longer, until `release`."""
+        self._brakes.append(self.logs / f"released-{len(self._brakes)}")
+        return {BRAKE_VARIABLE: f"{free_steps} {pause_s} {self._brakes[-1]}"}
+
+    def release(self) -> None:
+        """Full speed for all trainers with a brake."""
+        for path in self._brakes:
+            path.touch()
+
     def start_and_reach(
         self, step: int, command: Sequence[str], *, before: int, environment: Mapping[str, str] | None = None
     ) -> Process:
-        """`icestream run`, returned when it has a checkpoint of ``step`` or later, and is far from step ``before``."""
-        process = self.start("run", *command, environment=environment)
+        """`icestream run`, returned when it has a checkpoint of ``step`` or later, and is far from step ``before``. Its
+        trainers have a brake from there on."""
+        process = self.start("run", *command, environment=self.brake(step) | dict(environment or {}))
         self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
         assert self.checkpoint_step() < before - 20, "the run went on too fast to be disturbed in its middle"
+        return process
+
+    def start_endless(self, step: int, command: Sequence[str]) -> Process:
+        """`icestream run` that trains until it is stopped, returned when it has a checkpoint of ``step`` or later."""
+        process = self.start("run", *command, "--epochs", "0")
+        self.wait_in(process, lambda: self.checkpoint_step() >= step, f"the checkpoint of step {step}")
         return process
 
     # ------------------------------------------------------------ what the run tells
@@ -235,6 +256,11 @@ class Processes:
         """Of the only process of that verb."""
         (pid,) = self.pids(verb)
         return pid
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL to a process, and its end: on a busy machine it may take a moment."""
+        kill(pid)
+        self.wait_for(lambda: pid not in self.pids(), f"the end of process {pid}")
 
     def kill_all(self) -> None:
         """SIGKILL to every process of the run, the supervisor first, so that it starts nobody again."""

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from faulty_services import AGAIN_VARIABLE, PACE_VARIABLE
+from faulty_services import AGAIN_VARIABLE
 from federation.federation import Federation
 from federation.xrootd import available
 from runs import COUNTING, Process, Processes, settings
@@ -16,9 +16,9 @@ from showers import EPOCHS, Showers
 
 numbers = itertools.count()
 
-QUICK = settings(
-    "pelican.connect_timeout_s=2", "pelican.read_timeout_s=1", "pelican.list_timeout_s=2", "pelican.list_tries=2"
-)
+FEW_TRIES = settings("pelican.list_tries=2")
+HASTY = settings("pelican.connect_timeout_s=2", "pelican.read_timeout_s=1")
+"""For servers that hang. A busy machine may be as slow as they are: then a file is asked for once more."""
 ONLY_LIGHT = pytest.mark.parametrize("started_federation", ["light"], indirect=True)
 """For what XRootD shows in other tests, here or in tests/common/pelican."""
 ONLY_REAL = pytest.mark.parametrize(
@@ -27,8 +27,6 @@ ONLY_REAL = pytest.mark.parametrize(
     indirect=True,
 )
 """For what light servers show in other tests; they stand in where XRootD isn't installed."""
-PACE = {PACE_VARIABLE: "0.02 1000000"}
-"""Who only counts has trained all in a moment: this leaves time to disturb it."""
 ONE_AHEAD = settings("stream.block_files=1", "fetcher.blocks_ahead=1")
 
 
@@ -68,12 +66,15 @@ def served(federation: Federation, showers: Showers, tmp_path: Path) -> Served:
 
 
 def arguments(served: Served, *more: str) -> list[str]:
-    return [*served.input, *settings(*COUNTING), "--epochs", str(EPOCHS), *QUICK, *more]
+    return [*served.input, *settings(*COUNTING), "--epochs", str(EPOCHS), *FEW_TRIES, *more]
 
 
-def start_impatient(processes: Processes, command: list[str], environment: dict[str, str]) -> Process:
-    """`icestream run` that soon tries again what may pass."""
-    return processes.start("run", *command, environment=environment | PACE | {AGAIN_VARIABLE: "0.5"})
+def start_impatient(
+    processes: Processes, command: list[str], environment: dict[str, str], pause_s: float = 0.2
+) -> Process:
+    """`icestream run` that soon tries again what may pass, with a brake: who only counts is at the end in a moment."""
+    brake = processes.brake(pause_s=pause_s)
+    return processes.start("run", *command, environment=environment | brake | {AGAIN_VARIABLE: "0.5"})
 
 
 def problem(processes: Processes) -> str:

@@ -49,10 +49,12 @@ def test_a_decoder_that_is_told_to_retire_says_bye_and_ends_well(processes: Proc
 def test_auto_adds_a_decoder_when_units_wait_for_one_and_the_stream_stays_the_same(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start("run", *command, *settings("local.max_decoders=2"), "--decoders", "auto")
+    auto = [*command, *settings("local.max_decoders=2"), "--decoders", "auto"]
+    run = processes.start("run", *auto, environment=processes.brake())
     processes.wait_in(run, lambda: processes.fetcher.decoders == 1, "the first decoder's joining")
     only = processes.the_pid("decoder")
-    kill(only, signal.SIGSTOP)  # however fast the trainer is, it waits for this one now
+    kill(only, signal.SIGSTOP)
+    processes.release()  # however fast the trainer is, it waits for this one now
     processes.wait_in(run, lambda: processes.fetcher.decoders_wanted == 2, "the wish for a second decoder")
     processes.wait_in(run, lambda: processes.fetcher.decoders == 2, "the second decoder's joining")
     kill(only, signal.SIGCONT)
@@ -66,7 +68,7 @@ def test_auto_adds_a_decoder_when_units_wait_for_one_and_the_stream_stays_the_sa
 def test_auto_lets_an_idle_decoder_go_and_the_run_goes_on_without_it(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start_and_reach(5, [*command, "--epochs", "0", "--decoders", "auto"], before=10**9)
+    run = processes.start_endless(5, [*command, "--decoders", "auto"])
     guest = processes.start("decoder")  # one that nobody needs: a step takes longer than its data
     processes.wait_in(run, lambda: processes.fetcher.decoders == 2, "the second decoder's joining")
     processes.wait_in(run, lambda: processes.log("fetcher").count("is asked to leave") == 1, "the retirement")

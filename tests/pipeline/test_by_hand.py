@@ -16,7 +16,7 @@ def test_decoders_join_a_run_work_and_leave_it_when_asked(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
     lonely = settings("local.restart_min_s=300", "local.restart_max_s=300")
-    run = processes.start_and_reach(5, [*command, *lonely, "--decoders", "1", "--epochs", "0"], before=10**9)
+    run = processes.start_endless(5, [*command, *lonely, "--decoders", "1"])
     own = processes.the_pid("decoder")
     first = processes.start("decoder")
     processes.wait_in(run, lambda: processes.fetcher.decoders == 2, "the first decoder's joining")
@@ -76,7 +76,7 @@ def test_a_decoder_of_a_run_that_is_not_there_gives_up_after_its_patience(proces
 
 
 def test_a_decoder_with_other_settings_than_the_run_is_refused(processes: Processes, command: list[str]) -> None:
-    run = processes.start_and_reach(5, [*command, "--epochs", "0"], before=10**9)
+    run = processes.start_endless(5, command)
     exit_code, output = processes.run("decoder", *settings("seed=99"))
     assert exit_code == 2
     assert "seed or stream settings are not those of the run" in output.splitlines()[-1]

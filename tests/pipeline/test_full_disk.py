@@ -48,6 +48,7 @@ def test_a_full_disk_stops_the_run_with_its_name_and_the_run_goes_on_once_there_
     run = processes.start_and_reach(5, command, before=undisturbed.steps)
     ballast = small_disk / "ballast"
     fill(ballast)
+    processes.release()
     assert processes.finish(run) == 2, processes.report()
     assert "the disk is full" in run.output().splitlines()[-1]
     assert "Traceback" not in run.output() + "".join(processes.log(name) for name in ("fetcher", "trainer"))

@@ -59,8 +59,7 @@ def test_ten_thousand_fuzzed_messages_to_a_run_change_nothing(
     # It may become a decoder, and fail; that no unit is skipped for it is not the question here.
     # Nor is it whether it hangs: who is killed for that would be this process.
     calm = settings("fetcher.max_unit_deaths=1000000", "fetcher.stall_timeout_s=1000000")
-    arguments = [*command, *calm, "--epochs", "0"]
-    run = processes.start_and_reach(5, arguments, before=10**9)
+    run = processes.start_endless(5, [*command, *calm])
     rng, rogue, num_malformed = random.Random(7), join(), 0
     for _ in range(MANY):
         frame = fuzzed(rng)

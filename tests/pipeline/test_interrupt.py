@@ -15,7 +15,7 @@ def test_ctrl_c_writes_a_checkpoint_and_the_same_command_goes_on_exactly_there(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
     never = settings("trainer.checkpoint_every=1000000")
-    run = processes.start("run", *command, *never)
+    run = processes.start("run", *command, *never, environment=processes.brake(5))
     processes.wait_in(run, lambda: processes.trainer.step >= 5, "step 5")
     run.send(signal.SIGINT)
     assert processes.finish(run) == 130, processes.report()
@@ -70,7 +70,7 @@ def test_going_on_with_another_seed_or_other_files_is_refused_and_nothing_is_los
 def test_a_second_run_in_the_same_directory_is_refused_and_the_first_goes_on(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start_and_reach(5, [*command, "--epochs", "0"], before=10**9)
+    run = processes.start_endless(5, command)
     exit_code, output = processes.run("run", *command)
     assert exit_code == 2
     assert "the run is in use by" in output.splitlines()[-1]

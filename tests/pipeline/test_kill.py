@@ -5,40 +5,38 @@ from __future__ import annotations
 import signal
 
 import pytest
-from runs import Process, Processes, kill, settings
+from faults import Fault, environment, met
+from faulty_services import LOSE_PATIENCE_VARIABLE
+from runs import Processes, kill, settings
 from showers import Scene, Undisturbed
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("verb", ["decoder", "trainer", "fetcher"])
-def test_a_killed_process_is_started_again_and_changes_nothing(processes: Processes, scene: Scene, verb: str) -> None:
-    run = processes.start_and_reach(5, scene.command, before=scene.undisturbed.steps)
-    kill(processes.pids(verb)[0])
+def test_a_killed_process_is_started_again_and_changes_nothing(
+    processes: Processes, direction: Scene, verb: str
+) -> None:
+    """Of the workload muons each is killed at one moment after the other in test_faults.py."""
+    run = processes.start_and_reach(5, direction.command, before=direction.undisturbed.steps)
+    pids = processes.pids(verb)
+    processes.kill(pids[0])
+    processes.wait_in(run, lambda: len(processes.pids(verb)) == len(pids), "its restart")
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": 0} | {verb: 1}
-    scene.undisturbed.assert_same(processes)
-
-
-def stop_a_decoder_with_work_in_hand(processes: Processes, run: Process) -> int:
-    """The pid of a decoder that holds leases and sleeps: SIGSTOP reached it before the trainer came to want units."""
-    processes.wait_in(run, lambda: processes.log("fetcher").count(" joined ") == 2, "both decoders' joining")
-    assert processes.fetcher.units_leased == 0, "the decoders are at work already"
-    pid = processes.pids("decoder")[0]
-    kill(pid, signal.SIGSTOP)
-    # The decoder with the most credit is next: each has a lease before one of them has two.
-    processes.wait_in(run, lambda: processes.fetcher.units_leased > 0, "leases")
-    return pid
+    direction.undisturbed.assert_same(processes)
 
 
 def test_the_units_of_a_decoder_that_was_killed_in_its_work_are_decoded_by_another(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start("run", *command)
-    pid = stop_a_decoder_with_work_in_hand(processes, run)
-    kill(pid)
+    faults = environment([Fault("decoder", "decoding")], processes.logs)
+    run = processes.start("run", *command, environment=faults)
     assert processes.finish(run) == 0, processes.report()
-    assert f"failed 1 time(s): decoder {pid}-" in processes.log("fetcher")
+    victim = met(processes.logs)
+    assert victim
+    assert f"failed 1 time(s): decoder {victim.pid}-" in processes.log("fetcher")
     assert processes.fetcher.decoders_lost == 1
     undisturbed.assert_same(processes)
 
@@ -46,11 +44,14 @@ def test_the_units_of_a_decoder_that_was_killed_in_its_work_are_decoded_by_anoth
 def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start("run", *command, *settings("fetcher.stall_timeout_s=2"))
-    pid = stop_a_decoder_with_work_in_hand(processes, run)
+    lost_patience = processes.logs / "lost-patience"
+    faults = environment([Fault("decoder", "decoding", "SIGSTOP")], processes.logs)
+    run = processes.start("run", *command, environment=faults | {LOSE_PATIENCE_VARIABLE: str(lost_patience)})
+    victim = processes.wait_in(run, lambda: met(processes.logs), "the stop")
     processes.wait_in(run, lambda: processes.fetcher.bottleneck == "decoders", "the hint at the decoders")
+    lost_patience.touch()
     assert processes.finish(run) == 0, processes.report()
-    assert f"decoder {pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
+    assert f"decoder {victim.pid}-" in processes.log("fetcher").partition(" hangs in lease ")[0].splitlines()[-1]
     assert processes.summary()["restarts"]["decoder"] == 1
     undisturbed.assert_same(processes)
 
@@ -59,7 +60,9 @@ def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_check
     processes: Processes, scene: Scene
 ) -> None:
     seldom = settings("trainer.checkpoint_every=50")
-    run = processes.start_and_reach(50, [*scene.command, *seldom], before=scene.undisturbed.steps)
+    # What was trained since the checkpoint comes to the disk a page at a time, not long before the end.
+    run = processes.start("run", *scene.command, *seldom, environment=processes.brake(80))
+    processes.wait_in(run, lambda: processes.checkpoint_step() >= 50, "a checkpoint")
     committed_bytes = processes.checkpoint()["audit_bytes"][0]
     audit = processes.run_dir / "audit.jsonl"
     processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
@@ -94,7 +97,7 @@ def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undistu
         step = processes.checkpoint_step()
         processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
         pids = processes.wait_in(run, lambda verb=verb: processes.pids(verb), f"a {verb}")
-        kill(pids[0])
+        processes.kill(pids[0])
     step = processes.checkpoint_step()
     processes.wait_in(run, lambda: processes.checkpoint_step() > step, "a checkpoint after all kills")
     run.send(signal.SIGINT)
@@ -112,12 +115,13 @@ def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undistur
 ) -> None:
     exact = [*scene.command, *settings("trainer.deterministic=true")]
     kills = 10
-    run = processes.start("run", *exact)
+    run = processes.start("run", *exact, environment=processes.brake(5))
     for _ in range(kills):
         step = processes.checkpoint_step()
         processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
         pids = processes.wait_in(run, lambda: processes.pids("trainer"), "a trainer")
-        kill(pids[0])
+        processes.kill(pids[0])
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"]["trainer"] == kills
     scene.undisturbed.assert_same(processes)

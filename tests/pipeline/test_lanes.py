@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from faults import is_stopped
 from forked import Forked
+from rank import HOLD_VARIABLE
 from runs import PACKAGE_ROOT, Process, Processes, kill, settings
 
 pytestmark = pytest.mark.slow
@@ -17,11 +19,11 @@ pytestmark = pytest.mark.slow
 LANES = ("stream.lanes=2", "epochs=2")
 
 
-def start_rank(processes: Processes, rank: int, ranks: int) -> Process:
+def start_rank(processes: Processes, rank: int, ranks: int, **variables: str) -> Process:
     output_path = processes.logs / f"{len(processes.started)}-rank.log"
     program = str(Path(__file__).with_name("rank.py"))
     command = [sys.executable, program, "trainer", "--run-dir", str(processes.run_dir), str(rank), str(ranks)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     with output_path.open("wb") as output:
         popen = Forked(command, output=output.fileno(), environment=environment, cwd=PACKAGE_ROOT)
     return processes.add(popen, output_path)
@@ -75,8 +77,9 @@ def test_a_rank_that_is_killed_and_started_again_goes_on_where_it_was(
     fetcher = processes.start("fetcher", *command[:-2], *settings(*LANES))
     decoder = processes.start("decoder")
     processes.wait_in(fetcher, lambda: processes.fetcher.state != "listing", "the listing")
-    other, victim = start_rank(processes, 0, 2), start_rank(processes, 1, 2)
-    processes.wait_in(fetcher, (processes.run_dir / "rank-1.json").exists, "its first batch")
+    other, victim = start_rank(processes, 0, 2), start_rank(processes, 1, 2, **{HOLD_VARIABLE: "1"})
+    processes.wait_in(fetcher, lambda: is_stopped(victim.pid), "its first batch")
+    assert (processes.run_dir / "rank-1.json").exists()
     kill(victim.pid)
     processes.finish(victim)
     again = start_rank(processes, 1, 2)

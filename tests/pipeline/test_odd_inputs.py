@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from muon_files import make_events, write_events
-from runs import COUNTING, Processes, Summary, settings
+from runs import COUNTING, PATIENCE_S, Processes, Summary, settings
 from showers import EVENTS_PER_FILE, ROW_GROUP_EVENTS, Showers
 
 BOUND_BY_PERMISSIONS = (
@@ -116,13 +116,14 @@ def test_files_that_are_truncated_and_replaced_while_they_are_read_lose_their_ro
     for path in (truncated, replaced):
         pq.write_table(showers.tables[0], path, row_group_size=ROW_GROUP_EVENTS)
     command = ["-i", str(folder), *settings(*COUNTING, "fetcher.max_bad_files=2", "fetcher.blocks_ahead=5")]
-    # No more is decoded than three slots hold, of 25 units, before the steps are made.
-    run = processes.start("run", *command, environment={"PACE": "1 3"})
+    # No more is decoded than three slots hold, of 25 units, before the first step is made.
+    run = processes.start("run", *command, environment=processes.brake(pause_s=PATIENCE_S))
     processes.wait_in(run, lambda: processes.fetcher.files_planned == num_good + 2, "the plan")
     os.truncate(truncated, 5_000)
     part = tmp_path / "new"
     part.write_bytes(b"PAR1" + os.urandom(truncated.stat().st_size) + b"PAR1")
     part.replace(replaced)
+    processes.release()
 
     assert processes.finish(run) == 0, processes.report()
     summary = processes.summary()

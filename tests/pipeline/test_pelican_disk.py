@@ -13,10 +13,9 @@ import pytest
 from federation.federation import Federation
 from runs import COUNTING, Processes, settings
 from served import (
+    FEW_TRIES,
     ONLY_LIGHT,
     ONLY_REAL,
-    PACE,
-    QUICK,
     Served,
     arguments,
     environment,
@@ -58,8 +57,9 @@ def test_a_run_that_is_killed_in_the_middle_of_a_download_resumes_it(
 def test_a_cache_directory_that_is_removed_under_the_run_is_rebuilt(
     processes: Processes, served: Served, environment: dict[str, str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start_and_reach(5, arguments(served), before=undisturbed.steps, environment=environment | PACE)
+    run = processes.start_and_reach(5, arguments(served), before=undisturbed.steps, environment=environment)
     shutil.rmtree(processes.run_dir / "cache")
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same_stream(processes)
 
@@ -112,6 +112,7 @@ def test_a_full_disk_pauses_the_run_and_says_so(
     run = start_impatient(processes, arguments(served, *flags), environment)
     processes.wait_in(run, lambda: "the disk is full" in problem(processes), "the pause to be told")
     (small_disk / "ballast").unlink()
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same_stream(processes)
 
@@ -136,7 +137,7 @@ def test_two_hundred_ranges_of_which_some_are_empty_or_missing(
             full.append(name)
             federation.put(f"{root}/{name}/a.parquet", content)
     template = federation.url(f"{root}/{{range}}/*.parquet")
-    command = ["-i", template, "--ranges", "0:199000:1000", *settings(*COUNTING), *QUICK]
+    command = ["-i", template, "--ranges", "0:199000:1000", *settings(*COUNTING), *FEW_TRIES]
     summary = processes.train(*command, environment=environment)
     summary.assert_read(EVENTS_OF_A_RANGE * len(full))
     exit_code, output = processes.run("ranges")
@@ -157,7 +158,7 @@ def test_a_range_that_can_not_be_listed_is_tried_again_and_the_place_survives_a_
         federation.put(f"{root}/{1000 * index:07d}-{1000 * index + 999:07d}/a.parquet", path.read_bytes())
     template = federation.url(f"{root}/{{range}}/*.parquet")
     retry = settings("fetcher.retry_min_s=0.2", "fetcher.retry_max_s=0.5")
-    command = ["-i", template, "--ranges", "0:2000:1000", *settings(*COUNTING), *QUICK, *retry, "--epochs", "2"]
+    command = ["-i", template, "--ranges", "0:2000:1000", *settings(*COUNTING), *FEW_TRIES, *retry, "--epochs", "2"]
     federation.origin.fault("status", 500, methods=("PROPFIND",), match="0002000")
     run = processes.start("run", *command, environment=environment)
     processes.wait_in(run, lambda: "range 0002000-0002999 can't be listed" in problem(processes), "the failure")

@@ -15,10 +15,11 @@ import pytest
 from federation.federation import Federation
 from runs import COUNTING, PATIENCE_S, Process, Processes, settings
 from served import (
+    FEW_TRIES,
+    HASTY,
     ONE_AHEAD,
     ONLY_LIGHT,
     ONLY_REAL,
-    QUICK,
     Served,
     arguments,
     assert_refused,
@@ -86,6 +87,7 @@ def test_a_director_that_is_away_for_a_while_is_waited_for(
     director.fault("status", 503)
     processes.wait_in(run, lambda: "answered 503" in problem(processes), "the problem to be told")
     served.federation.heal()
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     processes.summary().assert_read(EPOCHS * 6_000)
 
@@ -104,7 +106,8 @@ def test_a_listing_that_hangs_ends_the_start_with_guidance(
 ) -> None:
     served.federation.origin.fault("hang", methods=("PROPFIND",))
     told = "the listing can't be reached within 2 s"
-    assert_refused(processes, processes.run("run", *arguments(served), environment=environment), told)
+    short = settings("pelican.list_timeout_s=2")
+    assert_refused(processes, processes.run("run", *arguments(served, *short), environment=environment), told)
 
 
 @ONLY_LIGHT
@@ -113,7 +116,7 @@ def test_a_file_that_is_gone_and_one_of_another_size_are_quarantined_with_every_
 ) -> None:
     federation, (gone, other, _) = served.federation, served.names
     real = federation.origin.fault("hang", methods=("PROPFIND",), match=served.path)
-    run = processes.start("run", *arguments(served, "--set", "pelican.list_timeout_s=60"), environment=environment)
+    run = processes.start("run", *arguments(served), environment=environment)
     assert real.happened.wait(60)
     sizes = {name: (federation.root / served.path.strip("/") / name).stat().st_size for name in served.names}
     lines = [f"{federation.url(served.path)}/{name}\t{size}" for name, size in sizes.items()]
@@ -123,7 +126,7 @@ def test_a_file_that_is_gone_and_one_of_another_size_are_quarantined_with_every_
     federation.heal()
     (federation.root / served.path.strip("/") / gone).unlink()
     federation.put(f"{served.path}/{other}", b"PAR1 but not for long")
-    command = ["-i", f"@{processes.logs / 'list.txt'}", *settings(*COUNTING), *QUICK, "--fresh", "--yes"]
+    command = ["-i", f"@{processes.logs / 'list.txt'}", *settings(*COUNTING), "--fresh", "--yes"]
     summary = processes.train(*command, environment=environment)
     assert summary.events == {"trained": showers.tables[2].num_rows}
     reasons = {reason.split(": ")[0].rsplit("/", 1)[1]: reason for reason in summary["quarantined"]}
@@ -140,7 +143,7 @@ def test_names_of_every_kind_are_trained(
     names = ["with space.parquet", "a,b;c.parquet", "ü-µ-∇.parquet", "a=b&c+d@e.parquet"]
     for name in names:
         served.federation.put(f"{served.path}/{name}", (processes.logs / "served" / served.names[0]).read_bytes())
-    summary = processes.train(*served.input, *settings(*COUNTING), *QUICK, environment=environment)
+    summary = processes.train(*served.input, *settings(*COUNTING), environment=environment)
     summary.assert_read(showers.events + len(names) * showers.tables[0].num_rows)
 
 
@@ -152,8 +155,8 @@ def test_faults_at_random_change_nothing(
     seconds = float(os.environ.get("CHAOS_S", "10"))
     epochs = max(EPOCHS, round(seconds / 3))
     few = [*ONE_AHEAD, *settings("fetcher.disk_budget_gib=0.0004", "pelican.sources_ttl_s=1")]
-    base = [*served.input, *settings(*COUNTING), *few, *QUICK, "--epochs", str(epochs)]
-    run = start_impatient(processes, base, environment)
+    base = [*served.input, *settings(*COUNTING), *few, *FEW_TRIES, *HASTY, "--epochs", str(epochs)]
+    run = start_impatient(processes, base, environment, pause_s=0.02)
     rng = random.Random(4)
     kinds = [("status", 404), ("status", 500), ("status", 403), ("hang", 0), ("reset", 9_000), ("short", 9_000)]
     kinds += [("disconnect", 0), ("stall", 9_000), ("lie", 9_000)]
@@ -164,6 +167,7 @@ def test_faults_at_random_change_nothing(
         wait_a_little(run, rng.uniform(0.2, 1.5))
         served.federation.heal()
     served.federation.heal()
+    processes.release()
     run.popen.wait(PATIENCE_S + seconds)
     assert processes.finish(run) == 0, processes.report()
     local = Processes(processes.logs / "local" / "run", processes.logs / "local")

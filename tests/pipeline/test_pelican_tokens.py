@@ -75,6 +75,7 @@ def test_a_token_is_renewed_in_mid_run_and_never_told(
     processes.wait_in(run, lambda: "expired" in problem(processes), "the pause to be told")
     private.federation.heal()
     token_flags(tmp_path, last)
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     undisturbed.assert_same_stream(processes)
     expires_s = jwt.decode(last, options={"verify_signature": False})["exp"]

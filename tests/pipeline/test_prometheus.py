@@ -6,16 +6,21 @@ import signal
 import socket
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from runs import Processes, settings
 from showers import Showers
 
 
-def a_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A free port that the kernel gives to nobody else who asks for a free one."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so may the fetcher's: it can bind the port, too
+        keeper.bind(("127.0.0.1", 0))
+        yield int(keeper.getsockname()[1])
 
 
 def scrape(port: int) -> str:
@@ -27,9 +32,8 @@ def scrape(port: int) -> str:
 
 
 def test_a_fetcher_tells_prometheus_its_status_and_refuses_a_port_that_is_taken(
-    processes: Processes, showers: Showers, tmp_path: Path
+    processes: Processes, showers: Showers, tmp_path: Path, port: int
 ) -> None:
-    port = a_free_port()
     fetcher = processes.start("fetcher", *showers.input, *settings(f"metrics_port={port}", "stream.slots=5"))
     processes.wait_in(fetcher, lambda: "icestream_fetcher_slots 5.0" in scrape(port), "its status over HTTP")
     assert 'icestream_stall_seconds_total{reason="no_credit"} 0.0' in scrape(port)

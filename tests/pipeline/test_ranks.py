@@ -142,6 +142,7 @@ def test_a_rank_that_is_killed_ends_the_other_and_all_start_again_from_the_check
         processes.wait_in(run, lambda log=log, told=told: told in processes.log(log), "the other's end")
         step = processes.checkpoint_step()
         processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 0, "decoder": 0, "trainer": RANKS}
     assert run.output().count("was killed by SIGKILL; all trainers start again") == RANKS
@@ -157,7 +158,7 @@ def test_ctrl_c_stops_all_ranks_before_the_same_step_with_one_checkpoint(
     processes: Processes, together: list[str], of_one: Processes
 ) -> None:
     never = settings("trainer.checkpoint_every=1000000")
-    run = processes.start("run", *together, *never)
+    run = processes.start("run", *together, *never, environment=processes.brake(5))
     processes.wait_in(run, lambda: processes.trainer.step >= 5, "step 5")
     run.send(signal.SIGINT)
     assert processes.finish(run) == 130, processes.report()
@@ -190,6 +191,7 @@ def test_one_rank_that_is_asked_to_stop_stops_all_and_the_run_goes_on_with_anoth
 def test_the_fetcher_may_die_under_two_ranks(processes: Processes, together: list[str], of_one: Processes) -> None:
     run = processes.start_and_reach(CHECKPOINT_STEPS, together, before=of_one.summary()["steps"])
     kill(processes.the_pid("fetcher"))
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
     assert processes.summary()["restarts"] == {"fetcher": 1, "decoder": 0, "trainer": 0}
     assert_same(processes, of_one)

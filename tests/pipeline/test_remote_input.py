@@ -65,13 +65,20 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def bytes_under(folder: Path) -> int:
     """Disk that the files of a folder take, while others come and go. Links to one file are one file."""
+    sizes_bytes, before = _sizes_bytes(folder), None
+    while sizes_bytes != before:  # files that were never there at the same time are not counted together
+        sizes_bytes, before = _sizes_bytes(folder), sizes_bytes
+    return sum(sizes_bytes.values())
+
+
+def _sizes_bytes(folder: Path) -> dict[int, int]:
     sizes_bytes: dict[int, int] = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
             if path.is_file():
                 status = path.stat()
                 sizes_bytes[status.st_ino] = status.st_size
-    return sum(sizes_bytes.values())
+    return sizes_bytes
 
 
 def urls(server: Server, names: list[str], query: str = "") -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +40,9 @@ class TwoPlaces:
         shutil.copy(self.here.run_dir / CONFIG_FILE, self.there.run_dir)
         return address
 
-    def start_trainer(self, address: str) -> Process:
-        return self.there.start("trainer", "--connect", address, "--keys", str(self.keys / "for-trainer"))
+    def start_trainer(self, address: str, environment: Mapping[str, str] | None = None) -> Process:
+        keys = str(self.keys / "for-trainer")
+        return self.there.start("trainer", "--connect", address, "--keys", keys, environment=environment)
 
     def assert_the_same_end(self, processes: list[Process], undisturbed: Undisturbed) -> None:
         for process in processes:
@@ -85,7 +86,7 @@ def test_a_trainer_elsewhere_that_was_killed_goes_on_from_its_checkpoint(
     fetcher = two_places.start_fetcher("tcp://127.0.0.1:*")
     decoder = two_places.here.start("decoder")
     address = two_places.address(fetcher)
-    trainer = two_places.start_trainer(address)
+    trainer = two_places.start_trainer(address, two_places.there.brake(5))
     two_places.there.wait_in(trainer, lambda: two_places.there.checkpoint_step() >= 5, "a checkpoint")
     trainer.send(signal.SIGKILL)
     two_places.there.finish(trainer)
@@ -99,13 +100,14 @@ def test_a_trainer_elsewhere_outlives_its_fetcher(two_places: TwoPlaces, undistu
     fetcher = two_places.start_fetcher("tcp://127.0.0.1:*")
     decoder = two_places.here.start("decoder")
     address = two_places.address(fetcher)
-    trainer = two_places.start_trainer(address)
+    trainer = two_places.start_trainer(address, two_places.there.brake(5))
     two_places.there.wait_in(trainer, lambda: two_places.there.checkpoint_step() >= 5, "a checkpoint")
     fetcher.send(signal.SIGKILL)
     two_places.here.finish(fetcher)
     assert two_places.there.checkpoint_step() < undisturbed.steps - 20
     two_places.there.wait_in(trainer, lambda: "the fetcher is gone" in trainer.output(), "the fetcher's loss")
     again = two_places.start_fetcher(address)
+    two_places.there.release()
     two_places.assert_the_same_end([trainer, again, decoder], undisturbed)
 
 

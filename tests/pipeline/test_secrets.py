@@ -34,7 +34,10 @@ def children(parent: int) -> dict[str, int]:
     pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     found = {}
     for pid in pids:
-        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            continue
         if "icestream" in words[:-1]:
             found[words[words.index("icestream") + 1]] = int(pid)
     return found

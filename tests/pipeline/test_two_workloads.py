@@ -18,9 +18,11 @@ def test_two_runs_of_different_workloads_at_once_train_what_each_trains_alone(
     folder.mkdir()
     other = Processes(folder / "run", folder)
     try:
-        first, second = processes.start("run", *command), other.start("run", *direction.command)
+        first = processes.start("run", *command, environment=processes.brake(5))
+        second = other.start("run", *direction.command)
         other.wait_in(second, lambda: other.checkpoint_step() > 0, "a checkpoint")
         both_at_work = not first.ended()
+        processes.release()
         assert processes.finish(first) == 0, processes.report()
         assert other.finish(second) == 0, other.report()
         other.assert_nothing_is_left()

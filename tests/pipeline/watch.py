@@ -104,13 +104,19 @@ def _read(pid: int, name: str) -> bytes:
 
 def _holding(pid: int) -> Holding | None:
     """What a process holds now; None if it is gone, or going."""
-    maps = _read(pid, "maps").decode()
+    maps, before = _arena_maps(pid), None
+    while maps != before:  # it is read in pieces: one that went while another came would be seen beside it
+        maps, before = _arena_maps(pid), maps
     resident = re.search(r"^RssShmem:\s+(\d+) kB$", _read(pid, "status").decode(), re.M)
     descriptors = [size for size in (_arena_bytes(path) for path in _descriptors(pid)) if size is not None]
     if resident is None or _state(pid) in "ZX":
         return None
-    mapped = [line.split()[0].split("-") for line in maps.splitlines() if _ARENA in line]
+    mapped = [line.split()[0].split("-") for line in maps]
     return Holding([int(end, 16) - int(start, 16) for start, end in mapped], descriptors, int(resident[1]) * 1024)
+
+
+def _arena_maps(pid: int) -> list[str]:
+    return [line for line in _read(pid, "maps").decode().splitlines() if _ARENA in line]
 
 
 def _descriptors(pid: int) -> list[Path]:

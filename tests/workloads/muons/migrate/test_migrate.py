@@ -193,7 +193,7 @@ def test_the_output_pasted_into_a_shell_writes_the_settings_and_starts_the_run_w
     output = CliRunner().invoke(cli, old, catch_exceptions=False).output
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-e"], input=output, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30
+        ["bash", "-e"], input=output, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.stderr == ""
     arguments = ["run", "-i", "my data/*.parquet", "-i", "it's", "-c", "migrated.toml", "--run-dir", "runs/a $(b)"]
