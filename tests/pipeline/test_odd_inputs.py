@@ -156,7 +156,10 @@ def test_a_run_over_values_that_can_t_be_warns_at_once_and_in_its_summary(proces
     degrees = [replace(event, primary=(1000.0, 57.5, 4.0, 1500.0)) for event in make_events([2] * 40)]
     write_events(tmp_path / "data" / "degrees.parquet", degrees)
 
-    run = processes.start("run", "-i", str(tmp_path / "data"), *settings(*COUNTING))
+    command = ("run", "-i", str(tmp_path / "data"), *settings(*COUNTING, "stream.batch_events=4"))
+    run = processes.start(*command, environment=processes.brake(pause_s=5.0))
+    processes.wait_in(run, lambda: "Warning: " in run.output(), "the warning")
+    processes.release()
     assert processes.finish(run) == 0, processes.report()
 
     (warning,) = processes.summary()["warnings"]
