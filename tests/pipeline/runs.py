@@ -6,6 +6,7 @@ logs if the event does not come.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -154,11 +155,13 @@ class Processes:
         return self.summary()
 
     def wait_for(self, event: Callable[[], T | None], what: str) -> T:
-        """The first true value of ``event()``."""
+        """The first true value of ``event()``. A file that is not there, or not any more, is one that hasn't come."""
         deadline_s = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline_s:
             asked_s = time.monotonic()
-            value = event()
+            value = None
+            with contextlib.suppress(FileNotFoundError):
+                value = event()
             if value:
                 return value
             took_s = time.monotonic() - asked_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -73,10 +74,10 @@ def bytes_under(folder: Path) -> int:
 
 def _sizes_bytes(folder: Path) -> dict[int, int]:
     sizes_bytes: dict[int, int] = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):
-            if path.is_file():
-                status = path.stat()
+    for parent, _, names in os.walk(folder):  # unlike rglob it passes over folders that go meanwhile
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                status = Path(parent, name).stat()
                 sizes_bytes[status.st_ino] = status.st_size
     return sizes_bytes
 
