@@ -19,6 +19,7 @@ from services.trainer.health.unhealthy import Unhealthy
 from services.trainer.speed.memory import memory_scalars
 from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.stream_loop import StreamLoop
 from services.trainer.telemetry.telemetry import Telemetry
@@ -74,10 +75,10 @@ class TrainingLoop(StreamLoop):
     def step(self, batch: Batch) -> None:
         self._metrics = self._state.task.step(batch)
 
-    def after_step(self, batch: Batch) -> None:
+    def after_step(self, fed: FedBatch) -> None:
         state, guard, telemetry, metrics = self._state, self._guard, self._telemetry, self._metrics
         state.recent.add(metrics[state.headline])
-        guard.note(state.step, batch, metrics)
+        guard.note(state.step, fed.batch, metrics)
         if state.step % self._log_every == 0 or state.step == 1:
             state.task.observed(telemetry.scalars(state, metrics | state.recent_mean(), self._feed.waits))
             guard.look()
@@ -85,7 +86,7 @@ class TrainingLoop(StreamLoop):
             telemetry.note(state.step, guard.scalars() | memory_scalars(state.device))
         else:
             telemetry.status("training", state, self._feed.waits)
-        telemetry.evaluate(state, batch)
+        telemetry.evaluate(state, fed.batch, fed.ids)
 
     def step_done(self, batch: Batch) -> None:
         self._step_done(self._state.step, batch)

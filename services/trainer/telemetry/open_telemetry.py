@@ -71,12 +71,18 @@ def open_telemetry(
     )
 
 
+def fills_block(config: Config) -> bool:
+    """True if the validation block is made of the run's first events."""
+    validation = config.trainer.validation
+    return validation.events > 0 and not (validation.input or config.stream.held_out)
+
+
 def _block(
     run_dir: Path, config: Config, device: torch.device, read_validation_events: ReadValidationEvents
 ) -> ValidationBlock:
     validation, held_out = config.trainer.validation, config.stream.held_out
     block = ValidationBlock(run_dir, validation, device, held_out=held_out)
-    if block.batch is None and (validation.input or held_out):
+    if block.batch is None and not fills_block(config):
         read = partial(read_validation_events, config, run_dir)
         block.batch = stored_block(run_dir, config.stored_workload(), block.made_for, device, read)
     return block

@@ -14,6 +14,7 @@ from common.measurements import values
 from common.metrics import LastHour, Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus
 from common.status_files import read_status, write_status
+from common.unit_arrays import Array
 from services.trainer.progress import TrainingProgress
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.charts import is_shown
@@ -110,11 +111,14 @@ class Telemetry:
         for sink in self._sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: TrainingProgress, batch: Batch) -> None:
-        """Fill the validation block, and evaluate the model with it at intervals; called after each step."""
+    def evaluate(self, state: TrainingProgress, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
+        """Fill the validation block, and evaluate the model with it at intervals; called after each step.
+
+        ``ids``: of the events of each microbatch (FedBatch).
+        """
         if self._block is None or self._evaluator is None:
             return
-        self._block.add(batch)
+        self._block.add(batch, ids)
         if state.step % self._evaluate_every or self._block.batch is None:
             return
         started_s = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from feeding import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
+from feeding import ALL_ROWS, COLUMNS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 
 from common.errors import BadInputError
@@ -99,7 +99,7 @@ class Run:
             MUONS,
             STREAM,
             CONFIG,
-            copiers=copiers_for(CPU),
+            copiers=copiers_for(CPU, COLUMNS),
             prefetch_units=2,
             audit=True,
             stopped=self.stopped,
