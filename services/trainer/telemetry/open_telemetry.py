@@ -11,6 +11,7 @@ import torch
 from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
+from services.trainer.speed.memory import memory_scalars
 from services.trainer.state import TrainState
 from services.trainer.telemetry.hyperparameters import hyperparameters
 from services.trainer.telemetry.sinks import Sink
@@ -55,7 +56,8 @@ def open_telemetry(
         sinks.append(WandbSink(run_dir, config.trainer.wandb, name, settings))
     sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
     sampler = start_gpu_sampler(state.device)
-    sources: list[Callable[[], dict[str, float]]] = [sampler.read] if sampler is not None else []
+    sources: list[Callable[[], dict[str, float]]] = [partial(memory_scalars, state.device)]
+    sources += [sampler.read] if sampler is not None else []
     return Telemetry(
         run_dir,
         step=state.step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class ValidationBlock:
         """
         if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
             return
-        for part, columns in zip_longest(batch.microbatches, ids, fillvalue={}):
+        for part, columns in zip(batch.microbatches, ids or repeat({}), strict=False):
             if self._epoch is None:
                 self._epoch = part.epoch
             missing = self._events - self._num_events
