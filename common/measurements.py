@@ -55,6 +55,8 @@ def measurements(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -
     if trainer is not None:
         found += _numbers("hop/batches", trainer.batches, _WAITS)
         found += [*_numbers("trainer", trainer), *_numbers("trainer", trainer.counters)]
+        if trainer.gpu is not None:
+            found += _numbers("trainer", trainer.gpu, of="gpu_")
         found += [Measurement(f"train/{loss}", value, "Newest value.") for loss, value in trainer.losses.items()]
     return found
 
@@ -70,9 +72,9 @@ def _stall(reason: str, stalled_s: float, share: float) -> Iterator[Measurement]
     yield Measurement(f"stall/{reason}_share", share, f"Part of the last seconds (0 to 1) in which {why}.")
 
 
-def _numbers(prefix: str, status: Status, only: Collection[str] = ()) -> Iterator[Measurement]:
+def _numbers(prefix: str, status: Status, only: Collection[str] = (), of: str = "") -> Iterator[Measurement]:
     for name, field in type(status).model_fields.items():
         value = getattr(status, name)
         if isinstance(value, int | float) and name not in _NO_MEASUREMENT and (not only or name in only):
             meaning = " ".join((field.description or name.replace("_", " ").capitalize() + ".").split())
-            yield Measurement(f"{prefix}/{name}", float(value), meaning, name in _COUNTERS)
+            yield Measurement(f"{prefix}/{of}{name}", float(value), meaning, name in _COUNTERS)

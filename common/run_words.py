@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from common.durations import compact_duration, duration
 from common.metrics import WINDOW_S
-from common.status import FetcherStatus, TimeShares, TrainerStatus
+from common.status import FetcherStatus, GpuStatus, TimeShares, TrainerStatus
 
 _REASONS = {
     "trainer": ("no_free_slot", "no free slot"),
@@ -21,6 +21,7 @@ COMPUTE_BOUND_SHARE = 0.5
 """Share of the time in which data wait for the training step, from which the trainer is the bottleneck."""
 _STAGES = {"no_free_slot": "trainer", "no_credit": "decoders", "not_staged": "staging"}
 _LOSSES_SHOWN = 2
+_POWERS = ("k", "M", "G", "T", "P", "E")
 
 
 def remaining_s(fetcher: FetcherStatus | None, trainer: TrainerStatus | None) -> float | None:
@@ -172,8 +173,53 @@ def training_words(trainer: TrainerStatus) -> str:
     """Step, epoch, rate, waits and losses in a short line."""
     parts = [f"step {step_words(trainer)} ep {epoch_words(trainer)}"]
     parts.append(f"{trainer.events_per_s:,.0f} ev/s wait {100 * trainer.wait_fraction:.0f}%")
+    parts += [gpu] if (gpu := _gpu_in_short(trainer.gpu)) else []
     parts += [loss_words(trainer.losses, _LOSSES_SHOWN)] if trainer.losses else []
     return " ".join(parts)
+
+
+def _gpu_in_short(gpu: GpuStatus | None) -> str:
+    """Load, and memory in GiB: mean and largest of the tensors, reserved; empty without a GPU."""
+    if gpu is None:
+        return ""
+    load = f" {100 * gpu.utilisation:.0f}%" if gpu.utilisation is not None else ""
+    memory = (gpu.allocated_mean_bytes, gpu.allocated_max_bytes, gpu.reserved_bytes)
+    gib = "/".join("?" if number is None else f"{number / 2**30:.1f}" for number in memory)
+    return f"gpu{load} {gib}GiB"
+
+
+def gpu_words(gpu: GpuStatus | None) -> str:
+    """Load and memory of the GPU; empty without one."""
+    if gpu is None:
+        return ""
+    shares = (("% busy", gpu.utilisation), ("% of the time memory access", gpu.memory_utilisation))
+    parts = [f"{100 * share:.0f} {what}" for what, share in shares if share is not None]
+    parts += [f"memory {100 * gpu.memory_share:.0f} %"] if gpu.memory_share is not None else []
+    of_tensors = (
+        ("mean", gpu.allocated_mean_bytes),
+        ("max", gpu.allocated_max_bytes),
+        ("reserved", gpu.reserved_bytes),
+    )
+    tensors = [f"{binary_words(number)} {what}" for what, number in of_tensors if number is not None]
+    return ", ".join([*parts, *([f"tensors {', '.join(tensors)}"] if tensors else [])])
+
+
+def work_words(flops_per_s: float | None, copied_bytes_per_s: float) -> str:
+    """Rate of floating-point operations, as far as they are counted, and of the data copied; empty for none."""
+    parts = []
+    if flops_per_s:
+        power = min(max(int(math.log10(flops_per_s)) // 3, 1), len(_POWERS))
+        parts.append(f"{flops_per_s / 1000**power:,.3g} {_POWERS[power - 1]}FLOP/s in matrix products")
+    if copied_bytes_per_s:
+        parts.append(f"{binary_words(copied_bytes_per_s)}/s of data copied")
+    return ", ".join(parts)
+
+
+def binary_words(number: float) -> str:
+    """Bytes as people read them."""
+    if number < 2**20:
+        return f"{number / 2**10:,.0f} KiB"
+    return f"{number / 2**30:,.1f} GiB" if number >= 2**30 else f"{number / 2**20:,.0f} MiB"
 
 
 def _start_words(fetcher: FetcherStatus | None) -> str:

@@ -154,6 +154,11 @@ class EventSchema:
         """Columns that are filled from files, in slot order: all but the derived ones."""
         return tuple(column for column in self.columns if column.name not in self.derived)
 
+    @property
+    def step_columns(self) -> tuple[str, ...]:
+        """Names of the columns that a training step is given: all but the event's id."""
+        return tuple(column.name for column in self.columns if column.name != self.identity)
+
     def columns_per(self, per: Per) -> tuple[Column, ...]:
         """Columns with one row per event, or per particle, in slot order."""
         return tuple(column for column in self.columns if column.per == per)

@@ -174,6 +174,23 @@ class Counters(Status):
         )
 
 
+class GpuStatus(Status):
+    """Use of a trainer's GPU up to the newest log step; None: not measured."""
+
+    utilisation: float | None = None
+    """Part (0 to 1) of the time in which a kernel ran, however little of the GPU it used."""
+    memory_utilisation: float | None = None
+    """Part (0 to 1) of the time in which the GPU's memory was read or written."""
+    memory_share: float | None = None
+    """Used part (0 to 1) of the GPU's memory, all its processes included."""
+    allocated_mean_bytes: int | None = None
+    """Mean memory in the trainer's tensors between two log steps."""
+    allocated_max_bytes: int | None = None
+    """Largest memory in the trainer's tensors so far."""
+    reserved_bytes: int | None = None
+    """Memory that the trainer holds, free for its own tensors or in use."""
+
+
 class TrainerStatus(Status):
     """Status of the trainer; counters and seconds cover all restarts."""
 
@@ -204,6 +221,10 @@ class TrainerStatus(Status):
     """Seconds per optimiser step, over the last seconds; 0 while there is no step."""
     wait_fraction: float = 0.0
     """Part of the last seconds that the trainer waited for data."""
+    copied_bytes_per_s: float = 0.0
+    """Bytes of training data copied to the device per second, over the last seconds."""
+    flops_per_s: float | None = None
+    """Floating-point operations of the step's matrix products per second, over the last seconds; None: not counted."""
     batches: Hop = Hop()
     """Hop `batches`; its occupancy is reported by the fetcher."""
     last_hour: TimeShares = TimeShares()
@@ -213,10 +234,8 @@ class TrainerStatus(Status):
     checkpoint: str = ""
     """Newest checkpoint, relative to the run directory."""
     checkpoint_step: int = 0
-    gpu_utilisation: float | None = None
-    """Part (0 to 1) of the time in which a kernel ran, up to the newest log step; None: not measured."""
-    gpu_memory_share: float | None = None
-    """Used part (0 to 1) of the device's memory, all its processes included; None: not measured."""
+    gpu: GpuStatus | None = None
+    """Use of the GPU; None: there is none."""
     warnings: tuple[str, ...] = ()
     """Warnings about the settings of the model, and about values that can't be."""
     health: str = "healthy"

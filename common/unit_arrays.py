@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,3 +23,11 @@ class UnitArrays:
     """Array by column name: (P, fields)."""
     event_columns: dict[str, Array]
     """Array by column name: (E, fields); source columns included."""
+
+    def only(self, names: Collection[str]) -> UnitArrays:
+        """The same unit with the columns of these names."""
+        return replace(
+            self,
+            particle_columns={name: column for name, column in self.particle_columns.items() if name in names},
+            event_columns={name: column for name, column in self.event_columns.items() if name in names},
+        )

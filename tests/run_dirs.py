@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common.status import Counters, FetcherStatus, RunStatus, TimeShares, TrainerStatus
+from common.status import Counters, FetcherStatus, GpuStatus, RunStatus, TimeShares, TrainerStatus
 from common.status_files import write_status
 from services.config.root import Config, store_config
 
@@ -35,8 +35,16 @@ TRAINER = TrainerStatus(
     losses={"loss": -1.25},
     health="warning",
     health_reason="the loss jumped",
-    gpu_utilisation=0.9,
-    gpu_memory_share=0.25,
+    copied_bytes_per_s=3.5 * 2**20,
+    flops_per_s=1.234e13,
+    gpu=GpuStatus(
+        utilisation=0.9,
+        memory_utilisation=0.4,
+        memory_share=0.25,
+        allocated_mean_bytes=5 << 30,
+        allocated_max_bytes=8 << 30,
+        reserved_bytes=9 << 30,
+    ),
 )
 
 

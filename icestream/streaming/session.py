@@ -76,7 +76,7 @@ class Session:
                 self._schema,
                 self._config.stream,
                 self._config.transport,
-                copiers=copiers_for(self._device),
+                copiers=copiers_for(self._device, [column.name for column in self._schema.columns]),
                 prefetch_units=self._config.trainer.prefetch_units,
                 audit=False,
                 stopped=services.ended,

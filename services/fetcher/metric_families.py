@@ -22,6 +22,7 @@ _FIELDS = {
     "num_quarantined": "quarantined",
     "occupancy": "occupancy_ratio",
     "gpu_utilisation": "gpu_utilisation_ratio",
+    "gpu_memory_utilisation": "gpu_memory_utilisation_ratio",
     "wait_fraction": "wait_ratio",
     "s_per_batch": "batch_seconds",
     "bytes_staged": "staged_bytes",

@@ -25,12 +25,14 @@ from common.run_words import (
     bottleneck,
     counted,
     files_words,
+    gpu_words,
     health_words,
     loss_words,
     progress_line,
     remaining_s,
     restart_words,
     step_words,
+    work_words,
 )
 from common.status import HOPS, FetcherStatus, TrainerStatus
 from common.status_files import StatusType, read_status
@@ -123,6 +125,8 @@ def _trainer_rows(trainer: TrainerStatus) -> list[tuple[str, str]]:
             f"{trainer.events_per_s:,.0f} events/s, {trainer.particles_per_s:,.0f} particles/s,"
             f" waits for data {100 * trainer.wait_fraction:.0f} %",
         ),
+        *(("compute", work) for work in [work_words(trainer.flops_per_s, trainer.copied_bytes_per_s)] if work),
+        *(("GPU", gpu) for gpu in [gpu_words(trainer.gpu)] if gpu),
         ("losses", loss_words(trainer.losses) or "none yet"),
     ]
     return [*rows, ("health", health)] if (health := health_words(trainer)) else rows

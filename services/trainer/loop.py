@@ -16,9 +16,10 @@ from services.trainer.checkpoints.rollback import roll_back
 from services.trainer.checkpoints.weight_drafts import WeightDrafts
 from services.trainer.health.health_log import HEALTH_FILE, HealthLog
 from services.trainer.health.unhealthy import Unhealthy
-from services.trainer.speed.memory import memory_scalars
+from services.trainer.speed.flop_meter import FlopMeter
 from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.stream_loop import StreamLoop
 from services.trainer.telemetry.telemetry import Telemetry
@@ -69,23 +70,25 @@ class TrainingLoop(StreamLoop):
         self._drafts = drafts
         self._log_every = config.log_every
         self._step_done = step_done
+        self._meter = FlopMeter()
         self._metrics: dict[str, Tensor] = {}
 
     def step(self, batch: Batch) -> None:
-        self._metrics = self._state.task.step(batch)
+        self._metrics = self._meter.step(self._state.task, batch)
+        self._telemetry.flops = self._meter.total
 
-    def after_step(self, batch: Batch) -> None:
+    def after_step(self, fed: FedBatch) -> None:
         state, guard, telemetry, metrics = self._state, self._guard, self._telemetry, self._metrics
         state.recent.add(metrics[state.headline])
-        guard.note(state.step, batch, metrics)
+        guard.note(state.step, fed.batch, metrics)
         if state.step % self._log_every == 0 or state.step == 1:
             state.task.observed(telemetry.scalars(state, metrics | state.recent_mean(), self._feed.waits))
             guard.look()
             telemetry.health(guard.health.label, guard.reason, state.watch.rollbacks)
-            telemetry.note(state.step, guard.scalars() | memory_scalars(state.device))
+            telemetry.note(state.step, guard.scalars())
         else:
             telemetry.status("training", state, self._feed.waits)
-        telemetry.evaluate(state, batch)
+        telemetry.evaluate(state, fed.batch, fed.ids)
 
     def step_done(self, batch: Batch) -> None:
         self._step_done(self._state.step, batch)

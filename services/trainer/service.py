@@ -42,7 +42,7 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import lanes_of_rank
-from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open_telemetry
+from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
@@ -188,9 +188,10 @@ def _connect(
             workload,
             config.stream,
             config.transport,
-            copiers=copiers_for(device),
+            copiers=copiers_for(device, workload.step_columns),
             prefetch_units=config.trainer.prefetch_units,
             audit=config.trainer.audit,
+            keep_ids=fills_block(config) and ranks.is_first,
             stopped=lambda: bool(stop),
             rank=ranks.rank,
             ranks=ranks.size,

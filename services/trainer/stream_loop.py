@@ -13,6 +13,7 @@ from services.trainer.checkpoints.commits import Commits
 from services.trainer.health.unhealthy import Unhealthy
 from services.trainer.progress import TrainingProgress
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.batch import Batch
@@ -66,7 +67,7 @@ class StreamLoop(ABC):
         """Train on a batch."""
 
     @abstractmethod
-    def after_step(self, batch: Batch) -> None:
+    def after_step(self, fed: FedBatch) -> None:
         """Evaluate the step, after its position counts as trained. Raises Unhealthy."""
 
     @abstractmethod
@@ -101,7 +102,7 @@ class StreamLoop(ABC):
                 progress.seconds = time.monotonic() - self._started_s
                 if self._audit:
                     self._audit.write(fed.audit_lines)
-                self.after_step(fed.batch)
+                self.after_step(fed)
                 self._commit(stepped=True)
                 self.step_done(fed.batch)
         if feed.ended:

@@ -169,3 +169,11 @@ def test_the_digest_of_the_content_is_that_of_the_events_not_of_their_values() -
     assert content_digest(other) == content_digest(arrays)
     nothing = unit_arrays(slot_of(slot_bytes_needed(MUONS, Layout(0, 0, 0))), MUONS, Layout(0, 0, 0))
     assert content_digest(nothing) == content_digest(nothing)
+
+
+def test_a_unit_of_some_columns_has_the_same_events() -> None:
+    arrays = unit_arrays(np.zeros(4096, np.uint8), MUONS, Layout(events=3, particles=5, microbatches=1))
+    some = arrays.only(("muons", "source_row"))
+    assert (some.particle_columns.keys(), some.event_columns.keys()) == ({"muons"}, {"source_row"})
+    assert some.offsets is arrays.offsets
+    assert some.microbatch_bounds is arrays.microbatch_bounds

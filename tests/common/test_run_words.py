@@ -6,8 +6,17 @@ import pytest
 from shown_statuses import FETCHER, TRAINER
 
 from common.metrics import LastHour
-from common.run_words import bottleneck, bottleneck_of_the_hour, files_words, health_words, progress_line, remaining_s
-from common.status import Counters, FetcherStatus, Hop, TimeShares, TrainerStatus
+from common.run_words import (
+    bottleneck,
+    bottleneck_of_the_hour,
+    files_words,
+    gpu_words,
+    health_words,
+    progress_line,
+    remaining_s,
+    work_words,
+)
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, TimeShares, TrainerStatus
 
 
 def fetcher(**shares: float) -> FetcherStatus:
@@ -204,3 +213,45 @@ def test_rollbacks_are_counted_beside_a_sound_health() -> None:
     went_back = TRAINER.model_copy(update={"rollbacks": 2, "health_reason": "step 7"})
     assert health_words(went_back) == "healthy; went back to a good checkpoint 2 times (see health.jsonl)"
     assert health_words(TRAINER.model_copy(update={"health_reason": "step 1: long ago"})) == ""
+
+
+GPU = GpuStatus(
+    utilisation=0.834,
+    memory_utilisation=0.41,
+    memory_share=0.12,
+    allocated_mean_bytes=5 << 30,
+    allocated_max_bytes=3 << 29,
+    reserved_bytes=9 << 30,
+)
+
+
+def test_the_gpu_is_shown_with_its_load_and_the_memory_in_tensors() -> None:
+    assert gpu_words(GPU) == (
+        "83 % busy, 41 % of the time memory access, memory 12 %, tensors 5.0 GiB mean, 1.5 GiB max, 9.0 GiB reserved"
+    )
+    assert gpu_words(GpuStatus(reserved_bytes=3 << 20)) == "tensors 3 MiB reserved"
+    assert gpu_words(None) == ""
+
+
+def test_a_plain_line_has_the_gpu_in_short_and_one_of_a_cpu_has_none() -> None:
+    assert " gpu 83% 5.0/1.5/9.0GiB c_loss" in progress_line(FETCHER, TRAINER.model_copy(update={"gpu": GPU}), {}, 5.0)
+    without_nvml = GpuStatus(allocated_max_bytes=1 << 30)
+    assert " gpu ?/1.0/?GiB " in progress_line(FETCHER, TRAINER.model_copy(update={"gpu": without_nvml}), {}, 5.0)
+    assert "gpu" not in progress_line(FETCHER, TRAINER, {}, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("flops_per_s", "copied_bytes_per_s", "words"),
+    [
+        (None, 0.0, ""),
+        (0.0, 2048.0, "2 KiB/s of data copied"),
+        (40.0, 0.0, "0.04 kFLOP/s in matrix products"),
+        (999e9, 0.0, "999 GFLOP/s in matrix products"),
+        (1.26e13, 3.2 * 2**30, "12.6 TFLOP/s in matrix products, 3.2 GiB/s of data copied"),
+        (2e21, 0.0, "2e+03 EFLOP/s in matrix products"),
+    ],
+)
+def test_the_work_is_shown_with_the_prefix_that_fits(
+    flops_per_s: float | None, copied_bytes_per_s: float, words: str
+) -> None:
+    assert work_words(flops_per_s, copied_bytes_per_s) == words

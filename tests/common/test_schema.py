@@ -8,6 +8,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.schema import Column, EventSchema, SourceColumn, ValueRule
 from common.unit_arrays import UnitArrays
+from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 
@@ -113,3 +114,10 @@ def test_files_written_with_all_that_is_stored_have_no_derived_columns() -> None
     stored = derived("energy", sources=FILLED[:2]).with_all_stored()
     assert stored.columns == (PULSES,)
     assert (stored.derived, stored.finish_unit) == ((), None)
+
+
+def test_a_step_is_given_every_column_but_the_ids() -> None:
+    assert MUONS.step_columns == ("muons", "primary")
+    names = tuple(column.name for column in DIRECTION.columns)
+    assert DIRECTION.step_columns == tuple(name for name in names if name != "event_id")
+    assert replace(DIRECTION, identity=None).step_columns == names

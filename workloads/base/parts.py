@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from workloads.base.batch import Microbatch
+from workloads.base.flops import for_other_threads
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,10 @@ class PartPool:
 
         ``arguments`` are read in the calling thread, in order: random numbers may be drawn there.
         """
-        yield from (map if self._pool is None else self._pool.map)(compute, *arguments)
+        if self._pool is None:
+            yield from map(compute, *arguments)
+        else:
+            yield from self._pool.map(for_other_threads(compute), *arguments)
 
 
 def halved_if_out_of_memory(update: Callable[[list[PartT]], Result], parts: list[PartT]) -> tuple[Result, list[PartT]]:

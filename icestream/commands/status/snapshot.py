@@ -18,7 +18,7 @@ from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, Holder, holder_of
 from common.run_dir import CONFIG_FILE, open_in_run
 from common.run_words import bottleneck, bottleneck_of_the_hour, remaining_s
-from common.status import FetcherStatus, RunStatus, TrainerStatus
+from common.status import FetcherStatus, GpuStatus, RunStatus, TrainerStatus
 from common.status_files import STATUS_FOLDER, read_status
 from icestream.commands.status.run_state import ALIVE, Occupant, State, state_of
 
@@ -66,15 +66,6 @@ class DiskSeen(SnapshotPart):
     """Bytes of remote files on local disk."""
     budget_bytes: int
     """`fetcher.disk_budget_gib`. 0: the inputs are local, nothing is staged."""
-
-
-class GpuSeen(SnapshotPart):
-    """The trainer's GPU."""
-
-    utilisation: float
-    """Part (0 to 1) of the time in which a kernel ran."""
-    memory_share: float | None
-    """Used part (0 to 1) of its memory."""
 
 
 class ProcessSeen(SnapshotPart):
@@ -127,6 +118,10 @@ class RunSnapshot(SnapshotPart):
     """Over all of `trained_s`."""
     wait_share: float
     """Part (0 to 1) of the last seconds that the trainer waited for data."""
+    copied_bytes_per_s: float
+    """Bytes of training data copied to the device per second; 0 if it is not running."""
+    flops_per_s: float | None
+    """Floating-point operations of matrix products per second; null: not counted, or it is not running."""
     losses: dict[str, float]
     bottleneck: str
     """Bottleneck now, in words; empty if it is not running."""
@@ -136,8 +131,8 @@ class RunSnapshot(SnapshotPart):
     """Restarts in the newest session, by service."""
     checkpoint: CheckpointSeen | None
     health: HealthSeen
-    gpu: GpuSeen | None
-    """null: no GPU, or nothing is reported."""
+    gpu: GpuStatus | None
+    """null: there is none, or the run is not running."""
     disk: DiskSeen
     token_expires_s: float | None
     """End of the first token to expire, since 1970; null: none is in use, or it has no known end."""
@@ -279,16 +274,15 @@ def _progress(found: RunFiles) -> dict[str, Any]:
 def _rates(found: RunFiles) -> dict[str, Any]:
     """Numbers of this moment: those of a run that is not alive would mislead."""
     trainer = (found.trainer if found.is_alive else None) or TrainerStatus()
-    gpu = None
-    if trainer.gpu_utilisation is not None:
-        gpu = GpuSeen(utilisation=trainer.gpu_utilisation, memory_share=trainer.gpu_memory_share)
     now = bottleneck(found.fetcher, found.trainer) if found.is_alive and found.fetcher is not None else ""
     return {
         "events_per_s": trainer.events_per_s,
         "particles_per_s": trainer.particles_per_s,
         "steps_per_s": trainer.batches_per_s,
         "wait_share": trainer.wait_fraction,
-        "gpu": gpu,
+        "copied_bytes_per_s": trainer.copied_bytes_per_s,
+        "flops_per_s": trainer.flops_per_s,
+        "gpu": trainer.gpu,
         "bottleneck": now,
         "bottleneck_hour": bottleneck_of_the_hour(found.fetcher, found.trainer),
     }

@@ -7,7 +7,7 @@ from shlex import quote
 
 from common.durations import duration
 from common.redact import shown
-from common.run_words import counted, loss_words, restart_words
+from common.run_words import binary_words, counted, gpu_words, loss_words, restart_words, work_words
 from icestream.commands.status.snapshot import RunSnapshot
 
 Rows = tuple[tuple[str, str], ...]
@@ -66,6 +66,7 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
         ("time", time),
         ("speed", f"{now} {100 * run.wait_share:.0f} %" if run.is_alive else ""),
         ("", mean),
+        ("compute", work_words(run.flops_per_s, run.copied_bytes_per_s)),
         ("losses", loss_words(run.losses)),
     ]
 
@@ -98,10 +99,6 @@ def _health_words(run: RunSnapshot) -> str:
 
 
 def _machine_rows(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
-    gpu = ""
-    if run.gpu is not None:
-        memory = f", memory {100 * run.gpu.memory_share:.0f} %" if run.gpu.memory_share is not None else ""
-        gpu = f"{100 * run.gpu.utilisation:.0f} % busy{memory}"
     disk = f"{gib(run.disk.free_bytes)} free of {gib(run.disk.total_bytes)}"
     if run.disk.budget_bytes:
         disk += f"; staged {gib(run.disk.staged_bytes)} of {gib(run.disk.budget_bytes)}"
@@ -110,7 +107,7 @@ def _machine_rows(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
         left_s = run.token_expires_s - now_s
         token = f"expires in {duration(left_s)}" if left_s > 0 else f"expired {duration(-left_s)} ago"
     names = [f"{one.name} {one.pid}{_in_brackets(gib(one.memory_bytes))}" for one in run.processes]
-    return [("GPU", gpu), ("disk", disk), ("token", token), ("processes", ", ".join(names))]
+    return [("GPU", gpu_words(run.gpu)), ("disk", disk), ("token", token), ("processes", ", ".join(names))]
 
 
 def _next_rows(run: RunSnapshot) -> list[tuple[str, str]]:
@@ -126,11 +123,7 @@ def run_command(run: RunSnapshot) -> str:
 
 def gib(number: int | None) -> str:
     """Bytes as people read them."""
-    if number is None:
-        return ""
-    if number < 2**20:
-        return f"{number / 2**10:,.0f} KiB"
-    return f"{number / 2**30:,.1f} GiB" if number >= 2**30 else f"{number / 2**20:,.0f} MiB"
+    return "" if number is None else binary_words(number)
 
 
 def _in_brackets(*parts: str) -> str:

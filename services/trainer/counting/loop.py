@@ -13,6 +13,7 @@ from services.trainer.counting.checkpoint import PositionCheckpoints
 from services.trainer.progress import TrainingProgress
 from services.trainer.speed.pace import Pace
 from services.trainer.stream.audit import Audit
+from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.feed import Feed
 from services.trainer.stream_loop import StreamLoop
 from services.trainer.telemetry.telemetry import Telemetry
@@ -44,7 +45,7 @@ class CountingLoop(StreamLoop):
     def step(self, batch: Batch) -> None:
         """Nothing to train."""
 
-    def after_step(self, batch: Batch) -> None:
+    def after_step(self, fed: FedBatch) -> None:
         now_s = time.monotonic()
         if now_s - self._scalars_s >= _SCALARS_S:
             self._scalars_s = now_s

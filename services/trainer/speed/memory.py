@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from services.trainer.speed.gpu_status import MAX_ALLOCATED, RESERVED
+
 _MIB = 1 << 20
 
 
@@ -32,7 +34,7 @@ def peak_bytes(device: torch.device) -> int:
 def memory_scalars(device: torch.device) -> dict[str, float]:
     """Memory in MiB: resident memory of the process, and on CUDA that of the allocator.
 
-    allocated: in tensors. reserved: taken from the device, cached memory included; max_reserved: the most so far.
+    allocated: in tensors. reserved: taken from the device, cached memory included; max_…: the most so far.
     inactive_split: cached in pieces that only fit smaller tensors. free: of the whole device, other processes included.
     """
     found = {"memory/rss_mib": rss_bytes() / _MIB}
@@ -41,7 +43,8 @@ def memory_scalars(device: torch.device) -> dict[str, float]:
         free_bytes, _ = torch.cuda.mem_get_info(device)
         found |= {
             "memory/allocated_mib": stats.get("allocated_bytes.all.current", 0) / _MIB,
-            "memory/reserved_mib": stats.get("reserved_bytes.all.current", 0) / _MIB,
+            MAX_ALLOCATED: stats.get("allocated_bytes.all.peak", 0) / _MIB,
+            RESERVED: stats.get("reserved_bytes.all.current", 0) / _MIB,
             "memory/max_reserved_mib": stats.get("reserved_bytes.all.peak", 0) / _MIB,
             "memory/inactive_split_mib": stats.get("inactive_split_bytes.all.current", 0) / _MIB,
             "memory/free_mib": free_bytes / _MIB,

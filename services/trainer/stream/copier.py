@@ -1,10 +1,10 @@
-"""Copiers of microbatches out of slots: asynchronously to a CUDA device, or into separate memory on the CPU."""
+"""Copiers of units out of slots: asynchronously to a CUDA device, or into separate memory on the CPU."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import cache
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from common.arena import Arena
 from common.unit_arrays import Array, UnitArrays
 from services.trainer.stream.microbatch_copy import Copier, Copiers, slice_microbatch
+from services.trainer.stream.spans import Spans
 from workloads.base.batch import Microbatch
 
 logger = logging.getLogger(__name__)
@@ -22,54 +23,126 @@ logger = logging.getLogger(__name__)
 def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
     """Microbatch in separate memory on the CPU."""
     offsets, particles, events = slice_microbatch(arrays, index)
-    return _microbatch(offsets, particles, events, epoch, unit, index, lambda a: torch.from_numpy(np.array(a)))
+    offsets_E1 = offsets - offsets[0]
+    return Microbatch(
+        epoch=epoch,
+        unit=unit,
+        index=index,
+        offsets_E1=torch.from_numpy(offsets_E1.copy()),
+        host_offsets_E1=offsets_E1,
+        event_columns={name: torch.from_numpy(np.array(column)) for name, column in events.items()},
+        particle_columns={name: torch.from_numpy(np.array(column)) for name, column in particles.items()},
+        num_events=len(offsets) - 1,
+        num_particles=int(offsets_E1[-1]),
+    )
+
+
+class HostUnit:
+    """Copy of a unit for the CPU, one microbatch at a time: each is complete on return."""
+
+    def __init__(self, arrays: UnitArrays, epoch: int, unit: int) -> None:
+        self._arrays, self._epoch, self._unit = arrays, epoch, unit
+
+    def microbatch(self, index: int) -> Microbatch:
+        """Microbatch in separate memory."""
+        return copy_to_host(self._arrays, self._epoch, self._unit, index)
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
 
 
 class HostCopier:
-    """Copier for the CPU: the copy is complete on return."""
+    """Copier for the CPU."""
 
     batches_ahead = 0
     """Number of batches to copy before the loop requests them."""
 
-    def __init__(self, arena: Arena) -> None:
-        del arena
+    def __init__(self, columns: Collection[str]) -> None:
+        """``columns``: names of those to copy."""
+        self._columns = columns
 
-    def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """Microbatch in separate memory."""
-        return copy_to_host(arrays, epoch, unit, index)
+    def begin(self, arrays: UnitArrays, epoch: int, unit: int) -> HostUnit:
+        """Copy of a unit."""
+        return HostUnit(arrays.only(self._columns), epoch, unit)
 
     def mark(self) -> None:
-        """Mark the end of a batch's copies, for hand_over()."""
+        """Nothing to mark: copies are synchronous."""
 
     def hand_over(self, mark: None) -> None:
-        """Hand the batch over for use."""
-
-    def finish_unit(self, release: Callable[[], None]) -> None:
-        """Call ``release`` as soon as all copies so far are complete."""
-        release()
-
-    def poll(self) -> None:
-        """Release the units copied meanwhile."""
+        """Nothing to do: the batch is complete already."""
 
     def close(self) -> None:
-        """Release the arena."""
+        """Nothing to release."""
+
+
+class CudaUnit:
+    """Copy of a whole unit on a GPU; its microbatches are views."""
+
+    def __init__(
+        self, arrays: UnitArrays, epoch: int, unit: int, slab: Tensor, device: torch.device, stream: torch.cuda.Stream
+    ) -> None:
+        """``slab``: the arena, (bytes,) uint8 on the host. The copy runs on ``stream``."""
+        self._arrays, self._epoch, self._unit = arrays, epoch, unit
+        self._stream, self._used_on = stream, torch.cuda.current_stream(device)
+        spans = Spans([arrays.offsets, *arrays.particle_columns.values(), *arrays.event_columns.values()])
+        start = slab.data_ptr()
+        with torch.cuda.stream(stream):
+            pieces = [slab[first - start : end - start].to(device, non_blocking=True) for first, end in spans.merged]
+        for piece in pieces:
+            piece.record_stream(self._used_on)
+        self._copied = torch.cuda.Event(blocking=True)  # the host sleeps in wait(), and lets other threads run
+        self._copied.record(stream)
+
+        def on_device(array: Array) -> Tensor:
+            number, first = spans.place(array)
+            of_it = pieces[number][first : first + array.nbytes]
+            return of_it.view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)
+
+        self._offsets = on_device(arrays.offsets)
+        self._events = {name: on_device(column) for name, column in arrays.event_columns.items()}
+        self._particles = {name: on_device(column) for name, column in arrays.particle_columns.items()}
+
+    def microbatch(self, index: int) -> Microbatch:
+        """Microbatch on the device, complete for the current stream once its batch was handed over."""
+        first, last = (int(bound) for bound in self._arrays.microbatch_bounds[index : index + 2])
+        offsets = self._arrays.offsets[first : last + 1]
+        first_particle, last_particle = int(offsets[0]), int(offsets[-1])
+        with torch.cuda.stream(self._stream):
+            offsets_E1 = self._offsets[first : last + 1] - first_particle
+        offsets_E1.record_stream(self._used_on)
+        return Microbatch(
+            epoch=self._epoch,
+            unit=self._unit,
+            index=index,
+            offsets_E1=offsets_E1,
+            host_offsets_E1=offsets - first_particle,
+            event_columns={name: column[first:last] for name, column in self._events.items()},
+            particle_columns={name: column[first_particle:last_particle] for name, column in self._particles.items()},
+            num_events=last - first,
+            num_particles=last_particle - first_particle,
+        )
+
+    def wait(self) -> None:
+        """Wait until the copy, begun before the unit's first microbatch was taken, is complete."""
+        self._copied.synchronize()
 
 
 class CudaCopier:
     """Copier for a GPU: copies from the page-locked arena on a separate stream.
 
     The arena is registered as page-locked memory once, so that a decoder writes straight into memory from which the
-    GPU copies. A unit's slot is released when the CUDA event behind its last copy has completed. The stream on which a
-    batch is trained waits for the event behind that batch's last copy, not for those of the batches ahead of it.
+    GPU copies. The columns that a step needs lie side by side in a slot: one transfer takes them, of all microbatches
+    of the unit. The stream on which a batch is trained waits for the event behind that batch's last copy, not for those
+    of the batches ahead of it.
     """
 
     batches_ahead = 2
     """Two batches: one is copied while the other, complete, waits for the end of the step."""
 
-    def __init__(self, arena: Arena, device: torch.device) -> None:
+    def __init__(self, arena: Arena, device: torch.device, columns: Collection[str]) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._pending: list[tuple[torch.cuda.Event, Callable[[], None]]] = []
+        self._columns = columns
+        self._stream = torch.cuda.Stream(device, priority=-1)  # before the step's kernels: its own are tiny
         self._slab = torch.from_numpy(arena.whole())
         result = torch.cuda.cudart().cudaHostRegister(self._slab.data_ptr(), arena.size_bytes, 0)
         self._registered = int(result) == 0
@@ -77,20 +150,9 @@ class CudaCopier:
             _forget_last_error(device)
             _warn_of_pageable_memory(str(result))
 
-    def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """Microbatch on the device, complete for the current stream once its batch was handed over."""
-        offsets, particles, events = slice_microbatch(arrays, index)
-        current = torch.cuda.current_stream(self._device)
-
-        def to_device(array: Array) -> Tensor:
-            tensor = torch.from_numpy(array).to(self._device, non_blocking=True)
-            tensor.record_stream(current)
-            return tensor
-
-        with torch.cuda.stream(self._stream):
-            microbatch = _microbatch(offsets, particles, events, epoch, unit, index, to_device)
-            microbatch.offsets_E1.record_stream(current)
-        return microbatch
+    def begin(self, arrays: UnitArrays, epoch: int, unit: int) -> CudaUnit:
+        """Copy of a unit, begun."""
+        return CudaUnit(arrays.only(self._columns), epoch, unit, self._slab, self._device, self._stream)
 
     def mark(self) -> torch.cuda.Event:
         """Event behind all copies so far."""
@@ -102,22 +164,9 @@ class CudaCopier:
         """Make the current stream wait for the batch; the host doesn't wait."""
         torch.cuda.current_stream(self._device).wait_event(mark)
 
-    def finish_unit(self, release: Callable[[], None]) -> None:
-        """Call ``release`` once all copies so far are complete, at a later poll()."""
-        event = torch.cuda.Event()
-        event.record(self._stream)
-        self._pending.append((event, release))
-        self.poll()
-
-    def poll(self) -> None:
-        """Release the units whose copies have completed."""
-        while self._pending and self._pending[0][0].query():
-            self._pending.pop(0)[1]()
-
     def close(self) -> None:
-        """Wait for the last copies and release the arena; no more units are released."""
+        """Wait for the last copies and release the arena."""
         self._stream.synchronize()
-        self._pending.clear()
         if self._registered and int(torch.cuda.cudart().cudaHostUnregister(self._slab.data_ptr())):
             _forget_last_error(self._device)
         del self._slab
@@ -139,34 +188,11 @@ def _forget_last_error(device: torch.device) -> None:
         torch.zeros(1, device=device)
 
 
-def make_copier(arena: Arena, device: torch.device) -> Copier:
-    """Copier for a device."""
-    return CudaCopier(arena, device) if device.type == "cuda" else HostCopier(arena)
+def make_copier(arena: Arena, device: torch.device, columns: Collection[str]) -> Copier:
+    """Copier of these columns to a device."""
+    return CudaCopier(arena, device, columns) if device.type == "cuda" else HostCopier(columns)
 
 
-def copiers_for(device: torch.device) -> Copiers:
-    """Copiers to a device, one for each connection."""
-    return Copiers(lambda arena: make_copier(arena, device), writable=device.type == "cuda")
-
-
-def _microbatch(
-    offsets: Array,
-    particles: dict[str, Array],
-    events: dict[str, Array],
-    epoch: int,
-    unit: int,
-    index: int,
-    to_tensor: Callable[[Array], Tensor],
-) -> Microbatch:
-    offsets_E1 = to_tensor(offsets)
-    return Microbatch(
-        epoch=epoch,
-        unit=unit,
-        index=index,
-        offsets_E1=offsets_E1 - offsets_E1[0],
-        host_offsets_E1=offsets - offsets[0],
-        event_columns={name: to_tensor(column) for name, column in events.items()},
-        particle_columns={name: to_tensor(column) for name, column in particles.items()},
-        num_events=len(offsets) - 1,
-        num_particles=len(next(iter(particles.values()))),
-    )
+def copiers_for(device: torch.device, columns: Collection[str]) -> Copiers:
+    """Copiers of these columns to a device, one for each connection."""
+    return Copiers(lambda arena: make_copier(arena, device, columns), writable=device.type == "cuda")

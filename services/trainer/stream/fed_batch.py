@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Self
 
+from common.unit_arrays import Array
 from services.trainer.stream.position import StreamPosition
-from workloads.base.batch import Batch
+from workloads.base.batch import Batch, Microbatch
+
+
+class FedMicrobatch(NamedTuple):
+    """Microbatch on the device, and what the host keeps of it."""
+
+    microbatch: Microbatch
+    audit_line: str
+    """Line of the audit; empty without one."""
+    ids: Mapping[str, Array]
+    """Column of the events' ids by name, which the device does not get; empty if they are not needed."""
 
 
 @dataclass(frozen=True)
@@ -15,3 +28,11 @@ class FedBatch:
     batch: Batch
     position: StreamPosition
     audit_lines: tuple[str, ...]
+    ids: tuple[Mapping[str, Array], ...] = ()
+    """Of each microbatch: see FedMicrobatch."""
+
+    @classmethod
+    def of(cls, parts: Sequence[FedMicrobatch], position: StreamPosition) -> Self:
+        """Batch of these microbatches."""
+        lines = tuple(part.audit_line for part in parts if part.audit_line)
+        return cls(Batch(tuple(part.microbatch for part in parts)), position, lines, tuple(part.ids for part in parts))

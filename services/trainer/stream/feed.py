@@ -28,12 +28,12 @@ from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
 from services.trainer.stream.connected import connected
-from services.trainer.stream.fed_batch import FedBatch
+from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
 from services.trainer.stream.lane import Lane, lane_numbered, lanes_of_rank, units_in_advance
-from services.trainer.stream.microbatch_copy import Copiers
+from services.trainer.stream.microbatch_copy import Copiers, ids_of, num_bytes
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.waits import BatchWaits
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -63,13 +63,14 @@ class Feed:
         prefetch_units: int,
         audit: bool,
         stopped: Callable[[], bool],
+        keep_ids: bool = False,
         rank: int = 0,
         ranks: int = 1,
         agreement: Agreement | None = None,
         accept_new_plan: bool = False,
         remedy: str = NEW_PLAN_REMEDY,
     ) -> None:
-        """``remedy``: what to do if the inputs are others than those of the checkpoint."""
+        """``keep_ids``: batches come with their events' ids. ``remedy``: if the inputs are not the checkpoint's."""
         self._accept_new_plan = accept_new_plan
         self._remedy = remedy
         self._run_dir = run_dir
@@ -81,6 +82,7 @@ class Feed:
         self._lanes = lanes_of_rank(stream, rank, ranks)
         self._units_in_advance = units_in_advance(stream, prefetch_units)
         self._audit = audit
+        self._identity = workload.identity if keep_ids else None
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
         self.position = self._taken = StreamPosition.start(stream.lanes)
@@ -248,7 +250,7 @@ class Feed:
             if mark is not None:
                 self._copier.hand_over(mark)
             self.waits.given(time.monotonic())
-            yield FedBatch(mine.batch.among(step.events, step.particles), step.position, mine.audit_lines)
+            yield replace(mine, batch=mine.batch.among(step.events, step.particles), position=step.position)
             self.waits.taken(time.monotonic())
             self.position = step.position  # the loop requests the next batch: this one is trained
 
@@ -269,8 +271,7 @@ class Feed:
         """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
         streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
         while True:
-            microbatches: list[Microbatch] = []
-            lines: list[str] = []
+            parts: list[FedMicrobatch] = []
             for lane, stream in streams:
                 num_events = 0
                 while num_events < self._stream.lane_batch_events:
@@ -280,19 +281,16 @@ class Feed:
                     if taken is None:
                         yield None
                         continue
-                    microbatch, line = taken
-                    microbatches.append(microbatch)
-                    lines.append(line)
-                    num_events += microbatch.num_events
+                    parts.append(taken)
+                    num_events += taken.microbatch.num_events
                 if num_events < self._stream.lane_batch_events and not lane.used_up(self._epoch):
                     return False  # asked to stop: the microbatches taken are not trained
-            if not microbatches:
+            if not parts:
                 return True
-            fed = FedBatch(Batch(tuple(microbatches)), self._taken, tuple(lines if self._audit else ()))
-            yield fed, self._copier.mark()
+            yield FedBatch.of(parts, self._taken), self._copier.mark()
 
-    def _microbatches(self, lane: Lane) -> Iterator[tuple[Microbatch, str] | None]:
-        """Microbatches of a lane on the device, each with its audit line; None while the next unit has not arrived.
+    def _microbatches(self, lane: Lane) -> Iterator[FedMicrobatch | None]:
+        """Microbatches of a lane on the device; None while the next unit has not arrived.
 
         Ends with the lane's data, or those of the epoch, or on a stop.
         """
@@ -305,21 +303,30 @@ class Feed:
             at = self._taken.lane_of(unit).cursor
             if unit.k != at.unit:
                 raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
-            taken: tuple[Microbatch, str] | None = None
+            taken: FedMicrobatch | None = None
             changed = self._taken.is_changed(unit)
             if self._taken.is_unchecked(unit):
                 logger.info("the checkpoint of a former version can't show that unit %d is the same", unit.k)
-            for index in range(at.microbatch, 0 if changed else unit.layout.microbatches):
-                if taken is not None:
-                    yield taken
+            if at.microbatch < unit.layout.microbatches and not changed:
                 assert arrays is not None
-                microbatch = replace(self._copier.copy(arrays, unit.epoch, unit.k, index), lane=lane.number)
-                line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
-                self._taken = self._taken.after_microbatch(unit, index, microbatch.num_events, microbatch.num_particles)
-                taken = microbatch, line
-            # The unit is copied: its slot is released before the last microbatch is trained.
+                copy = self._copier.begin(arrays, unit.epoch, unit.k)
+                for index in range(at.microbatch, unit.layout.microbatches):
+                    if taken is not None:
+                        yield taken
+                    microbatch = replace(copy.microbatch(index), lane=lane.number)
+                    self.waits.copied_bytes += num_bytes(microbatch)
+                    line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
+                    taken = FedMicrobatch(microbatch, line, ids_of(arrays, index, self._identity))
+                    self._taken = self._taken.after_microbatch(
+                        unit, index, microbatch.num_events, microbatch.num_particles
+                    )
+                # The slot is released before the last microbatch is trained. The copy is awaited, not polled for: the
+                # next poll may be a step away.
+                copy.wait()
+                del copy
             del arrays
-            self._copier.finish_unit(lambda unit=unit, lane=lane: self._finish(unit, lane))  # type: ignore[misc]
+            self._transport.send(m.Release(unit.k))
+            self._transport.send(m.Want(lane.number, 1))
             self._taken = self._taken.after_unit(unit)
             if changed:
                 logger.warning("%s", self._taken.changed_units[-1])
@@ -339,13 +346,11 @@ class Feed:
     def _receive(self) -> None:
         """Wait a short time for a message, and take it."""
         self._pass_on_committed()
-        self._copier.poll()
         self._take(self._next_message())
 
     def _receive_if_there(self) -> bool:
         """Take a message that has arrived; False if there is none."""
         self._pass_on_committed()
-        self._copier.poll()
         message = self._transport.receive(0.0)
         self._take(message)
         return message is not None
@@ -390,8 +395,3 @@ class Feed:
         slot = self._transport.arena.slot(unit.slot)
         check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
         return unit_arrays(slot, self._workload, unit.layout)
-
-    def _finish(self, unit: m.DeliveredUnit, lane: Lane) -> None:
-        """Release a unit with all microbatches copied."""
-        self._transport.send(m.Release(unit.k))
-        self._transport.send(m.Want(lane.number, 1))

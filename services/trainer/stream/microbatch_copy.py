@@ -21,27 +21,39 @@ def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, A
     )
 
 
+def ids_of(arrays: UnitArrays, index: int, identity: str | None) -> dict[str, Array]:
+    """Column ``identity`` of one microbatch by its name, in separate memory; empty without a name."""
+    if identity is None:
+        return {}
+    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
+    return {identity: arrays.event_columns[identity][first:last].copy()}
+
+
+class UnitCopy(Protocol):
+    """Copy of one unit out of its slot, in the order of its microbatches."""
+
+    def microbatch(self, index: int) -> Microbatch:
+        """Microbatch in separate memory, complete once its batch was handed over."""
+
+    def wait(self) -> None:
+        """Wait until the microbatches taken are complete: the slot is not read any more, and may be released."""
+
+
 class Copier(Protocol):
-    """Copier of the microbatches of one connection."""
+    """Copier of the units of one connection."""
 
     @property
     def batches_ahead(self) -> int:
         """Number of batches to copy before the loop requests them."""
 
-    def copy(self, arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-        """Microbatch in separate memory, complete once its batch was handed over."""
+    def begin(self, arrays: UnitArrays, epoch: int, unit: int) -> UnitCopy:
+        """Copy of a unit, begun."""
 
     def mark(self) -> Any:
         """Mark the end of a batch's copies, for hand_over()."""
 
     def hand_over(self, mark: Any) -> None:
         """Hand the batch over for use."""
-
-    def finish_unit(self, release: Callable[[], None]) -> None:
-        """Call ``release`` as soon as all copies so far are complete, possibly at a later poll()."""
-
-    def poll(self) -> None:
-        """Release the units copied meanwhile."""
 
     def close(self) -> None:
         """Release the arena."""
@@ -53,3 +65,9 @@ class Copiers(NamedTuple):
     make: Callable[[Arena], Copier]
     writable: bool = False
     """True if the arena is mapped for writing, which page-locking requires. Nothing is written."""
+
+
+def num_bytes(microbatch: Microbatch) -> int:
+    """Bytes of a microbatch's columns and offsets, on its device."""
+    columns = (*microbatch.event_columns.values(), *microbatch.particle_columns.values())
+    return sum(column.nbytes for column in (microbatch.offsets_E1, *columns))

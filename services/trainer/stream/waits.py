@@ -1,4 +1,4 @@
-"""Waiting times at the hop `batches`, from the feed to the training step. Pure: the times are passed in.
+"""Waiting times and bytes at the hop `batches`, from the feed to the training step. Pure: the times are passed in.
 
 get: the loop waited for a unit. put: a step ran, and the data of the next batch were present at its end; such a step
 counts in full, since the time of their arrival is unknown.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 
 class BatchWaits:
-    """Sum of one trainer's waiting seconds. For each batch, in order: any number of waited(), given(), taken()."""
+    """Sums of one trainer. For each batch, in order: any number of waited(), given(), taken()."""
 
     def __init__(self) -> None:
         self.put_s = 0.0
         self.get_s = 0.0
+        self.copied_bytes = 0
+        """Bytes of the microbatches copied to the device."""
         self._given_s = 0.0
         self._step_s = 0.0
         self._was_late = False

@@ -11,6 +11,7 @@ import torch
 from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
+from services.trainer.speed.memory import memory_scalars
 from services.trainer.state import TrainState
 from services.trainer.telemetry.hyperparameters import hyperparameters
 from services.trainer.telemetry.sinks import Sink
@@ -55,7 +56,8 @@ def open_telemetry(
         sinks.append(WandbSink(run_dir, config.trainer.wandb, name, settings))
     sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
     sampler = start_gpu_sampler(state.device)
-    sources: list[Callable[[], dict[str, float]]] = [sampler.read] if sampler is not None else []
+    sources: list[Callable[[], dict[str, float]]] = [partial(memory_scalars, state.device)]
+    sources += [sampler.read] if sampler is not None else []
     return Telemetry(
         run_dir,
         step=state.step,
@@ -71,12 +73,18 @@ def open_telemetry(
     )
 
 
+def fills_block(config: Config) -> bool:
+    """True if the validation block is made of the run's first events."""
+    validation = config.trainer.validation
+    return validation.events > 0 and not (validation.input or config.stream.held_out)
+
+
 def _block(
     run_dir: Path, config: Config, device: torch.device, read_validation_events: ReadValidationEvents
 ) -> ValidationBlock:
     validation, held_out = config.trainer.validation, config.stream.held_out
     block = ValidationBlock(run_dir, validation, device, held_out=held_out)
-    if block.batch is None and (validation.input or held_out):
+    if block.batch is None and not fills_block(config):
         read = partial(read_validation_events, config, run_dir)
         block.batch = stored_block(run_dir, config.stored_workload(), block.made_for, device, read)
     return block

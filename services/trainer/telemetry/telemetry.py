@@ -14,7 +14,9 @@ from common.measurements import values
 from common.metrics import LastHour, Rate, Shares, seconds_each
 from common.status import Counters, FetcherStatus, Hop, TrainerStatus
 from common.status_files import read_status, write_status
+from common.unit_arrays import Array
 from services.trainer.progress import TrainingProgress
+from services.trainer.speed.gpu_status import gpu_status
 from services.trainer.stream.waits import BatchWaits
 from services.trainer.telemetry.charts import is_shown
 from services.trainer.telemetry.sinks import Sink
@@ -32,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 _STATUS_S = 0.5
 _QUARANTINED_TOLD = 100
-_RATES = ("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction")
+_RATES = (
+    *("events_per_s", "particles_per_s", "batches_per_s", "s_per_batch", "wait_fraction"),
+    *("copied_bytes_per_s", "flops_per_s"),
+)
 _AT_LOG_STEPS = (
     *("hop/", "stall/"),
     *(f"trainer/{name}" for name in (*_RATES, *Counters.model_fields, "epoch", "seconds", "num_quarantined")),
@@ -80,6 +85,9 @@ class Telemetry:
         self._metrics: dict[str, float] = {}
         self._score: float | None = None
         self._events, self._particles, self._steps = Rate(), Rate(), Rate()
+        self._copied, self._computed = Rate(), Rate()
+        self.flops = 0.0
+        """Floating-point operations of this process's steps; 0: not counted."""
         self._waits = Shares()
         self._last_hour = LastHour()
         self._checkpoint = ""
@@ -91,8 +99,7 @@ class Telemetry:
         """Log all scalars of a step, and return its metrics: the host waits for the device here, once."""
         self._metrics = to_host(metrics)
         sourced = {name: value for source in self._sources for name, value in source().items()}
-        gpu = {name: sourced.get(name.replace("_", "/", 1)) for name in ("gpu_utilisation", "gpu_memory_share")}
-        self._base = self._base.model_copy(update=gpu)
+        self._base = self._base.model_copy(update={"gpu": gpu_status(sourced)})
         self.status("training", state, waits, force=True)
         if not self._sinks:
             return self._metrics
@@ -110,11 +117,14 @@ class Telemetry:
         for sink in self._sinks:
             sink.scalars(scalars, step)
 
-    def evaluate(self, state: TrainingProgress, batch: Batch) -> None:
-        """Fill the validation block, and evaluate the model with it at intervals; called after each step."""
+    def evaluate(self, state: TrainingProgress, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
+        """Fill the validation block, and evaluate the model with it at intervals; called after each step.
+
+        ``ids``: of the events of each microbatch (FedBatch).
+        """
         if self._block is None or self._evaluator is None:
             return
-        self._block.add(batch)
+        self._block.add(batch, ids)
         if state.step % self._evaluate_every or self._block.batch is None:
             return
         started_s = time.monotonic()
@@ -189,6 +199,8 @@ class Telemetry:
                 "batches_per_s": batches_per_s,
                 "s_per_batch": seconds_each(batches_per_s),
                 "wait_fraction": batches.wait_get_share,
+                "copied_bytes_per_s": self._copied.update(now_s, waits.copied_bytes),
+                "flops_per_s": self._computed.update(now_s, self.flops) if self.flops else None,
                 "batches": batches,
                 "last_hour": self._last_hour.update(now_s, {"put": waits.put_s, "get": waits.get_s}),
                 "losses": {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from common.atomic_file import replacing
 from common.errors import BadInputError
+from common.unit_arrays import Array
 from services.config.trainer import ValidationConfig
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.checkpoint import why_unreadable
@@ -46,18 +48,23 @@ class ValidationBlock:
             parts = self._load()
             self.batch = Batch(tuple(self._on_device(part) for part in parts)) if parts else None
 
-    def add(self, batch: Batch) -> None:
-        """Fill the block from a batch of the run, until it is complete or the first epoch is over."""
+    def add(self, batch: Batch, ids: Sequence[Mapping[str, Array]] = ()) -> None:
+        """Fill the block from a batch of the run, until it is complete or the first epoch is over.
+
+        ``ids``: columns of each microbatch that the run's batches don't have on the device.
+        """
         if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
             return
-        for part in batch.microbatches:
+        for part, columns in zip(batch.microbatches, ids or repeat({}), strict=False):
             if self._epoch is None:
                 self._epoch = part.epoch
             missing = self._events - self._num_events
             if missing == 0 or part.epoch != self._epoch:
                 break
             if part.num_events:
-                self._parts.append(_first_events(part, missing))
+                known = {name: torch.from_numpy(column).to(self._device) for name, column in columns.items()}
+                whole = replace(part, event_columns=part.event_columns | known)
+                self._parts.append(_first_events(whole, missing))
         if self._num_events and (self._num_events == self._events or batch.microbatches[-1].epoch != self._epoch):
             self._complete()
 
@@ -102,10 +109,8 @@ class ValidationBlock:
 
 
 def _first_events(part: Microbatch, most: int) -> Microbatch:
-    """First ``most`` events of a microbatch, in memory of their own where it has more."""
-    if part.num_events <= most:
-        return part
-    views = part.part(0, most)
+    """First ``most`` events of a microbatch, in memory of their own: it may be a view of a whole unit."""
+    views = part.part(0, min(most, part.num_events))
     return replace(
         views,
         event_columns={name: column.clone() for name, column in views.event_columns.items()},

@@ -36,7 +36,10 @@ def test_a_running_run_shows_progress_bottlenecks_checkpoint_health_and_machine(
     assert told["checkpoint"].startswith("step 90, 0 s ago (checkpoints/step-000000090.pt)")
     assert told["health"] == "warning: the loss jumped, 2 lines in health.jsonl"
     assert told["restarts"] == "decoder 2"
-    assert told["GPU"] == "90 % busy, memory 25 %"
+    assert told["GPU"] == (
+        "90 % busy, 40 % of the time memory access, memory 25 %, tensors 5.0 GiB mean, 8.0 GiB max, 9.0 GiB reserved"
+    )
+    assert told["compute"] == "12.3 TFLOP/s in matrix products, 4 MiB/s of data copied"
     assert told["disk"].endswith("; staged 3.0 GiB of 7.0 GiB")
     assert told["files"] == "40 in all epochs, 3 bad (logs/fetcher.log)"
     assert f"run {os.getpid()} (" in told["processes"]

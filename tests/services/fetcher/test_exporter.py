@@ -13,7 +13,7 @@ import pytest
 
 from common.errors import BadInputError
 from common.measurements import measurements
-from common.status import Counters, FetcherStatus, Hop, RunStatus, TrainerStatus
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus
 from common.status_files import write_status
 from services.fetcher.exporter import Exporter
 from services.fetcher.metric_families import HEALTH, named
@@ -99,7 +99,13 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
     assert 0 < told["icestream_disk_free_bytes"] < told["icestream_disk_size_bytes"]
 
     write_status(tmp_path, "fetcher", FETCHER.model_copy(update={"token_expires_s": 2e9}))
-    write_status(tmp_path, "trainer", TRAINER.model_copy(update={"gpu_utilisation": 0.75, "gpu_memory_share": 0.5}))
+    write_status(
+        tmp_path,
+        "trainer",
+        TRAINER.model_copy(
+            update={"gpu": GpuStatus(utilisation=0.75, memory_share=0.5, reserved_bytes=77), "flops_per_s": 2e12}
+        ),
+    )
     write_status(tmp_path, "run", RunStatus(restarts={"trainer": 2, "fetcher": 0}))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / TRAINER.checkpoint).touch()
@@ -108,6 +114,11 @@ def test_checkpoint_restarts_disk_gpu_and_token_are_told_where_they_are(tmp_path
     assert told["icestream_checkpoint_timestamp_seconds"] == 1.5e9
     assert told['icestream_restarts_total{service="trainer"}'] == 2.0
     assert told["icestream_trainer_gpu_utilisation_ratio"] == 0.75
+    assert told["icestream_trainer_gpu_memory_ratio"] == 0.5
+    assert told["icestream_trainer_gpu_reserved_bytes"] == 77
+    assert told["icestream_trainer_flops_per_second"] == 2e12
+    assert "icestream_trainer_copied_bytes_per_second" in told
+    assert "icestream_trainer_gpu_memory_utilisation_ratio" not in told, "not measured"
     assert told["icestream_trainer_gpu_memory_ratio"] == 0.5
     assert told["icestream_fetcher_token_expiry_timestamp_seconds"] == 2e9
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from federation.free_ports import free_port
 
-from common.status import Counters, FetcherStatus, Hop, RunStatus, TrainerStatus
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, RunStatus, TrainerStatus
 from common.status_files import write_status
 from services.fetcher.exporter import Exporter
 
@@ -35,8 +35,15 @@ TRAINER = TrainerStatus(
     counters=Counters(events_read=30, events_trained=30),
     losses={"c_loss": -1.5},
     checkpoint="checkpoint.pt",
-    gpu_utilisation=0.5,
-    gpu_memory_share=0.25,
+    flops_per_s=1e12,
+    gpu=GpuStatus(
+        utilisation=0.5,
+        memory_utilisation=0.5,
+        memory_share=0.25,
+        allocated_mean_bytes=1,
+        allocated_max_bytes=1,
+        reserved_bytes=1,
+    ),
 )
 
 

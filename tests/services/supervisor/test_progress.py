@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 from shown_statuses import FETCHER, TRAINER
 
-from common.status import Hop, TrainerStatus
+from common.status import GpuStatus, Hop, TrainerStatus
 from common.status_files import write_status
 from services.supervisor.progress import (
     Display,
@@ -45,6 +45,17 @@ def test_the_rows_hold_all_that_a_reader_wants_to_know() -> None:
         "restarts trainer 1",
     ):
         assert words in rows
+
+
+def test_what_the_device_does_has_rows_of_its_own_once_it_is_measured() -> None:
+    gpu = GpuStatus(utilisation=0.8, memory_share=0.5, allocated_max_bytes=1 << 30, reserved_bytes=2 << 30)
+    busy = TRAINER.model_copy(update={"flops_per_s": 3e12, "copied_bytes_per_s": float(1 << 28), "gpu": gpu})
+    rows = text(progress_model(FETCHER, busy, {}, 1.0))
+    assert "| compute 3 TFLOP/s in matrix products, 256 MiB/s of data copied |" in rows
+    assert "| GPU 80 % busy, memory 50 %, tensors 1.0 GiB max, 2.0 GiB reserved |" in rows
+    idle = text(progress_model(FETCHER, TRAINER, {}, 1.0))
+    assert "compute " not in idle.replace("compute-bound", "")
+    assert "GPU" not in idle
 
 
 def test_one_decoder_is_no_plural() -> None:

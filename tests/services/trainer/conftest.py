@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from delayed_copier import DelayedCopier
-from feeding import CONFIG, STREAM, BatchFeed, Fetcher
+from fake_cuda import FakeCuda, WatchedCopier
+from feeding import COLUMNS, CONFIG, STREAM, BatchFeed, Fetcher
 
 from common.config import StreamConfig
 from services.trainer.stream.copier import copiers_for
@@ -29,12 +29,18 @@ def fetch(tmp_path: Path) -> Iterator[Callable[..., Fetcher]]:
         fetcher.close()
 
 
-@pytest.fixture(params=["on the CPU", "late, two batches ahead"])
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
+
+
+@pytest.fixture(params=["on the CPU", "on a fake GPU"])
 def connect(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[[], BatchFeed]]:
     feeds: list[BatchFeed] = []
-    copiers = copiers_for(torch.device("cpu"))
+    copiers = copiers_for(torch.device("cpu"), COLUMNS)
     if request.param != "on the CPU":
-        copiers = Copiers(lambda arena: DelayedCopier(arena, torch.device("cpu")))
+        request.getfixturevalue("cuda")
+        copiers = Copiers(lambda arena: WatchedCopier(arena, torch.device("cuda"), COLUMNS), writable=True)
 
     def make(
         stopped: Callable[[], bool] = lambda: False, *, stream: StreamConfig = STREAM, rank: int = 0, ranks: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Generator
@@ -26,6 +27,8 @@ from workloads.muons.columns import MUONS
 PLAN = "ab" * 16
 STREAM = StreamConfig(batch_events=4, max_particles=6, slots=2, slot_mib=0.02)
 CONFIG = TransportConfig(connect_timeout_s=20)
+COLUMNS = ("muons", "primary", "source_row")
+"""Columns that a feed of these tests copies: rows() tells the events apart by their source."""
 EVENTS = (10, 0, 7, 9, 1, 12)
 """Events of units 0, 1, …; event e of unit k has e % 3 particles."""
 
@@ -73,6 +76,8 @@ class Fetcher:
         self._wrong_headers = Counter(wrong_headers)
         self._damaged = damaged
         self.rejected: list[m.Reject] = []
+        self.released: queue.SimpleQueue[int] = queue.SimpleQueue()
+        """Units, as they are released."""
         self.attached: list[m.Attach] = []
         self._leases: deque[m.Lease] = deque()
         self._stopped = False
@@ -87,6 +92,8 @@ class Fetcher:
                     case Received(peer, message):
                         if isinstance(message, m.Reject):
                             self.rejected.append(message)
+                        if isinstance(message, m.Release):
+                            self.released.put(message.k)
                         if isinstance(message, m.Attach):
                             self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
@@ -135,6 +142,7 @@ class Fetcher:
         arrays.offsets[:] = offsets
         arrays.microbatch_bounds[:] = bounds
         arrays.event_columns["source_row"][:, 0] = 100 * k + np.arange(num_events)
+        arrays.event_columns["primary_id"][:] = np.stack([np.full(num_events, k), np.arange(num_events)], 1)
         arrays.particle_columns["muons"][:, 0] = np.repeat(100 * k + np.arange(num_events), counts)
         is_wrong = self._wrong_headers[k] > 0
         self._wrong_headers[k] -= is_wrong

@@ -1,34 +1,41 @@
-"""Microbatches out of slots: the same numbers on every device, and slots released when the copy is complete."""
+"""Units out of slots: the same numbers on every device, in one transfer, and a slot that is free once it is copied."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from fake_cuda import FakeCuda
 
 from common.arena import Arena
 from common.messages import Layout
 from common.ragged import unit_arrays
+from common.schema import EventSchema
 from common.unit_arrays import UnitArrays
-from services.trainer.stream.copier import _warn_of_pageable_memory, make_copier
+from services.trainer.stream.copier import CudaCopier, _warn_of_pageable_memory, make_copier
+from services.trainer.stream.microbatch_copy import num_bytes
+from workloads.base.batch import Microbatch
+from workloads.direction.columns import DIRECTION
 from workloads.muons.columns import MUONS
 
 COUNTS = np.array([2, 0, 3, 1, 4])
 BOUNDS = np.array([0, 3, 5])
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
 @pytest.fixture
 def arena() -> Iterator[Arena]:
-    with Arena.create(1, 1 << 16) as arena:
+    with Arena.create(2, 20_971) as arena:  # slots of the size that `stream.slot_mib=0.02` gives: no multiple of 64
         yield arena
 
 
-def fill(arena: Arena) -> UnitArrays:
-    arrays = unit_arrays(arena.slot(0), MUONS, Layout(len(COUNTS), int(COUNTS.sum()), len(BOUNDS) - 1))
-    arrays.offsets[:] = np.concatenate([[0], np.cumsum(COUNTS)])
+def fill(arena: Arena, schema: EventSchema = MUONS, repeat: int = 1, slot: int = 1) -> UnitArrays:
+    counts = np.tile(COUNTS, repeat)
+    arrays = unit_arrays(arena.slot(slot), schema, Layout(len(counts), int(counts.sum()), len(BOUNDS) - 1))
+    arrays.offsets[:] = np.concatenate([[0], np.cumsum(counts)])
     arrays.microbatch_bounds[:] = BOUNDS
     for columns in (arrays.particle_columns, arrays.event_columns):
         for column in columns.values():
@@ -36,107 +43,171 @@ def fill(arena: Arena) -> UnitArrays:
     return arrays
 
 
-def check(arena: Arena, device: torch.device) -> None:
-    copier = make_copier(arena, device)
-    arrays = fill(arena)
-    copies = [copier.copy(arrays, 3, 17, index) for index in range(2)]
-    copier.hand_over(copier.mark())  # type: ignore[arg-type]
-    released: list[int] = []
-    copier.finish_unit(lambda: released.append(17))
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    copier.poll()
-    assert released == [17]
-    arena.slot(0)[:] = 255  # the slot belongs to a decoder again: a copy must not change with it
-    first, second = copies
-    assert first.offsets_E1.tolist() == [0, 2, 2, 5]
-    assert second.offsets_E1.tolist() == [0, 1, 5]
+def check(first: Microbatch, second: Microbatch) -> None:
+    assert first.offsets_E1.tolist() == first.host_offsets_E1.tolist() == [0, 2, 2, 5]
+    assert second.offsets_E1.tolist() == second.host_offsets_E1.tolist() == [0, 1, 5]
     assert first.particle_columns["muons"].cpu().ravel().tolist() == list(range(15))
     assert second.particle_columns["muons"].cpu().ravel().tolist() == list(range(15, 30))
     assert second.event_columns["primary"].cpu().ravel().tolist() == list(range(12, 20))
+    assert (first.event_columns.keys(), first.particle_columns.keys()) == ({"primary"}, {"muons"})
     assert (second.epoch, second.unit, second.index) == (3, 17, 1)
     assert (first.num_events, first.num_particles) == (3, 5)
-    assert first.offsets_E1.device.type == device.type
-    del arrays, copies, first, second
+
+
+def copied(arena: Arena, device: torch.device) -> list[Microbatch]:
+    copier = make_copier(arena, device, MUONS.step_columns)
+    unit = copier.begin(fill(arena), 3, 17)
+    copies = [unit.microbatch(index) for index in range(2)]
+    mark = copier.mark()  # type: ignore[func-returns-value]
+    unit.wait()
+    arena.slot(1)[:] = 255  # the slot belongs to a decoder again: a copy must not change with it
+    copier.hand_over(mark)
+    del unit
     copier.close()
+    return copies
 
 
 def test_a_copy_on_the_cpu_is_complete_and_independent_of_its_slot(arena: Arena) -> None:
-    check(arena, torch.device("cpu"))
+    check(*copied(arena, CPU))
 
 
-class Runtime:
-    """CUDA's errors, modelled: that of a failed call stays until somebody asks, and torch asks after each kernel."""
+def test_a_copy_on_a_fake_gpu_is_complete_once_it_was_waited_for(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = FakeCuda(monkeypatch)
+    check(*copied(arena, GPU))
+    assert cuda.waits == 1
+    assert cuda.shared == 3, "the transfer and the offsets of two microbatches"
 
-    def __init__(self, fails: str) -> None:
-        self.fails = fails
-        self.last_error = 0
 
-    def call(self, name: str) -> int:
-        if self.fails != name:
-            return 0
-        self.last_error = 712
-        return 712
+def test_a_unit_of_muons_goes_to_the_gpu_in_one_transfer_without_ids_and_sources(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    copier = make_copier(arena, GPU, MUONS.step_columns)
+    arrays = fill(arena, repeat=40)
+    unit = copier.begin(arrays, 0, 0)
+    for index in range(2):
+        unit.microbatch(index)
+    needed = (
+        arrays.offsets,
+        arrays.microbatch_bounds,
+        arrays.particle_columns["muons"],
+        arrays.event_columns["primary"],
+    )
+    (num_copied,) = cuda.copied_bytes
+    assert 0 <= num_copied - sum(column.nbytes for column in needed) < len(needed) * 64, "no more than the alignment"
+    unit.wait()
 
-    def cudaHostRegister(self, pointer: int, size: int, flags: int) -> int:
-        return self.call("register")
 
-    def cudaHostUnregister(self, pointer: int) -> int:
-        return self.call("unregister")
+def test_a_column_of_ids_between_others_stays_on_the_host_where_that_is_worth_a_transfer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Arena.create(1, 1 << 20) as arena:
+        for repeat, transfers in ((10, 1), (600, 2)):
+            cuda = FakeCuda(monkeypatch)
+            copier = make_copier(arena, GPU, DIRECTION.step_columns)
+            arrays = fill(arena, DIRECTION, repeat, slot=0)
+            unit = copier.begin(arrays, 0, 0)
+            found = unit.microbatch(1)
+            unit.wait()
+            assert len(cuda.copied_bytes) == transfers
+            assert "event_id" not in found.event_columns
+            for name, column in found.event_columns.items():
+                assert column.numpy().tolist() == arrays.event_columns[name][3:5].tolist()
+            for name, column in found.particle_columns.items():
+                assert column.numpy().tolist() == arrays.particle_columns[name][5:10].tolist()
+            del arrays, unit, found
+            copier.close()
+            monkeypatch.undo()
 
-    def kernel(self, *arguments: object, **words: object) -> None:
-        error, self.last_error = self.last_error, 0
-        if error:
-            raise RuntimeError(f"CUDA error: {error}")
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+def test_events_without_particles_are_copied_too(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, device: torch.device
+) -> None:
+    FakeCuda(monkeypatch)
+    arrays = unit_arrays(arena.slot(0), MUONS, Layout(2, 0, 1))
+    arrays.offsets[:] = 0
+    arrays.microbatch_bounds[:] = [0, 2]
+    arrays.event_columns["primary"][:] = 7
+    copier = make_copier(arena, device, MUONS.step_columns)
+    unit = copier.begin(arrays, 0, 0)
+    found = unit.microbatch(0)
+    unit.wait()
+    copier.hand_over(copier.mark())  # type: ignore[func-returns-value]
+    assert found.particle_columns["muons"].shape == (0, 3)
+    assert found.event_columns["primary"].tolist() == [[7.0] * 4] * 2
+    assert found.offsets_E1.tolist() == [0, 0, 0]
+    del arrays, unit
+
+
+def test_a_batch_ahead_is_not_waited_for_when_another_is_handed_over(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(monkeypatch)
+    copier = CudaCopier(arena, GPU, MUONS.step_columns)
+    unit = copier.begin(fill(arena), 0, 0)
+    unit.microbatch(0)
+    first = copier.mark()
+    unit.microbatch(1)
+    copier.mark()
+    copier.hand_over(first)  # type: ignore[arg-type]
+    (stream,) = cuda.streams
+    assert stream.work, "the offsets of the second one"
+    assert cuda.waits == 0, "the host goes on"
+    copier.close()
+    assert not stream.work
 
 
 @pytest.mark.parametrize("fails", ["register", "unregister", "neither"])
 def test_an_arena_that_can_not_be_page_locked_is_slower_and_no_error_of_the_next_kernel(
     arena: Arena, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
 ) -> None:
-    runtime = Runtime(fails)
-    monkeypatch.setattr("torch.cuda.cudart", lambda: runtime)
-    monkeypatch.setattr("torch.cuda.Stream", lambda device: SimpleNamespace(synchronize=lambda: None))
-    monkeypatch.setattr("torch.zeros", runtime.kernel)
+    cuda = FakeCuda(monkeypatch, fails)
+    monkeypatch.setattr("torch.zeros", cuda.kernel)
     _warn_of_pageable_memory.cache_clear()
     for _ in range(2):  # two connections
-        copier = make_copier(arena, torch.device("cuda"))
-        runtime.kernel()
+        copier = make_copier(arena, GPU, MUONS.step_columns)
+        cuda.kernel()
         copier.close()
-        runtime.kernel()
+        cuda.kernel()
     assert caplog.text.count("ulimit -l") == (fails == "register")
 
 
+def test_the_bytes_of_a_microbatch_are_those_of_its_columns_and_offsets(arena: Arena) -> None:
+    first, second = copied(arena, CPU)
+    assert num_bytes(first) == 4 * 8 + 5 * 12 + 3 * 16
+    assert num_bytes(second) == 3 * 8 + 5 * 12 + 2 * 16
+
+
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@needs_cuda
 def test_on_cuda_a_failed_registration_is_no_error_of_the_next_kernel(arena: Arena) -> None:
     slab = torch.from_numpy(arena.whole())
     assert int(torch.cuda.cudart().cudaHostRegister(slab.data_ptr(), arena.size_bytes, 0)) == 0
     try:
-        check(arena, torch.device("cuda"))  # registers it a second time, which fails
+        check(*copied(arena, GPU))  # registers it a second time, which fails
     finally:
         torch.cuda.cudart().cudaHostUnregister(slab.data_ptr())
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
-def test_a_copy_on_cuda_is_complete_when_its_slot_is_released(arena: Arena) -> None:
-    check(arena, torch.device("cuda"))
+@needs_cuda
+def test_a_copy_on_cuda_is_complete_once_it_was_waited_for(arena: Arena) -> None:
+    check(*copied(arena, GPU))
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@needs_cuda
 def test_on_cuda_a_batch_is_complete_for_the_current_stream_as_soon_as_it_is_handed_over(arena: Arena) -> None:
-    device = torch.device("cuda")
-    copier = make_copier(arena, device)
-    arrays = fill(arena)
+    copier = CudaCopier(arena, GPU, MUONS.step_columns)
     sums = []
-    with torch.cuda.stream(copier._stream):  # type: ignore[union-attr]
+    with torch.cuda.stream(copier._stream):
         torch.cuda._sleep(50_000_000)  # the copies come late
+    unit = copier.begin(fill(arena), 3, 17)
     for index in range(2):
-        microbatch = copier.copy(arrays, 3, 17, index)
-        copier.hand_over(copier.mark())  # type: ignore[arg-type]
+        microbatch = unit.microbatch(index)
+        copier.hand_over(copier.mark())
         sums.append(microbatch.particle_columns["muons"].sum())
     assert [float(value) for value in sums] == [sum(range(15)), sum(range(15, 30))]
-    del arrays
+    del unit
     copier.close()

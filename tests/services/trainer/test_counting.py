@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
-from feeding import CONFIG, EVENTS, PLAN, STREAM, Fetcher
+from feeding import COLUMNS, CONFIG, EVENTS, PLAN, STREAM, Fetcher
 
 from common.errors import BadInputError
 from common.rank_variables import RANKS_FILE_VARIABLE
@@ -85,7 +85,7 @@ def saved_steps(run_dir: Path) -> list[int]:
 def test_the_audit_is_that_of_a_feed_to_a_model(tmp_path: Path, fetcher: Fetcher) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    with closing(Fetcher(other)), closing(feed_of(other, copiers_for(torch.device("cpu")))) as feed:
+    with closing(Fetcher(other)), closing(feed_of(other, copiers_for(torch.device("cpu"), COLUMNS))) as feed:
         position = TrainingProgress(PLAN).position
         with closing(feed.stream(position)) as batches:
             expected = [line for fed in batches if fed for line in fed.audit_lines]

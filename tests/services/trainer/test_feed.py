@@ -6,14 +6,18 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
-from delayed_copier import DelayedCopier
-from feeding import ALL_ROWS, EVENTS, STREAM, BatchFeed, Fetcher, rows
+import torch
+from fake_cuda import FakeCuda, WatchedCopier
+from feeding import ALL_ROWS, CONFIG, EVENTS, STREAM, BatchFeed, Fetcher, rows
 
 from common import messages as m
 from common.errors import BadInputError
+from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.position import StreamPosition
+from workloads.muons.columns import MUONS
 
 
 def test_every_event_comes_once_in_order_in_batches_of_enough_events(
@@ -245,13 +249,16 @@ def test_a_feed_that_is_asked_to_stop_takes_its_leave_and_one_that_fails_does_no
     assert [message.split(maxsplit=2)[2] for message in caplog.messages if message.endswith(("left", "gone"))] == [end]
 
 
-def delayed_copier(feed: BatchFeed) -> DelayedCopier:
+def watched_copier(feed: BatchFeed) -> WatchedCopier:
     copier = feed._copier
-    assert isinstance(copier, DelayedCopier)
+    assert isinstance(copier, WatchedCopier)
     return copier
 
 
-@pytest.mark.parametrize("connect", ["late, two batches ahead"], indirect=True)
+on_a_fake_gpu = pytest.mark.parametrize("connect", ["on a fake GPU"], indirect=True)
+
+
+@on_a_fake_gpu
 def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_one(
     fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
 ) -> None:
@@ -259,13 +266,87 @@ def test_two_batches_are_copied_ahead_and_the_position_is_that_of_the_trained_on
     feed = connect()
     before = StreamPosition()
     for fed in feed.batches(before):
-        copier = delayed_copier(feed)
+        copier = watched_copier(feed)
         assert copier.marked - copier.handed_over <= 2
         assert feed.position == before
         before = fed.position
     assert 1 <= copier.most_ahead <= 2, "the first unit holds more than one batch"
     assert copier.marked == copier.handed_over
     assert feed.position == before
+
+
+@on_a_fake_gpu
+def test_a_slot_is_released_when_its_copy_is_complete_and_before_the_step(
+    fetch: Callable[..., Fetcher],
+    connect: Callable[..., BatchFeed],
+    cuda: FakeCuda,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No further message, and no further turn of the feed, is needed for that. The order is that of the plan."""
+    fetcher, feed = fetch(), connect()
+    order: list[str] = []
+    send = feed._transport.send
+    cuda.before_wait = lambda: order.append("wait for a copy")
+
+    def watched_send(message: m.Message) -> None:
+        order.extend([f"release {message.k}"] if isinstance(message, m.Release) else [])
+        send(message)
+
+    monkeypatch.setattr(feed._transport, "send", watched_send)
+    released: list[int] = []
+    for fed in feed.batches(StreamPosition()):
+        while len(released) < fed.position.cursors[0].unit:  # the feed stands still: the messages are on their way
+            released.append(fetcher.released.get(timeout=20))
+    waits = [[] if events == 0 else ["wait for a copy"] for events in EVENTS]
+    assert order == [word for k, wait in enumerate(waits) for word in (*wait, f"release {k}")]
+
+
+@on_a_fake_gpu
+def test_a_feed_that_is_closed_with_copies_begun_completes_them_and_releases_nothing_more(
+    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed], cuda: FakeCuda
+) -> None:
+    fetcher = fetch()
+    feed = connect()
+    stream = feed.batches(StreamPosition())
+    next(stream)
+    (copies,) = cuda.streams
+    assert copies.work, "batches ahead are being copied"
+    num_waits = cuda.waits
+    stream.close()
+    feed.close()
+    assert not copies.work, "nobody reads the arena any more"
+    assert cuda.waits == num_waits
+    fetcher.close()
+    found = {fetcher.released.get() for _ in range(fetcher.released.qsize())}
+    assert found <= {0, 1}, "what was copied before"
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_ids_come_beside_the_batch_only_if_somebody_needs_them(
+    fetch: Callable[..., Fetcher], tmp_path: Path, *, keep_ids: bool
+) -> None:
+    fetch()
+    feed = BatchFeed(
+        tmp_path,
+        MUONS,
+        STREAM,
+        CONFIG,
+        copiers=copiers_for(torch.device("cpu"), MUONS.step_columns),
+        prefetch_units=2,
+        audit=False,
+        stopped=lambda: False,
+        keep_ids=keep_ids,
+    )
+    found: list[list[int]] = []
+    with closing(feed):
+        for fed in feed.batches(StreamPosition()):
+            parts = fed.batch.microbatches
+            assert all(part.event_columns.keys() == {"primary"} for part in parts)
+            assert [len(ids["primary_id"]) if ids else 0 for ids in fed.ids] == [
+                part.num_events * keep_ids for part in parts
+            ]
+            found += [one for ids in fed.ids if ids for one in ids["primary_id"].tolist()]
+    assert found == ([[row // 100, row % 100] for row in ALL_ROWS] if keep_ids else [])
 
 
 def test_a_feed_that_finds_no_unit_says_so_again_and_again_and_counts_the_time(

@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from feeding import ALL_ROWS, CONFIG, PLAN, STREAM, Fetcher
+from feeding import ALL_ROWS, COLUMNS, CONFIG, PLAN, STREAM, Fetcher
 from torch import Tensor
 
 from common.errors import BadInputError
 from common.status import TrainerStatus
 from common.status_files import read_status
 from services.config.health import HealthConfig
-from services.config.trainer import TrainerConfig
+from services.config.trainer import TrainerConfig, ValidationConfig
 from services.trainer.checkpoints import checkpoint as checkpoint_module
 from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.health.health_log import HEALTH_FILE
@@ -30,6 +30,7 @@ from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.telemetry.telemetry import Telemetry
+from services.trainer.telemetry.validation import ValidationBlock
 from workloads.base.batch import Batch
 from workloads.muons.columns import MUONS
 
@@ -80,6 +81,16 @@ class ScriptedTask:
         return self.weights.nonzero()[:, 0].tolist()
 
 
+class NothingToEvaluate:
+    """Evaluator that only makes the telemetry fill its block."""
+
+    def settings(self) -> dict[str, float]:
+        return {}
+
+    def evaluate(self, block: Batch) -> None:
+        return None
+
+
 @dataclass
 class Run:
     """One run directory; train() is one process."""
@@ -88,6 +99,10 @@ class Run:
     health: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     stopped: Callable[[], bool] = lambda: False
+    block_events: int = 0
+
+    def block(self) -> ValidationBlock:
+        return ValidationBlock(self.run_dir, ValidationConfig(events=self.block_events), CPU)
 
     def train(self, task: ScriptedTask) -> Literal["finished", "stopped"]:
         config = TrainerConfig(
@@ -99,16 +114,25 @@ class Run:
             MUONS,
             STREAM,
             CONFIG,
-            copiers=copiers_for(CPU),
+            copiers=copiers_for(CPU, COLUMNS),
             prefetch_units=2,
             audit=True,
             stopped=self.stopped,
+            keep_ids=True,
         )
         self.state = TrainState(task, CPU, PLAN, health=config.health, headline="w_gap")
         latest = checkpoints.latest()
         if latest is not None:
             self.state.restore(latest[1], accept_new_plan=False)
-        telemetry = Telemetry(self.run_dir, step=self.state.step, device="cpu", max_steps=0, epochs=1)
+        telemetry = Telemetry(
+            self.run_dir,
+            step=self.state.step,
+            device="cpu",
+            max_steps=0,
+            epochs=1,
+            evaluator=NothingToEvaluate(),
+            block=self.block() if self.block_events else None,
+        )
         audit = Audit.open(self.run_dir, self.state.audit_bytes, Ranks.alone())
         try:
             return train(self.run_dir, self.state, feed, checkpoints, telemetry, audit, config, "{}", self.stopped)
@@ -158,6 +182,33 @@ def test_a_healthy_run_trains_every_event_once_and_its_last_checkpoint_is_marked
     assert not (run.run_dir / HEALTH_FILE).exists()
     assert run.newest()["health"] == "healthy"
     assert fetcher.evicted[-1] == 3, "the last block is used up, too"
+
+
+def test_the_validation_block_of_the_first_events_has_their_ids_which_the_steps_have_not(run: Run) -> None:
+    run.block_events = 12
+    run.train(ScriptedTask())
+    block = run.block().batch
+    assert block is not None
+    ids = torch.cat([part.event_columns["primary_id"] for part in block.microbatches])
+    assert ids.tolist() == [[row // 100, row % 100] for row in ALL_ROWS[:12]]
+
+
+class ProductTask(ScriptedTask):
+    """Multiplies matrices, too."""
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        for part in batch.microbatches:
+            part.particle_columns["muons"] @ torch.ones(3, 5)
+        return super().step(batch)
+
+
+@pytest.mark.parametrize("task", [ProductTask(), ScriptedTask()], ids=["with products", "without"])
+def test_operations_and_bytes_a_second_are_in_the_status(run: Run, task: ScriptedTask) -> None:
+    run.train(task)
+    status = read_status(run.run_dir, "trainer", TrainerStatus)
+    assert status is not None
+    assert status.copied_bytes_per_s > 0.0
+    assert (status.flops_per_s or 0.0) > 0.0 if isinstance(task, ProductTask) else status.flops_per_s is None
 
 
 @pytest.mark.parametrize("poison", [0, 201, 511])

@@ -29,9 +29,10 @@ def test_the_process_and_what_the_device_has_are_told_in_mib(name: str) -> None:
     if name == "cpu":
         assert found.keys() == {"memory/rss_mib"}
     else:
-        names = ("rss", "allocated", "reserved", "max_reserved", "inactive_split", "free")
+        names = ("rss", "allocated", "max_allocated", "reserved", "max_reserved", "inactive_split", "free")
         assert found.keys() == {f"memory/{one}_mib" for one in names}
         assert found["memory/allocated_mib"] >= block.nbytes / MIB
+        assert found["memory/max_allocated_mib"] >= found["memory/allocated_mib"]
         assert found["memory/max_reserved_mib"] >= found["memory/reserved_mib"] >= found["memory/allocated_mib"]
 
 

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor
 
 from common.measurements import values
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus
+from common.status import Counters, FetcherStatus, GpuStatus, Hop, TrainerStatus
 from common.status_files import read_status, write_status
 from services.config.trainer import ValidationConfig
 from services.trainer.state import TrainState
@@ -173,7 +173,10 @@ def test_all_scalars_of_a_log_step_are_one_record(tmp_path: Path) -> None:
         epochs=1,
         sinks=[notes],
         evaluator=Looks(),
-        sources=[lambda: {"gpu/utilisation": 0.75, "gpu/memory_share": 0.5}],
+        sources=[
+            lambda: {"gpu/utilisation": 0.75, "gpu/memory_share": 0.5},
+            lambda: {"memory/mean_allocated_mib": 1.0, "memory/max_allocated_mib": 2.0, "memory/reserved_mib": 3.0},
+        ],
     )
     state = at_step(10)
     state.position = state.position.model_copy(update={"counters": Counters(events_trained=640, microbatches=12)})
@@ -184,7 +187,14 @@ def test_all_scalars_of_a_log_step_are_one_record(tmp_path: Path) -> None:
     assert (told["gpu/utilisation"], told["gpu/memory_share"]) == (0.75, 0.5)
     status = read_status(tmp_path, "trainer", TrainerStatus)
     assert status is not None
-    assert (status.gpu_utilisation, status.gpu_memory_share) == (0.75, 0.5)
+    assert status.gpu == GpuStatus(
+        utilisation=0.75,
+        memory_share=0.5,
+        allocated_mean_bytes=1 << 20,
+        allocated_max_bytes=2 << 20,
+        reserved_bytes=3 << 20,
+    )
+    assert told["memory/max_allocated_mib"] == 2.0
     assert (told["trainer/events_trained"], told["trainer/microbatches"]) == (640, 12)
     assert {
         "trainer/events_per_s",
@@ -202,6 +212,22 @@ def test_seconds_a_batch_are_the_inverse_of_batches_a_second(tmp_path: Path, mon
     assert [told["trainer/batches_per_s"] for _, told in notes.told] == [0.0, 4.0]
     assert [told["trainer/s_per_batch"] for _, told in notes.told] == [0.0, 0.25]
     assert telemetry.status("finished", at_step(108), waits(0, 0)).s_per_batch == 0.25
+
+
+def test_bytes_and_operations_are_rates_of_the_last_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes()
+    telemetry = Telemetry(tmp_path, step=0, device="cpu", max_steps=0, epochs=1, sinks=[notes])
+    for now_s, copied_bytes, flops in ((50.0, 0, 0.0), (52.0, 3 << 20, 1e9), (54.0, 8 << 20, 5e9)):
+        monkeypatch.setattr("services.trainer.telemetry.telemetry.time.monotonic", lambda now_s=now_s: now_s)
+        telemetry.flops = flops
+        so_far = waits(0.0, 0.0)
+        so_far.copied_bytes = copied_bytes
+        telemetry.scalars(at_step(1), {}, so_far)
+    assert [told["trainer/copied_bytes_per_s"] for _, told in notes.told] == [0.0, 1.5 * 2**20, 2 * 2**20]
+    assert [told.get("trainer/flops_per_s") for _, told in notes.told] == [None, 0.0, 2e9], "absent if not counted"
+    status = read_status(tmp_path, "trainer", TrainerStatus)
+    assert status is not None
+    assert (status.copied_bytes_per_s, status.flops_per_s, status.gpu) == (2 * 2**20, 2e9, None)
 
 
 def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(

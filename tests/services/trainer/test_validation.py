@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -79,9 +80,24 @@ def test_it_is_the_first_events_of_the_run_and_the_same_after_a_restart(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == [VALIDATION_FILE]
 
 
+def test_ids_that_the_device_did_not_get_are_in_the_block_and_in_its_file(tmp_path: Path) -> None:
+    """Distances between halves of the block need them: events of one shower stay together."""
+    block = make_block(tmp_path, 3)
+    ids = [{"primary_id": np.array([[7, one], [8, one]], np.uint64)} for one in range(2)]
+    block.add(Batch((make_part([1, 0], 0), make_part([2, 1], 2))), ids)
+    for found in (block.batch, make_block(tmp_path, 3).batch):
+        assert found is not None
+        assert [part.event_columns["primary_id"].tolist() for part in found.microbatches] == [
+            [[7, 0], [8, 0]],
+            [[7, 1]],
+        ]
+        assert contents(found)[0] == [0, 1, 2]
+
+
 def test_nothing_of_a_large_batch_is_kept_but_its_events(tmp_path: Path) -> None:
     block = make_block(tmp_path, 2)
-    block.add(Batch((make_part([1] * 10_000, 0),)))
+    large = make_part([1] * 10_000, 0)
+    block.add(Batch((large.part(0, 1), large)))  # the first one is a view, as those of a unit on a GPU are
     assert block.batch is not None
     for tensor in (block.batch.microbatches[0].offsets_E1, *block.batch.microbatches[0].particle_columns.values()):
         assert tensor.untyped_storage().nbytes() < 1000

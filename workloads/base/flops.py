@@ -1,0 +1,82 @@
+"""Floating-point operations of a step, counted while it runs: those of matrix products, in all of its threads.
+
+Anything else (norms, activations, sums over an event) is limited by memory, and counts nothing. An operator of our own
+that multiplies matrices counts what `torch.utils.flop_counter.register_flop_formula` says of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+Result = TypeVar("Result")
+
+
+class FlopCount:
+    """Sum over all threads that count into it."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self._lock = threading.Lock()
+
+    def add(self, flops: int) -> None:
+        """Add the operations of one operator."""
+        with self._lock:
+            self.flops += flops
+
+
+_active: FlopCount | None = None
+"""The count of the running step; one process trains one model."""
+
+
+@contextmanager
+def counted_flops() -> Iterator[FlopCount]:
+    """Context whose operators are counted. Compiled functions run as they are written: they are compiled later."""
+    global _active
+    _active = count = FlopCount()
+    try:
+        with torch.compiler.set_stance("force_eager"), _Counter(count):
+            yield count
+    finally:
+        _active = None
+
+
+def is_counting() -> bool:
+    """True while operators are counted: then each has to be called, and not replayed."""
+    return _active is not None
+
+
+def for_other_threads(compute: Callable[..., Result]) -> Callable[..., Result]:
+    """``compute``, counted in whatever thread it runs if the caller is: torch counts the operators of one thread."""
+    count = _active
+    if count is None:
+        return compute
+
+    def counted(*arguments: Any) -> Result:
+        with _Counter(count):
+            return compute(*arguments)
+
+    return counted
+
+
+class _Counter(TorchDispatchMode):
+    """Mode that counts each operator of its thread, and of the threads of the backward pass that this one waits for."""
+
+    def __init__(self, count: FlopCount) -> None:
+        super().__init__()
+        self._count = count
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None and not types:  # shapes of subclasses, nested tensors for example, are no numbers
+            self._count.add(int(formula(*args, **(kwargs or {}), out_val=result)))
+        return result
