@@ -43,7 +43,6 @@ class Hdf5Reader:
         self._layout = workload.tables
         self._files: OrderedDict[str, Tables] = OrderedDict()
         self._scratch = np.empty(0, np.uint8)
-        self._no_events = pa.table({column.name: pa.array([], pa.null()) for column in workload.source_columns})
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """The rows of the parts: see Reader."""
@@ -107,7 +106,7 @@ class Hdf5Reader:
             event_columns=events.columns,
             particle_columns={source.into: _select(raw, len(layout.ids), source, workload)},
             large=large,
-            large_events=_table(raw, offsets, events, large, workload, layout) if len(large) else self._no_events,
+            large_events=_table(raw, offsets, events, large, workload, layout) if len(large) else None,
         )
         if len(fillers):
             keep = np.ones(len(raw), np.bool_)
