@@ -119,7 +119,7 @@ class Decoder:
         capacity = SlotCapacity(schema, stream)
         staged = [StagedFile(i, str(f), read_footer(f, schema, stream, capacity)) for i, f in enumerate(self.files)]
         self.units = plan_block(0, 0, 0, staged, capacity=capacity, stream=stream, seed=1)
-        self.decode = Decode(schema, stream, 1, self.run_dir, ParquetReader(schema, shuffled=self.shuffle))
+        self.decode = Decode(schema, stream, 1, self.run_dir, ParquetReader(schema))
         self.slot = np.zeros(stream.slot_bytes, np.uint8)
         self.unit_bytes = 0
 

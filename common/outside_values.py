@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from common.files.rows import RaggedRows
-from common.schema import EventSchema, ValueRule
+from common.schema import Column, EventSchema, ValueRule
 
 
 class OutsideValues:
@@ -15,23 +15,27 @@ class OutsideValues:
 
     def __init__(self, workload: EventSchema) -> None:
         self._workload = workload
+        self._rules: dict[Column, list[ValueRule]] = {}
         self._found: dict[ValueRule, tuple[int, int, float]] = {}
+        for rule in workload.physical:
+            self._rules.setdefault(workload.column(rule.column), []).append(rule)
 
     def add(self, rows: RaggedRows, first: int | None = None) -> None:
         """Add rows, with their fillers; with ``first``, of each column that many values at most."""
-        for rule in self._workload.physical:
-            is_of_event = self._workload.column(rule.column).per == "event"
-            columns = rows.event_columns if is_of_event else rows.particle_columns
-            if rule.column not in columns:  # the rows have no particles
-                continue
-            values = columns[rule.column][:first, rule.field].astype(np.float64)
-            if is_of_event and rows.is_null is not None:
+        for column, rules in self._rules.items():
+            columns = rows.event_columns if column.per == "event" else rows.particle_columns
+            values = columns[column.name][:first, [rule.field for rule in rules]].astype(np.float64)
+            if column.per == "event" and rows.is_null is not None:
                 values = values[~rows.is_null[:first]]
-            outside = values[(values < rule.minimum) | (values > rule.maximum)]
-            num, total, example = self._found.get(rule, (0, 0, 0.0))
-            if not num and len(outside):
-                example = float(outside[0])
-            self._found[rule] = num + len(outside), total + len(values), example
+            outside = (values < [rule.minimum for rule in rules]) | (values > [rule.maximum for rule in rules])
+            any_outside = outside.any()
+            for i, rule in enumerate(rules):
+                num, total, example = self._found.get(rule, (0, 0, 0.0))
+                if any_outside:
+                    of_rule = values[outside[:, i], i]
+                    example = float(of_rule[0]) if not num and len(of_rule) else example
+                    num += len(of_rule)
+                self._found[rule] = num, total + len(values), example
 
     def problems(self) -> Iterator[str]:
         """One line about all of them, if there is any."""

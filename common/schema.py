@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from common.config import SourceConfig
@@ -165,7 +166,11 @@ class EventSchema:
 
     def column(self, name: str) -> Column:
         """Column of the unit by name."""
-        return next(column for column in self.columns if column.name == name)
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
     def stored_fields(self, source: SourceColumn) -> tuple[str, ...]:
         """Numbers of an innermost list of this file column, in the files' order."""

@@ -1,4 +1,5 @@
-"""Errors of the machine, put in place of every touch of an input file: open, fstat, stat, read, Arrow's and HDF5's.
+"""Errors of the machine, put in place of every touch of an input file: open, fstat, stat, read, preadv,
+Arrow's and HDF5's.
 
 `Faults.fail(touch, nth, number)` has the nth touch of a kind, and all later ones, fail with an errno.
 """
@@ -34,7 +35,7 @@ class Faults:
         self._fails: tuple[str, int, int] | None = None
         self._armed = False
         self._files: list[_File] = []
-        for name in ("stat", "open", "fstat"):
+        for name in ("stat", "open", "fstat", "preadv"):
             monkeypatch.setattr(os, name, self._wrapped(name, getattr(os, name)))
         real_open = io.open
 
@@ -124,7 +125,7 @@ class Faults:
 
     def _wrapped(self, name: str, real: Any) -> Any:
         def wrapped(path: Any, *arguments: Any, **options: Any) -> Any:
-            if self._armed and (name == "fstat" or self._is_input(path)):
+            if self._armed and (name in ("fstat", "preadv") or self._is_input(path)):
                 self.touch(name, path)
             return real(path, *arguments, **options)
 

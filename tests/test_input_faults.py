@@ -29,11 +29,12 @@ from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.stage import NotStaged, Stage
 from workloads.muons.columns import MUONS
 
-KINDS = ("zstd", "gzip")
+KINDS = ("zstd", "gzip", "contiguous")
 CAPACITY = SlotCapacity(MUONS, damage.STREAM)
 TOUCHES = {
     "zstd": {"open", "fstat", "read", "arrow open", "arrow read"},
     "gzip": {"open", "fstat", "read", "hdf5 open", "hdf5 read"},
+    "contiguous": {"open", "fstat", "read", "hdf5 open", "preadv"},
 }
 
 
@@ -88,7 +89,7 @@ def test_no_errno_at_a_footer_blames_the_file_but_those_of_its_bytes(kind: str, 
         else:
             assert isinstance(error, MachineError), told
             assert error.number == number, told
-            assert str(path) in str(error) or touch == "hdf5 read", told
+            assert str(path) in str(error) or touch in ("hdf5 read", "preadv"), told
     assert footer_of(path) == expected
 
 
@@ -144,7 +145,7 @@ def test_no_errno_at_a_unit_changes_its_bytes_or_blames_its_rows_but_what_is_the
     for touch, nth, number in faults.walk(touches):
         told = f"{touch} {nth}: {errno.errorcode[number]}"
         own = OF_THE_BYTES if remote else OF_THE_BYTES | OF_THE_PATH | GONE
-        if touch == "hdf5 read":  # its file is open: nothing is said of a path any more
+        if touch in ("hdf5 read", "preadv"):  # its file is open: nothing is said of a path any more
             own = OF_THE_BYTES
         with faults.fail(touch, nth, number):
             if number not in own:
@@ -174,7 +175,7 @@ def test_a_decoder_that_met_an_error_decodes_the_same_afterwards(
         expected = [decoded(unit) for unit in units]
         touches = Counter(faults.touches)
         reader.close()
-    touch = "hdf5 read" if kind == "gzip" else "arrow read"
+    touch = {"zstd": "arrow read", "gzip": "hdf5 read", "contiguous": "preadv"}[kind]
     for nth in range(1, touches[touch] + 1):
         with faults.fail(touch, nth, errno.EIO), pytest.raises(MachineError):
             [decoded(unit) for unit in units]

@@ -24,9 +24,9 @@ _KNOWN_FILES = 1024
 class ContentReader:
     """Reader of files of every kind, also mixed in one unit (see Reader)."""
 
-    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema) -> None:
         self._workload = workload
-        self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload, shuffled=shuffled)}
+        self._readers: dict[FileKind, Reader] = {"Parquet": ParquetReader(workload)}
         self._kinds: OrderedDict[str, FileKind] = OrderedDict()
         self._own_faults = OwnFaults()
 

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from common.files.gather import as_items, offsets_of
 from common.files.rows import BadRowsError, RaggedRows
 from common.schema import Column, EventSchema, ValueRule
 from common.unit_arrays import Array
@@ -106,14 +107,26 @@ def _numbers(values: Array) -> npt.NDArray[np.floating]:
 
 def drop_particles(rows: RaggedRows, keep: npt.NDArray[np.bool_]) -> RaggedRows:
     """Rows with the particles in ``keep`` only; the dropped ones are counted. ``keep`` (P,) bool."""
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    offsets = np.concatenate([[0], np.cumsum(rows.counts)])
+    dropped = len(keep) - int(np.count_nonzero(keep))
+    if not dropped:
+        return rows
+    offsets = offsets_of(rows.counts)
+    emptied = (rows.counts == 1) & ~keep.take(offsets[:-1], mode="clip")
+    if np.count_nonzero(emptied) == dropped:  # most often fillers, each the only particle of its event
+        counts = np.where(emptied, 0, rows.counts)
+    else:
+        counts = np.diff(offsets_of(keep)[offsets])
     return replace(
         rows,
-        counts=np.diff(kept_before[offsets]),
-        particle_columns={name: array[keep] for name, array in rows.particle_columns.items()},
-        particles_dropped=rows.particles_dropped + int(len(keep) - kept_before[-1]),
+        counts=counts,
+        particle_columns={name: _kept(array, keep) for name, array in rows.particle_columns.items()},
+        particles_dropped=rows.particles_dropped + dropped,
     )
+
+
+def _kept(array: Array, keep: npt.NDArray[np.bool_]) -> Array:
+    """Rows of a contiguous array: as one item each, numpy moves runs of them at once. (P, F) -> (K, F)."""
+    return as_items(array)[keep].view(array.dtype).reshape(-1, array.shape[1])
 
 
 def row_of(particle: int, rows: RaggedRows) -> int:

@@ -21,7 +21,7 @@ _ROWS_AT_A_TIME = 16_384
 Int64 = npt.NDArray[np.int64]
 
 
-def offsets_of(counts: Int64) -> Int64:
+def offsets_of(counts: Int64 | npt.NDArray[np.bool_]) -> Int64:
     """First particle of each row, then the total number of particles. (R,) -> (R + 1,)."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
@@ -31,8 +31,8 @@ def offsets_of(counts: Int64) -> Int64:
 def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
     """Rows in the given order: out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
     rows = joined(pieces)
-    # A row as one item: numpy moves it at once instead of number by number. `clip` only saves a buffer.
-    np.take(_as_items(rows), order, out=_as_items(out), mode="clip")
+    # `clip` only saves a buffer.
+    np.take(as_items(rows), order, out=as_items(out), mode="clip")
 
 
 def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, out: Array) -> None:
@@ -59,7 +59,8 @@ def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, o
         filled += num_bytes
 
 
-def _as_items(rows: Array) -> Array:
+def as_items(rows: Array) -> Array:
+    """Contiguous rows as one item each: numpy moves it at once instead of number by number. (R, F) -> (R,)."""
     return rows.view(f"V{rows.itemsize * rows.shape[1]}")[:, 0]
 
 

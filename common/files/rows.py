@@ -27,9 +27,9 @@ class RaggedRows:
     """Array by column name: (P, fields)."""
     large: npt.NDArray[np.int64]
     """Rows with more than ``large_above`` particles (see Reader), in order. (L,)."""
-    large_events: pa.Table
+    large_events: pa.Table | None
     """Same L rows as stored in the file: the workload's source columns. Buffers of the file that the arrays don't need
-    can so be freed."""
+    can so be freed. None if there are no such rows."""
     particles_dropped: int = 0
     """Fillers that a converter wrote for rows without particles, and null particles."""
     is_null: npt.NDArray[np.bool_] | None = None

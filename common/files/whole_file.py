@@ -27,8 +27,8 @@ def plan_file(path: Path, workload: EventSchema, stream: StreamConfig, *, name: 
     return footer, [part for unit in units for part in unit.parts]
 
 
-def rows_of(parts: Iterable[Part], workload: EventSchema, *, shuffled: bool = True) -> Generator[RaggedRows]:
+def rows_of(parts: Iterable[Part], workload: EventSchema) -> Generator[RaggedRows]:
     """Rows of the parts, a part at a time (see Reader). Raises BadRowsError, which names the file."""
-    with closing(ContentReader(workload, shuffled=shuffled)) as reader:
+    with closing(ContentReader(workload)) as reader:
         for part in parts:
             yield from reader.read([part])

@@ -95,7 +95,7 @@ def read_units(
     ``which``: of the events, where `stream.held_out` holds some out of training. ``report`` gets the faults of files.
     """
     capacity = SlotCapacity(workload, stream)
-    with closing(ContentReader(workload, shuffled=stream.shuffle)) as reader:
+    with closing(ContentReader(workload)) as reader:
         decode = Decode(workload, stream, seed, run_dir, reader, which)
         # Epoch 1: outliers are written to a file in epoch 0 only, and these don't belong to a run.
         for unit in plan_block(0, 0, 1, staged, capacity=capacity, stream=stream, seed=seed):

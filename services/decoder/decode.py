@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ columns shows at once, and all values would cost more."""
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+Sources = tuple[npt.NDArray[np.int32], Int64]
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,17 @@ class Decode:
         arrays = unit_arrays(slot, self.workload, layout)
         arrays.offsets[:] = offsets
         arrays.microbatch_bounds[:] = bounds
+        outside_values = self._outside_values(parts, pieces)
         if order is None:
             _copy(arrays, parts, pieces)
-        elif len(order):
-            _gather(arrays, parts, pieces, order)
+        else:
+            sources = _sources(parts)
+            if is_outlier.any() and unit.epoch == 0:  # later epochs meet the same outliers again
+                self._set_aside(unit, parts, sources, pieces, is_outlier)
+            if len(order):
+                _gather(arrays, sources, pieces, order)
         if self.workload.finish_unit is not None:
             self.workload.finish_unit(arrays, self.workload.source)
-        if is_outlier.any() and unit.epoch == 0:  # later epochs meet the same outliers again
-            self._set_aside(unit, parts, pieces, is_outlier)
         tally = Tally(
             rows_read=unit.rows,
             outliers=int(is_outlier.sum()),
@@ -83,9 +88,14 @@ class Decode:
             particles_dropped=sum(piece.particles_dropped for piece in pieces),
             bad=tuple(bad),
             held_out=int(is_other.sum()),
-            outside_values=self._outside_values(parts, pieces),
+            outside_values=outside_values,
         )
         return layout, tally
+
+    @cached_property
+    def _plan(self) -> str:
+        """Plan hash, in the outlier files' names."""
+        return plan_hash(self.workload, self.stream, self.seed)
 
     def _read(self, unit: Unit, beat: Beat) -> tuple[list[Part], list[RaggedRows], list[Quarantined]]:
         """Good parts, their rows in one or more pieces, and the bad parts."""
@@ -176,8 +186,10 @@ class Decode:
             order = order[of_order]
         return order
 
-    def _set_aside(self, unit: Unit, parts: Sequence[Part], pieces: Sequence[RaggedRows], is_outlier: Bool) -> None:
-        files, rows = _sources(parts)
+    def _set_aside(
+        self, unit: Unit, parts: Sequence[Part], sources: Sources, pieces: Sequence[RaggedRows], is_outlier: Bool
+    ) -> None:
+        files, rows = sources
         names = {part.file: part.name for part in parts}
         outliers: list[Outliers] = []
         first = 0
@@ -185,12 +197,12 @@ class Decode:
             # A large event that loses enough fillers is no outlier.
             chosen = piece.large[is_outlier[first + piece.large]]
             if len(chosen):
+                assert piece.large_events is not None
                 file_names = [names[int(file)] for file in files[first + chosen]]
                 events = piece.large_events.take(pa.array(np.searchsorted(piece.large, chosen)))
                 outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
-        plan = plan_hash(self.workload, self.stream, self.seed)
-        write_outliers(outlier_path(self.run_dir, unit, plan), outliers, self.workload)
+        write_outliers(outlier_path(self.run_dir, unit, self._plan), outliers, self.workload)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:
@@ -218,9 +230,11 @@ def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows
         row, particle = end, end_particle
 
 
-def _gather(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows], order: Int64) -> None:
+def _gather(arrays: UnitArrays, sources: Sources, pieces: Sequence[RaggedRows], order: Int64) -> None:
     """Gather the rows ``order``: (E,) indices into the rows of all pieces, which lose their particles."""
-    _gather_sources(arrays, parts, order)
+    files, rows = sources
+    np.take(files, order, out=arrays.event_columns["source_file"][:, 0], mode="clip")
+    np.take(rows, order, out=arrays.event_columns["source_row"][:, 0], mode="clip")
     for name in pieces[0].event_columns:
         take_rows([piece.event_columns[name] for piece in pieces], order, arrays.event_columns[name])
     counts = [piece.counts for piece in pieces]
@@ -229,13 +243,7 @@ def _gather(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRo
         take_particles(columns, counts, order, arrays.particle_columns[name])
 
 
-def _gather_sources(arrays: UnitArrays, parts: Sequence[Part], order: Int64) -> None:
-    files, rows = _sources(parts)
-    np.take(files, order, out=arrays.event_columns["source_file"][:, 0], mode="clip")
-    np.take(rows, order, out=arrays.event_columns["source_row"][:, 0], mode="clip")
-
-
-def _sources(parts: Sequence[Part]) -> tuple[npt.NDArray[np.int32], Int64]:
+def _sources(parts: Sequence[Part]) -> Sources:
     """Origin of each row: file, and row in that file. (R,), (R,)."""
     numbers = np.array([part.rows for part in parts], np.int64)
     firsts = np.array([part.file_row + part.first_row for part in parts], np.int64)

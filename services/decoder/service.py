@@ -48,7 +48,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
         config = load()
         limit_memory(working_bytes(config.stream))
         workload = config.stored_workload()
-        reader = ContentReader(workload, shuffled=config.stream.shuffle)
+        reader = ContentReader(workload)
         try:
             if transport.plan_hash != plan_hash(workload, config.stream, config.seed):
                 raise BadInputError(

@@ -54,6 +54,8 @@ class Table:
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     """Type after reading: in this machine's byte order."""
+    place: tuple[int, int] | None = None
+    """Descriptor of the file, and offset of the first byte, if the rows are stored as one piece and as read."""
 
     @property
     def rows(self) -> int:
@@ -73,6 +75,11 @@ class Table:
         if not num:
             return out
         with hdf5_errors(f"dataset {self.name!r} can't be read"):
+            if self.place is not None:
+                descriptor, start = self.place
+                if os.preadv(descriptor, [out], start + first * self.row_bytes) == out.nbytes:
+                    return out
+                # The file is shorter, or changed meanwhile: HDF5 reports the problem.
             space = self.dataset.get_space()
             space.select_hyperslab((first, *(0 for _ in self.shape[1:])), shape)
             self.dataset.read(h5py.h5s.create_simple(shape), space, out)
@@ -195,6 +202,10 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         if opened.shape is None or len(opened.shape) != num_dimensions:
             raise BadTables(f"dataset {name!r} has shape {opened.shape}; expected {num_dimensions} dimensions")
         shape, dataset = tuple(opened.shape), opened.id
+        place = None
+        if properties.get_layout() == h5py.h5d.CONTIGUOUS and dtype.isnative:
+            start = dataset.get_offset()
+            place = None if start is None else (file.id.get_vfd_handle(), start)
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
             if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
@@ -202,7 +213,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)
                 dataset = h5py.h5d.open(file.id, name.encode(), access)
-    return Table(name, dataset, shape, dtype.newbyteorder("="))
+    return Table(name, dataset, shape, dtype.newbyteorder("="), place)
 
 
 def _check_widths(tables: Mapping[str, Table], workload: EventSchema, rows: int) -> None:

@@ -52,8 +52,8 @@ def to_rows(
         event_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "event"},
         particle_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "particle"},
         large=large,
-        large_events=pa.Table.from_batches([batch]).take(pa.array(large)),
-        is_null=columns.is_null if columns.is_null.any() else None,
+        large_events=pa.Table.from_batches([batch]).take(pa.array(large)) if len(large) else None,
+        is_null=columns.is_null,
     )
     return checked(rows if columns.keep is None else drop_particles(rows, columns.keep), workload, where, first_row)
 
@@ -66,8 +66,8 @@ class _Columns:
         """Array by column name: (R, fields) or (P, fields)."""
         self.counts: Int64 | None = None
         """Particles of each row. (R,)."""
-        self.is_null = np.zeros(batch.num_rows, np.bool_)
-        """True for rows that hold no event. (R,)."""
+        self.is_null: Bool | None = None
+        """True for rows that hold no event; None: all do. (R,)."""
         self.keep: Bool | None = None
         """True for particles that are not null; None: all. (P,)."""
         self._batch = batch
@@ -81,7 +81,7 @@ class _Columns:
         values, _ = inside(self._batch.column(source.path[0]), source.path[1:])
         null = self._null_rows(values, source)
         if null is not None:
-            self.is_null |= null
+            self.is_null = null if self.is_null is None else self.is_null | null
         self._fill(values, null, source, None)
 
     def add_particle_column(self, source: SourceColumn) -> None:

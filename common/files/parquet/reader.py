@@ -25,51 +25,36 @@ from common.schema import EventSchema
 
 _OPEN_FILES = 16
 _OPEN_SCANS = 4
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 16
 """Buffer for each column of a file that isn't mapped: without it, a row group's column is read at once."""
 _SMALL_BYTES = 1 << 20
 """Batches up to this size are joined up to it: the fixed cost of a batch is that of copying as much."""
+_WAITING_BYTES = 12 << 20
+"""Bytes of batches that wait for their conversion."""
 _BATCH_ROWS = 16_384
-_ORDERED_BATCH_ROWS = 28_672
-"""Rows of a batch. The larger batches are 3 % faster, and take more memory; a gather needs some of it."""
+"""Rows of a batch: larger ones take more memory while they are decoded."""
 
 
 class ParquetReader:
     """Reader of Parquet files (see Reader)."""
 
-    def __init__(self, workload: EventSchema, *, shuffled: bool = True) -> None:
+    def __init__(self, workload: EventSchema) -> None:
         self._workload = workload
-        self._shuffled = shuffled
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._scans: OrderedDict[tuple[str, int], _Scan] = OrderedDict()
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """The rows of the parts: see Reader."""
-        pieces: list[RaggedRows] = []
-        small: list[pa.RecordBatch] = []
-        small_bytes = 0
-        room = Room(sum(part.particles for part in parts))
-        where, first_row = _name(parts[0]), parts[0].first_row
-
-        def flush() -> None:
-            nonlocal first_row, small_bytes
-            joined = pa.Table.from_batches(small).combine_chunks().to_batches() if len(small) > 1 else small
-            for batch in joined:
-                pieces.append(to_rows(batch, self._workload, where, first_row, large_above, room))
-                first_row += batch.num_rows
-            small.clear()
-            small_bytes = 0
-
+        rows = _Rows(self._workload, parts, large_above)
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
-            for batch in self._batches(list(of_file), beat):
-                beat()
-                num_bytes = batch.nbytes
-                if small and (small_bytes + num_bytes > _SMALL_BYTES or batch.schema != small[0].schema):
-                    flush()
-                small.append(batch)
-                small_bytes += num_bytes
-        flush()
-        return pieces
+            try:
+                for batch in self._batches(list(of_file), beat):
+                    beat()
+                    rows.add(batch)
+            except BadRowsError:
+                rows.convert_complete()
+                raise
+        return rows.all()
 
     def close(self) -> None:
         """Close all files."""
@@ -104,11 +89,10 @@ class ParquetReader:
 
     def _iterate(self, opened: _File, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         """Batches of the parts' row groups, limited in rows: many outliers could make a batch of any size."""
-        usual = _BATCH_ROWS if self._shuffled else _ORDERED_BATCH_ROWS
-        rows = min((part.batch_rows for part in parts if part.batch_rows), default=usual)
+        rows = min((part.batch_rows for part in parts if part.batch_rows), default=_BATCH_ROWS)
         groups = [part.row_group for part in parts]
         batches: Iterator[pa.RecordBatch] = opened.file.iter_batches(
-            min(rows, usual), groups, opened.names, use_threads=False
+            min(rows, _BATCH_ROWS), groups, opened.names, use_threads=False
         )
         return batches
 
@@ -143,6 +127,57 @@ class ParquetReader:
             opened.file.close()
 
 
+class _Rows:
+    """Rows of all batches of one read. Batches wait for their conversion, since that of several in a row is faster:
+    between two batches, Arrow's decoding drives its code and data out of the CPU's cache."""
+
+    def __init__(self, workload: EventSchema, parts: Sequence[Part], large_above: int) -> None:
+        self._workload = workload
+        self._large_above = large_above
+        self._where = _name(parts[0])
+        self._next_row = parts[0].first_row
+        self._room = Room(sum(part.particles for part in parts))
+        self._pieces: list[RaggedRows] = []
+        self._waiting: list[list[pa.RecordBatch]] = []
+        """Batches that will be joined, in lists."""
+        self._joined_bytes = 0
+        """Size of the last of these lists."""
+        self._waiting_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add the next batch. Raises BadRowsError, which may concern an earlier one."""
+        num_bytes = batch.nbytes
+        last = self._waiting[-1] if self._waiting else []
+        if last and self._joined_bytes + num_bytes <= _SMALL_BYTES and batch.schema == last[0].schema:
+            last.append(batch)
+        else:
+            if self._waiting_bytes > _WAITING_BYTES:
+                self._convert()
+            self._waiting.append([batch])
+            self._joined_bytes = 0
+        self._joined_bytes += num_bytes
+        self._waiting_bytes += num_bytes
+
+    def all(self) -> list[RaggedRows]:
+        """All rows. Raises BadRowsError."""
+        self._convert()
+        return self._pieces
+
+    def convert_complete(self) -> None:
+        """Convert what no later batch will be joined with. Raises BadRowsError: the first problem counts."""
+        del self._waiting[-1:]
+        self._convert()
+
+    def _convert(self) -> None:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for batches in waiting:
+            joined = pa.Table.from_batches(batches).combine_chunks().to_batches() if len(batches) > 1 else batches
+            for batch in joined:
+                rows = to_rows(batch, self._workload, self._where, self._next_row, self._large_above, self._room)
+                self._pieces.append(rows)
+                self._next_row += batch.num_rows
+
+
 def _name(part: Part) -> str:
     return f"{part.name}: row group {part.row_group}"
 
@@ -166,6 +201,7 @@ class _File:
                 f"/proc/self/fd/{opened.fileno()}",
                 memory_map=own_copy,
                 buffer_size=0 if own_copy else _BUFFER_BYTES,
+                pre_buffer=False,  # it would read all row groups of the unit at once, whatever the buffer's size
                 page_checksum_verification=True,
             )
         schema = file.schema_arrow

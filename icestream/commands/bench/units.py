@@ -63,7 +63,7 @@ def decoded(config: Config, units: Iterable[Unit], folder: Path) -> Iterator[tup
     """Units with their arrays, valid until the next one is requested. ``folder``: where outliers are written."""
     workload = config.stored_workload()
     slot = np.zeros(config.stream.slot_bytes, np.uint8)
-    with closing(ContentReader(workload, shuffled=config.stream.shuffle)) as reader:
+    with closing(ContentReader(workload)) as reader:
         decode = Decode(workload, config.stream, config.seed, folder, reader)
         for unit in units:
             layout, _ = decode(unit, slot)

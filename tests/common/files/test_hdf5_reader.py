@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -280,3 +281,24 @@ def test_events_without_any_muon_in_the_file_are_read(tmp_path: Path, reader: Hd
     wanted = make_events([0] * events)
     path = write_tables(tmp_path / "f.h5", tables_of(wanted, fillers=False))
     assert_events(reader.read([part_of(path, wanted)]), wanted)
+
+
+@pytest.mark.parametrize("userblock_bytes", [0, 512])
+def test_a_dataset_in_one_piece_is_read_from_its_place_behind_a_user_block(
+    tmp_path: Path, reader: Hdf5Reader, userblock_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f.h5"
+    with h5py.File(path, "w", userblock_size=userblock_bytes) as file:
+        for name, values in tables_of(GOOD).items():
+            file[name] = values
+    monkeypatch.setattr(h5py.h5s, "create_simple", lambda *_: pytest.fail("HDF5 was asked"))
+    assert_events(reader.read([part_of(path, GOOD)]), GOOD)
+
+
+@pytest.mark.parametrize("chunk_rows", [0, 2])
+def test_a_file_truncated_while_it_is_open_is_refused(tmp_path: Path, reader: Hdf5Reader, chunk_rows: int) -> None:
+    path = write_hdf5(tmp_path / "f.h5", GOOD, chunk_rows=chunk_rows)
+    assert_events(reader.read([part_of(path, GOOD, rows=1)]), GOOD[:1])
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(BadRowsError, match=r"f\.h5: rows 0 to 11"):
+        reader.read([part_of(path, GOOD)])
