@@ -1,0 +1,103 @@
+"""Measured cells of the step's table: variant × precision × number of events."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from benchmarks.gpu.channel import Channel, Row
+from benchmarks.gpu.counting import Counts, counted
+from benchmarks.gpu.data import batch_of, simulated
+from benchmarks.gpu.setting import Setting
+from benchmarks.gpu.timing import median, once
+from benchmarks.gpu.variants import SHIPPED, Variant
+from workloads.base.batch import Batch
+
+_CALLS = 6
+"""Steps that a cell takes at least, in units of a step: warm-up, measured ones, and the slow one that is counted."""
+
+
+class Cell(NamedTuple):
+    """One cell."""
+
+    variant: Variant
+    precision: str
+    events: int
+
+    def __str__(self) -> str:
+        return f"{self.variant.name}, {self.precision}, {self.events:,} events"
+
+
+def cells(variants: Sequence[Variant], setting: Setting) -> Iterator[Cell]:
+    """Cells, most important first: size by size, in the default precision before the others."""
+    for events in setting.events:
+        found = [
+            (rank, Cell(variant, precision, events))
+            for variant in variants
+            for rank, precision in enumerate(variant.precisions(is_cuda=setting.is_cuda))
+        ]
+        yield from (cell for _, cell in sorted(found, key=lambda one: one[0]))
+
+
+def measure_cells(variants: Sequence[Variant], setting: Setting, channel: Channel) -> None:
+    """A row for each cell, as far as there is time."""
+    channel.say(f"simulating {max(setting.events):,} events")
+    events = simulated(max(setting.events))
+    batch, batch_events, s_per_event = None, 0, 0.0
+    for cell in cells(variants, setting):
+        if not channel.has(1.0 + _CALLS * s_per_event * cell.events, str(cell)):
+            continue
+        if batch is None or batch_events != cell.events:
+            batch = None  # frees the memory of the one before
+            batch, batch_events = batch_of(events, cell.events, torch.device(setting.device)), cell.events
+        channel.say(str(cell) + (": compiling may take a minute" if cell.variant.is_compiled else ""))
+        row = _measured(cell, setting, batch, channel)
+        channel.row(**row)
+        if isinstance(row.get("seconds"), float):
+            s_per_event = float(row["seconds"] or 0.0) / cell.events
+
+
+def _measured(cell: Cell, setting: Setting, batch: Batch, channel: Channel) -> Row:
+    row: Row = {"variant": cell.variant.name, "precision": cell.precision, "events": cell.events}
+    row["particles"] = batch.num_particles
+    try:
+        return row | _of_steps(cell, setting, batch, max(3.0, channel.left_s / 10))
+    except torch.OutOfMemoryError:
+        pass  # outside of this block nothing refers to the tensors of the failed step any more
+    _forget()
+    return row | {"note": "out of memory"}
+
+
+def _of_steps(cell: Cell, setting: Setting, batch: Batch, limit_s: float) -> Row:
+    device = torch.device(setting.device)
+    _forget()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    step = cell.variant.make(setting, cell.precision, batch)
+    first_s = once(step, device).whole_s
+    times = median(step, device, repeats=setting.repeats, limit_s=limit_s)
+    row: Row = {"seconds": times.whole_s, "host_s": times.host_s, "first_s": first_s}
+    if device.type == "cuda":
+        row["allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+        row["reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+    if cell.variant.is_compiled:  # its products are those of the shipped step
+        row["flops"] = _counts_of(SHIPPED, cell, setting, batch).flops
+        return row
+    counts = counted(step)
+    return row | {"operators": counts.operators, "bytes": counts.num_bytes, "flops": counts.flops}
+
+
+def _counts_of(variant: Variant, cell: Cell, setting: Setting, batch: Batch) -> Counts:
+    step = variant.make(setting, cell.precision, batch)
+    step()
+    return counted(step)
+
+
+def _forget() -> None:
+    """Free what the cell before has left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,59 @@
+"""Variants of the step that are compared: the one table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.gpu.data import as_fed
+from benchmarks.gpu.precision import set_matmul_precision
+from benchmarks.gpu.setting import Setting
+from benchmarks.reference_step import ReferenceStep
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.task import WganTask
+
+SEED = 1
+
+
+class Variant(NamedTuple):
+    """One way to make a step."""
+
+    name: str
+    settings: Mapping[str, Any] = {}
+    """Of `trainer.wgan`."""
+    is_plain: bool = False
+    """The step of benchmarks/reference_step.py."""
+    is_fed: bool = False
+    """The batch in microbatches, as the trainer feeds it; otherwise in one."""
+    is_compiled: bool = False
+    """Takes long to start, and its operators can't be counted: measured in a stage of its own."""
+
+    def precisions(self, *, is_cuda: bool) -> tuple[str, ...]:
+        """Precisions that differ for it, the default first. tf32 is CUDA's; the plain step has no bfloat16."""
+        matmul = ("tf32", "float32") if is_cuda else ("float32",)
+        return matmul if self.is_plain else (*matmul, "bf16")
+
+    def make(self, setting: Setting, precision: str, batch: Batch) -> Callable[[], object]:
+        """Step on ``batch``, to be called again and again. Sets torch's precision."""
+        device = torch.device(setting.device)
+        set_matmul_precision(precision)
+        config = WganConfig.model_validate(setting.section | dict(self.settings))
+        if self.is_plain:
+            plain = ReferenceStep(config, device, SEED)
+            return lambda: plain.step(batch)
+        task = WganTask(config, StepContext(device, SEED, bf16=precision == "bf16"))
+        fed = as_fed(batch, setting.microbatch_particles) if self.is_fed else batch
+        return lambda: task.step(fed)
+
+
+SHIPPED = Variant("shipped")
+VARIANTS = (
+    SHIPPED,
+    Variant("plain", is_plain=True),
+    Variant("shipped, as fed", is_fed=True),
+    Variant("compiled", {"compile": True}, is_compiled=True),
+)
