@@ -38,7 +38,7 @@ from benchmarks.gpu.processes import measure
 from benchmarks.gpu.report import Measurement, write
 from benchmarks.gpu.schedule import run_stages
 from benchmarks.gpu.setting import Setting, quick
-from benchmarks.gpu.stages import BUDGET_S, MACHINE, STAGES
+from benchmarks.gpu.stages import BUDGET_S, MACHINE, STAGES, missing_modules
 from services.trainer.speed.device_environment import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,8 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{time.monotonic() - begun_s:5.0f} s  {text}", flush=True)
 
     problem = why_not_writable(given.output)
+    if missing_modules(["torch"]):
+        problem = "torch 2.7 or newer is needed, and this Python has none"
     if problem:
-        print(f"--output {given.output}: {problem}", file=sys.stderr)
+        print(problem, file=sys.stderr)
         return USER_ERROR
     setting = quick(given.device) if given.quick else Setting(given.device)
     prepare(os.environ, deterministic=False)
@@ -123,7 +125,7 @@ def why_not_writable(folder: Path) -> str:
         with tempfile.TemporaryFile(dir=folder):
             return ""
     except OSError as error:
-        return f"can't write there ({error.strerror})"
+        return f"--output {folder}: can't write there ({error.strerror})"
 
 
 def commit() -> str:

@@ -13,11 +13,11 @@ from benchmarks.gpu.counting import Counts, counted
 from benchmarks.gpu.data import batch_of, simulated
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import median, once
-from benchmarks.gpu.variants import SHIPPED, Variant
+from benchmarks.gpu.variants import SHIPPED, Steps, Variant
 from workloads.base.batch import Batch
 
-_CALLS = 6
-"""Steps that a cell takes at least, in units of a step: warm-up, measured ones, and the slow one that is counted."""
+_CALLS = 10
+"""Steps that a cell takes at least: warm-up, measured ones, and the slow ones that are counted."""
 
 
 class Cell(NamedTuple):
@@ -76,24 +76,25 @@ def _of_steps(cell: Cell, setting: Setting, batch: Batch, limit_s: float) -> Row
     _forget()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    step = cell.variant.make(setting, cell.precision, batch)
-    first_s = once(step, device).whole_s
-    times = median(step, device, repeats=setting.repeats, limit_s=limit_s)
-    row: Row = {"seconds": times.whole_s, "host_s": times.host_s, "first_s": first_s}
+    steps = cell.variant.make(setting, cell.precision, batch)
+    first_s = once(steps.step, device).whole_s
+    times = median(steps.all, device, repeats=setting.repeats, warm_up=1, limit_s=limit_s)
+    row: Row = {"seconds": times.whole_s / steps.cycle, "host_s": times.host_s / steps.cycle, "first_s": first_s}
     if device.type == "cuda":
         row["allocated_bytes"] = torch.cuda.max_memory_allocated(device)
         row["reserved_bytes"] = torch.cuda.max_memory_reserved(device)
     if cell.variant.is_compiled:  # its products are those of the shipped step
-        row["flops"] = _counts_of(SHIPPED, cell, setting, batch).flops
+        shipped = SHIPPED.make(setting, cell.precision, batch)
+        shipped.step()
+        row["flops"] = _counts(shipped).flops
         return row
-    counts = counted(step)
+    counts = _counts(steps)
     return row | {"operators": counts.operators, "bytes": counts.num_bytes, "flops": counts.flops}
 
 
-def _counts_of(variant: Variant, cell: Cell, setting: Setting, batch: Batch) -> Counts:
-    step = variant.make(setting, cell.precision, batch)
-    step()
-    return counted(step)
+def _counts(steps: Steps) -> Counts:
+    """Counts of a step, the mean over a cycle."""
+    return Counts(*(count // steps.cycle for count in counted(steps.all)))
 
 
 def _forget() -> None:

@@ -86,7 +86,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("precision", "precision"),
         Column("events", "events", _whole),
         Column("kernel", "kernel"),
-        Column("calls", "calls a step", _whole),
+        Column("calls", "calls a step", _scaled(1, 1)),
         Column("seconds", "ms a step", _MS),
     ),
     "copies": (

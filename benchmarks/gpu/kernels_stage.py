@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.channel import Channel
 from benchmarks.gpu.data import batch_of, simulated
 from benchmarks.gpu.setting import Setting
-from benchmarks.gpu.variants import VARIANTS
+from benchmarks.gpu.variants import VARIANTS, Steps
 
 MOST = 8
 """Kernels listed by name."""
@@ -31,23 +30,25 @@ def run(setting: Setting, channel: Channel) -> None:
         if not channel.has(15.0 if variant.is_compiled else 3.0, what):
             continue
         channel.say(what)
-        step = variant.make(setting, precision, batch)
-        for _ in range(3):
-            step()
-        kernels = kernels_of(step)
+        steps = variant.make(setting, precision, batch)
+        for _ in range(2):
+            steps.all()
+        kernels = kernels_of(steps)
         row = {"variant": variant.name, "precision": precision, "events": num_events}
         calls, seconds = (sum(column) for column in zip(*kernels.values(), strict=True)) if kernels else (0, 0.0)
-        channel.row(**row, kernel="all", calls=int(calls), seconds=float(seconds))
+        channel.row(**row, kernel="all", calls=float(calls), seconds=float(seconds))
         for name, (calls, seconds) in sorted(kernels.items(), key=lambda one: -one[1][1])[:MOST]:
             channel.row(**row, kernel=short(name), calls=calls, seconds=seconds)
 
 
-def kernels_of(step: Callable[[], object]) -> dict[str, tuple[int, float]]:
-    """Name of a kernel, or of a copy on the device, -> (calls, seconds) in one step."""
+def kernels_of(steps: Steps) -> dict[str, tuple[float, float]]:
+    """Name of a kernel, or of a copy on the device, -> (calls, seconds) in a step, the mean over a cycle."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
-        step()
+        steps.all()
         torch.cuda.synchronize()
-    return summed(found.events())
+    return {
+        name: (calls / steps.cycle, seconds / steps.cycle) for name, (calls, seconds) in summed(found.events()).items()
+    }
 
 
 def summed(events: Any) -> dict[str, tuple[int, float]]:

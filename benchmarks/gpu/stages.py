@@ -12,6 +12,9 @@ from typing import NamedTuple
 MODEL = ("numpy", "pydantic")
 """Packages that the models need beside torch: arrays on the host, and settings."""
 
+_PACKAGES = {"zmq": "pyzmq"}
+"""Module -> package, where they differ."""
+
 
 class Stage(NamedTuple):
     """One stage, in a process of its own."""
@@ -34,7 +37,8 @@ class Stage(NamedTuple):
         if self.only_cuda and not is_cuda:
             return self.only_cuda
         missing = missing_modules(self.needs)
-        return f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})" if missing else ""
+        packages = " ".join(_PACKAGES.get(name, name) for name in missing)
+        return f"not installed: {', '.join(missing)} (pip install {packages})" if missing else ""
 
 
 def missing_modules(names: Sequence[str]) -> list[str]:

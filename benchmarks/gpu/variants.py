@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,19 @@ from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
 SEED = 1
+
+
+class Steps(NamedTuple):
+    """Steps on one batch."""
+
+    step: Callable[[], object]
+    cycle: int
+    """Number of steps after which the same work comes again: not each has the same number of gradient penalties."""
+
+    def all(self) -> None:
+        """One cycle."""
+        for _ in range(self.cycle):
+            self.step()
 
 
 class Variant(NamedTuple):
@@ -37,17 +51,18 @@ class Variant(NamedTuple):
         matmul = ("tf32", "float32") if is_cuda else ("float32",)
         return matmul if self.is_plain else (*matmul, "bf16")
 
-    def make(self, setting: Setting, precision: str, batch: Batch) -> Callable[[], object]:
-        """Step on ``batch``, to be called again and again. Sets torch's precision."""
+    def make(self, setting: Setting, precision: str, batch: Batch) -> Steps:
+        """Steps on ``batch``. Sets torch's precision."""
         device = torch.device(setting.device)
         set_matmul_precision(precision)
         config = WganConfig.model_validate(setting.section | dict(self.settings))
+        cycle = config.gp_every // gcd(config.gp_every, config.critic_steps)
         if self.is_plain:
             plain = ReferenceStep(config, device, SEED)
-            return lambda: plain.step(batch)
+            return Steps(lambda: plain.step(batch), cycle)
         task = WganTask(config, StepContext(device, SEED, bf16=precision == "bf16"))
         fed = as_fed(batch, setting.microbatch_particles) if self.is_fed else batch
-        return lambda: task.step(fed)
+        return Steps(lambda: task.step(fed), cycle)
 
 
 SHIPPED = Variant("shipped")
