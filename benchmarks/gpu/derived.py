@@ -33,7 +33,7 @@ def with_rates(rows: Sequence[Row], ceilings: Ceilings) -> list[Row]:
     ``roofline``: the least time that the step's products, or its bytes, need at the ceilings, over the measured time.
     None where bytes could not be counted.
     """
-    plain = {
+    plain: dict[tuple[object, object], float] = {
         (row["events"], row["precision"]): _number(row, "seconds")
         for row in rows
         if row["variant"] == "plain" and "seconds" in row
@@ -52,9 +52,10 @@ def _rates(row: Row, ceilings: Ceilings, plain: dict[tuple[object, object], floa
     found["flop_per_s"] = flops
     found["flop_share"] = flops / most_flops if most_flops else None
     if "bytes" in row:
-        found["bytes_per_s"] = _number(row, "bytes") / seconds
+        bytes_per_s = _number(row, "bytes") / seconds
+        found["bytes_per_s"] = bytes_per_s
         found["bytes_per_particle"] = _number(row, "bytes") / max(_number(row, "particles"), 1.0)
-        found["bytes_share"] = found["bytes_per_s"] / ceilings.bytes_per_s if ceilings.bytes_per_s else None
+        found["bytes_share"] = bytes_per_s / ceilings.bytes_per_s if ceilings.bytes_per_s else None
         shares = [found["flop_share"], found["bytes_share"]]
         found["roofline"] = max(share for share in shares if isinstance(share, float)) if all(shares) else None
     # The plain step has no bfloat16: that of tf32, or on the CPU of float32, stands for it.

@@ -77,11 +77,17 @@ def rows_of(findings: Sequence[Finding]) -> dict[str, list[Row]]:
     for name in ("step", "compiled"):
         if name in rows:
             rows[name], steps = steps[: len(rows[name])], steps[len(rows[name]) :]
-    for row in rows.get("segments", []):
-        if isinstance(row.get("bytes"), int) and row.get("seconds"):
-            row["bytes_per_s"] = float(row["bytes"] or 0) / float(row["seconds"] or 1)
-            row["bytes_share"] = row["bytes_per_s"] / ceilings.bytes_per_s if ceilings.bytes_per_s else None
+    if "segments" in rows:
+        rows["segments"] = [row | _rate(row, ceilings.bytes_per_s) for row in rows["segments"]]
     return rows
+
+
+def _rate(row: Row, most_bytes_per_s: float) -> Row:
+    """Bytes a second of a row with bytes and seconds, and their share of the ceiling."""
+    if not (row.get("bytes") and row.get("seconds")):
+        return {}
+    rate = float(row["bytes"] or 0) / float(row["seconds"] or 1)
+    return {"bytes_per_s": rate, "bytes_share": rate / most_bytes_per_s if most_bytes_per_s else None}
 
 
 def page(measurement: Measurement) -> str:

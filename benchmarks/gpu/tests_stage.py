@@ -81,8 +81,8 @@ def _read(report: str, setting: Setting, channel: Channel) -> None:
             passed += 1
     channel.row(selection=SELECTION, passed=passed, skipped=len(skipped))
     if setting.is_cuda:
-        for one in skipped:
-            channel.leave_out(one)
+        for reason in skipped:
+            channel.leave_out(reason)
         if not passed:
             channel.fail("no marked test passed")
     else:
