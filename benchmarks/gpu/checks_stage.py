@@ -35,9 +35,8 @@ def run(setting: Setting, channel: Channel) -> None:
     device = torch.device(setting.device)
     num_events = min(setting.events)
     events = simulated(num_events)
-    batches = [
-        as_fed(batch_of(events, num, device), setting.microbatch_particles) for num in (num_events, num_events // 3)
-    ]
+    whole = [batch_of(events, num, device) for num in (num_events, num_events // 3)]
+    batches = [as_fed(batch, max(batch.num_particles // 3, 1)) for batch in whole]
 
     def check(name: str, work: Callable[[], str]) -> None:
         channel.say(name)

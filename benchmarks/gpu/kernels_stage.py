@@ -13,6 +13,7 @@ from benchmarks.gpu.channel import Channel
 from benchmarks.gpu.data import batch_of, simulated
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.variants import VARIANTS, Steps
+from common.errors import BadInputError
 
 MOST = 8
 """Kernels listed by name."""
@@ -30,7 +31,11 @@ def run(setting: Setting, channel: Channel) -> None:
         if not channel.has(15.0 if variant.is_compiled else 3.0, what):
             continue
         channel.say(what)
-        steps = variant.make(setting, precision, batch)
+        try:
+            steps = variant.make(setting, precision, batch)
+        except BadInputError as error:  # no compiler
+            channel.leave_out(f"{what}: {error}")
+            continue
         for _ in range(2):
             steps.all()
         kernels = kernels_of(steps)

@@ -15,6 +15,7 @@ from torch.autograd import DeviceType
 from benchmarks.gpu import (
     cells,
     checks_stage,
+    compiled_stage,
     kernels_stage,
     machine_stage,
     memory_stage,
@@ -24,7 +25,8 @@ from benchmarks.gpu import (
 )
 from benchmarks.gpu.channel import Channel, Row
 from benchmarks.gpu.setting import Setting, quick
-from benchmarks.gpu.variants import SHIPPED, VARIANTS, Variant
+from benchmarks.gpu.variants import SHIPPED, VARIANTS, Steps, Variant
+from common.errors import BadInputError
 
 TINY = Setting("cpu", events=(16,), network=quick("cpu").network, repeats=1)
 
@@ -331,3 +333,51 @@ def test_a_run_without_all_dependencies_is_left_out_by_their_names(monkeypatch: 
     monkeypatch.setattr(pipeline_stage.metadata, "version", without)
     pipeline_stage.run(TINY, page.channel)
     assert page.left_out == ["a run from files: not installed: pyjwt"]
+
+
+# ---- No compiler.
+
+
+def test_without_a_compiler_the_compiled_step_is_left_out_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, page: Page
+) -> None:
+    def refuses(device: torch.device, setting: str) -> None:
+        raise BadInputError(f"{setting} = true needs a C compiler on CUDA: install one")
+
+    monkeypatch.setattr("benchmarks.gpu.compiled_stage.require_compiler", refuses)
+    monkeypatch.setattr("workloads.muons.models.wgan.networks.require_compiler", refuses)
+    compiled_stage.run(TINY, page.channel)
+    assert page.left_out == ["compiled steps: trainer.wgan.compile = true needs a C compiler on CUDA: install one"]
+    assert page.rows == []
+
+
+@pytest.mark.slow
+def test_the_most_expensive_kernels_of_each_variant_are_listed_and_one_that_can_not_be_made_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, page: Page
+) -> None:
+    def make(self: Variant, *arguments: object) -> Steps:
+        if self.is_compiled:
+            raise BadInputError("no compiler")
+        return Steps(lambda: None, 2)
+
+    kernels = {f"kernel {number}": (2.0, float(number)) for number in range(20)}
+    monkeypatch.setattr(Variant, "make", make)
+    monkeypatch.setattr(kernels_stage, "kernels_of", lambda steps: kernels)
+    kernels_stage.run(TINY, page.channel)
+    of_plain = [row for row in page.rows if row["variant"] == "plain"]
+    assert of_plain[0] | {"calls": 40.0, "seconds": 190.0, "kernel": "all"} == of_plain[0]
+    assert [row["kernel"] for row in of_plain[1:]] == [f"kernel {number}" for number in range(19, 11, -1)]
+    assert page.left_out == ["compiled, float32, 16 events: no compiler"]
+
+
+def test_no_ragged_batch_has_more_muons_than_the_largest_one() -> None:
+    import numpy as np
+
+    from benchmarks.gpu.data import simulated
+
+    events, rng, cpu = simulated(2_000), np.random.default_rng(1), torch.device("cpu")
+    most = memory_stage.largest_batch(events, cpu)
+    batches = [memory_stage.ragged_batch(events, rng, cpu) for _ in range(200)]
+    assert len(most.microbatches) == 3
+    assert max(batch.num_particles for batch in batches) <= most.num_particles
+    assert len({batch.num_particles for batch in batches}) > 100
