@@ -97,7 +97,7 @@ def test_compose_builds_the_slim_image_and_on_a_gpu_the_other_one_with_the_same_
     assert {told["image"] for told in GPU_SERVICES.values()} == {"icestream-gpu"}
 
 
-def test_what_is_compiled_is_kept_in_a_volume_that_may_execute() -> None:
+def test_what_is_apart_is_kept_in_a_volume_that_may_execute() -> None:
     volume, folder = GPU_SERVICES["trainer"]["volumes"][0].split(":")
     assert volume in yaml.safe_load(GPU)["volumes"]
     assert not any(one.startswith(folder) for one in SERVICES["trainer"]["tmpfs"]), "docker mounts a tmpfs noexec"

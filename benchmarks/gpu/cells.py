@@ -11,6 +11,7 @@ import torch
 from benchmarks.gpu.channel import Channel, Row
 from benchmarks.gpu.counting import Counts, counted
 from benchmarks.gpu.data import batch_of, simulated
+from benchmarks.gpu.processes import last_line
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import median, once
 from benchmarks.gpu.variants import SHIPPED, Variant
@@ -47,14 +48,23 @@ def measure_cells(variants: Sequence[Variant], setting: Setting, channel: Channe
     channel.say(f"simulating {max(setting.events):,} events")
     events = simulated(max(setting.events))
     batch, batch_events, s_per_event = None, 0, 0.0
+    broken: set[str] = set()
     for cell in cells(variants, setting):
+        if cell.variant.name in broken:
+            channel.leave_out(f"{cell}: this variant failed before")
+            continue
         if not channel.has(1.0 + (1 + _CALLS) * s_per_event * cell.events, str(cell)):
             continue
         if batch is None or batch_events != cell.events:
             batch = None  # frees the memory of the one before
             batch, batch_events = batch_of(events, cell.events, torch.device(setting.device)), cell.events
-        channel.say(str(cell) + (": compiling may take a minute" if cell.variant.is_compiled else ""))
-        row = _measured(cell, setting, batch, channel)
+        channel.say(str(cell) + (": its start may take a minute" if cell.variant.is_apart else ""))
+        try:
+            row = _measured(cell, setting, batch, channel)
+        except Exception as error:  # noqa: BLE001  whatever a variant raises, the others are measured
+            channel.fail(f"{cell}: {last_line(error)}")
+            broken.add(cell.variant.name)
+            continue
         channel.row(**row)
         if isinstance(row.get("seconds"), float):
             s_per_event = float(row["seconds"] or 0.0) / cell.events
@@ -81,7 +91,7 @@ def _times(cell: Cell, setting: Setting, batch: Batch, channel: Channel) -> Row:
         torch.cuda.reset_peak_memory_stats(device)
     steps = cell.variant.make(setting, cell.precision, batch)
     first_s = once(steps.step, device).whole_s
-    next_s = once(steps.step, device).whole_s if cell.variant.is_compiled else first_s
+    next_s = once(steps.step, device).whole_s if cell.variant.is_apart else first_s
     if not channel.has(_CALLS * next_s, f"{cell}, after a first step of {first_s:.1f} s"):
         return {"first_s": first_s, "note": "no time for more steps"}
     limit_s = max(3.0, channel.left_s / 10)
@@ -96,11 +106,11 @@ def _times(cell: Cell, setting: Setting, batch: Batch, channel: Channel) -> Row:
 def _counts_of(cell: Cell, setting: Setting, batch: Batch, channel: Channel) -> Row:
     """Counts of a step, the mean over a cycle. Compiled code has the matrix products of the shipped step."""
     channel.say(f"{cell}: counting")
-    variant = SHIPPED if cell.variant.is_compiled else cell.variant
+    variant = SHIPPED if cell.variant.is_apart else cell.variant
     steps = variant.make(setting, cell.precision, batch)
     steps.step()  # the first one fits the standardisation
     counts = Counts(*(count // steps.cycle for count in counted(steps.all)))
-    if cell.variant.is_compiled:
+    if cell.variant.is_apart:
         return {"flops": counts.flops}
     return {"operators": counts.operators, "bytes": counts.num_bytes, "flops": counts.flops}
 

@@ -19,4 +19,4 @@ def run(setting: Setting, channel: Channel) -> None:
     except BadInputError as error:
         channel.leave_out(f"compiled steps: {error}")
         return
-    measure_cells([one for one in VARIANTS if one.is_compiled], setting, channel)
+    measure_cells([one for one in VARIANTS if one.is_apart], setting, channel)

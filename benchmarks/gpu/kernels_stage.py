@@ -28,7 +28,7 @@ def run(setting: Setting, channel: Channel) -> None:
     for variant in VARIANTS:
         precision = variant.precisions(is_cuda=setting.is_cuda)[0]
         what = f"{variant.name}, {precision}, {num_events:,} events"
-        if not channel.has(15.0 if variant.is_compiled else 3.0, what):
+        if not channel.has(15.0 if variant.is_apart else 3.0, what):
             continue
         channel.say(what)
         try:

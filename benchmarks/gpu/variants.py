@@ -43,8 +43,9 @@ class Variant(NamedTuple):
     """The step of benchmarks/reference_step.py."""
     is_fed: bool = False
     """The batch in microbatches, as the trainer feeds it; otherwise in one."""
-    is_compiled: bool = False
-    """Takes long to start, and its operators can't be counted: measured in a stage of its own."""
+    is_apart: bool = False
+    """Measured in a stage of its own: it takes long to start, its operators can't be counted, and if it fails, the
+    figures of the others are there."""
 
     def precisions(self, *, is_cuda: bool) -> tuple[str, ...]:
         """Precisions that differ for it, the default first. tf32 is CUDA's; the plain step has no bfloat16."""
@@ -70,5 +71,5 @@ VARIANTS = (
     SHIPPED,
     Variant("plain", is_plain=True),
     Variant("shipped, as fed", is_fed=True),
-    Variant("compiled", {"compile": True}, is_compiled=True),
+    Variant("compiled", {"compile": True}, is_apart=True),
 )
