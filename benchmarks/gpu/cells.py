@@ -15,6 +15,7 @@ from benchmarks.gpu.processes import last_line
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.timing import median, once
 from benchmarks.gpu.variants import SHIPPED, Variant
+from common.errors import BadInputError
 from workloads.base.batch import Batch
 
 _CALLS = 6
@@ -48,8 +49,11 @@ def measure_cells(variants: Sequence[Variant], setting: Setting, channel: Channe
     channel.say(f"simulating {max(setting.events):,} events")
     events = simulated(max(setting.events))
     batch, batch_events, s_per_event = None, 0, 0.0
+    impossible: set[str] = set()
     broken: set[str] = set()
     for cell in cells(variants, setting):
+        if cell.variant.name in impossible:
+            continue
         if cell.variant.name in broken:
             channel.leave_out(f"{cell}: this variant failed before")
             continue
@@ -61,6 +65,10 @@ def measure_cells(variants: Sequence[Variant], setting: Setting, channel: Channe
         channel.say(str(cell) + (": its start may take a minute" if cell.variant.is_apart else ""))
         try:
             row = _measured(cell, setting, batch, channel)
+        except BadInputError as error:  # no compiler, for example
+            channel.leave_out(f"{cell.variant.name}: {error}")
+            impossible.add(cell.variant.name)
+            continue
         except Exception as error:  # noqa: BLE001  whatever a variant raises, the others are measured
             channel.fail(f"{cell}: {last_line(error)}")
             broken.add(cell.variant.name)

@@ -166,10 +166,9 @@ def test_without_a_compiler_the_compiled_step_is_left_out_with_the_remedy(
     def refuses(device: torch.device, setting: str) -> None:
         raise BadInputError(f"{setting} = true needs a C compiler on CUDA: install one")
 
-    monkeypatch.setattr("benchmarks.gpu.compiled_stage.require_compiler", refuses)
     monkeypatch.setattr("workloads.muons.models.wgan.networks.require_compiler", refuses)
     compiled_stage.run(TINY, page.channel)
-    assert page.left_out == ["compiled steps: trainer.wgan.compile = true needs a C compiler on CUDA: install one"]
+    assert page.left_out == ["compiled: trainer.wgan.compile = true needs a C compiler on CUDA: install one"]
     assert page.rows == []
 
 
