@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say("loading torch")
     machine = measure(MACHINE, setting, MACHINE.limit_s, say)
     if not machine.rows:
-        print(machine.reason.partition(": ")[2] or machine.reason, file=sys.stderr)
+        print(machine.reason, file=sys.stderr)
         return USER_ERROR
     for name, value in machine.rows[0].items():
         say(f"{name.replace('_', ' ')}: {value}")

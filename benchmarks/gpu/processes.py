@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from benchmarks.gpu.channel import Channel, Finding
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.stages import Stage
+from common.errors import BadInputError
 
 _PR_SET_PDEATHSIG = 1
 _STILL_S = 10.0
@@ -122,7 +123,9 @@ def end_with_parent() -> None:
 
 
 def last_line(error: BaseException) -> str:
-    """Last line of an error, as Python prints it, at most 300 characters."""
+    """Last line of an error, at most 300 characters: as Python prints it, or only its text where that is for users."""
+    if isinstance(error, SystemExit | BadInputError):
+        return str(error)[:300]
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     # CUDA's errors end with advice for those who build torch; their first line says what it was.
     line = lines[0] if lines and "CUDA" in lines[0] else lines[-1]

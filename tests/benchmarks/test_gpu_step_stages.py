@@ -15,6 +15,7 @@ from benchmarks.gpu import cells, checks_stage, compiled_stage, kernels_stage
 from benchmarks.gpu.setting import Setting
 from benchmarks.gpu.variants import SHIPPED, VARIANTS, Steps, Variant
 from common.errors import BadInputError
+from workloads.base.batch import Batch
 
 
 @pytest.fixture
@@ -168,8 +169,26 @@ def test_without_a_compiler_the_compiled_step_is_left_out_with_the_remedy(
 
     monkeypatch.setattr("workloads.muons.models.wgan.networks.require_compiler", refuses)
     compiled_stage.run(TINY, page.channel)
-    assert page.left_out == ["compiled: trainer.wgan.compile = true needs a C compiler on CUDA: install one"]
-    assert page.rows == []
+    reason = "trainer.wgan.compile = true needs a C compiler on CUDA: install one"
+    assert page.left_out == [f"compiled: {reason}", f"compiled: losses of the plain step, to 1e-5: {reason}"]
+    assert (page.rows, page.failures) == ([], [])
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_compiled_code_with_other_losses_than_the_plain_step_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, page: Page, differs: bool
+) -> None:
+    def compare(batch: Batch, device: torch.device, *, compiled: bool) -> None:
+        assert compiled
+        if differs:
+            raise SystemExit("g_loss: 1.0 shipped, 2.0 plain")
+
+    monkeypatch.setattr(compiled_stage, "compare", compare)
+    monkeypatch.setattr(compiled_stage, "VARIANTS", ())
+    compiled_stage.run(TINY, page.channel)
+    what = "losses of the plain step, to 1e-5"
+    assert page.failures == ([f"compiled: {what}: g_loss: 1.0 shipped, 2.0 plain"] if differs else [])
+    assert page.rows[0]["note"] == f"{what}: {'they differ' if differs else 'the same'}"
 
 
 @pytest.mark.slow
