@@ -1,6 +1,7 @@
-# Two images: `icestream-data` for the fetcher, the decoders and the demo data, and `icestream` with torch for the rest.
+# Three images: `icestream-data` for the fetcher, the decoders and the demo data, `icestream` with torch for the rest, and
+# `icestream-gpu`, the same with what compiling for a GPU needs.
 #
-# Build: docker build -t icestream .        docker build --target data -t icestream-data .
+# Build: docker build --target training -t icestream .        (data: icestream-data, gpu: icestream-gpu)
 # Mirrors: --build-arg PIP_INDEX_URL=… (or PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS); empty means pip's own default.
 # On Linux the torch wheel of PyPI brings CUDA with it; a CPU-only wheel comes from whatever PIP_FIND_LINKS points to.
 
@@ -52,7 +53,7 @@ COPY --from=wheel /wheel /wheel
 RUN pip install --no-deps /wheel/*.whl
 USER icestream
 
-FROM packages
+FROM packages AS training
 # A stage doesn't inherit them.
 ARG PIP_INDEX_URL=
 ARG PIP_EXTRA_INDEX_URL=
@@ -62,3 +63,18 @@ RUN pip install -c /constraints.txt -r /training.txt
 COPY --from=wheel /wheel /wheel
 RUN pip install --no-deps /wheel/*.whl
 USER icestream
+
+# For a GPU: Triton compiles kernels itself, and their launchers with a C compiler against Python's headers, which the
+# base image has. Last, so that no other target builds it.
+FROM training AS gpu
+USER root
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && install --directory --mode 1777 /compiled
+# Compiled code is loaded from there: /scratch of compose is mounted noexec.
+ENV TORCHINDUCTOR_CACHE_DIR=/compiled/inductor TRITON_CACHE_DIR=/compiled/triton CUDA_CACHE_PATH=/compiled/cuda
+USER icestream
+# Fails where something is missing: a torch without CUDA, for example, which comes without Triton.
+RUN python -c "import torch; from workloads.base.compiler import require_compiler; \
+    require_compiler(torch.device('cuda'), 'trainer.wgan.compile')"

@@ -71,3 +71,61 @@ def test_fetcher_decoder_and_demo_data_need_no_package_that_only_the_other_image
     command = [sys.executable, "-c", script, *modules, *commands, *workloads]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+# ---- The GPU's image.
+
+GPU_SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(GPU)["services"]
+STAGES = {name: body for name, body in re.findall(r"^FROM \S+ AS (\w+)$(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S)}
+GPU_ENVIRONMENT = dict(re.findall(r"(\w+)=(\S+)", "".join(re.findall(r"^ENV (.*)$", STAGES["gpu"], re.M))))
+
+
+def test_only_the_image_for_a_gpu_has_a_compiler_and_no_other_target_builds_it() -> None:
+    assert [name for name, body in STAGES.items() if "gcc" in body] == ["gpu"]
+    assert re.findall(r"^FROM .*$", DOCKERFILE, re.M)[-1] == "FROM training AS gpu"
+    assert re.search(r"--no-install-recommends gcc libc6-dev\b", STAGES["gpu"])
+    assert "rm -rf /var/lib/apt/lists/*" in STAGES["gpu"]
+    users = re.findall(r"^USER (\w+)$", STAGES["gpu"], re.M)
+    assert users[-1] == "icestream"
+
+
+def test_compose_builds_the_slim_image_and_on_a_gpu_the_other_one_with_the_same_name_everywhere() -> None:
+    assert SERVICES["trainer"]["build"]["target"] == "training"
+    assert GPU_SERVICES["trainer"]["build"] == {"target": "gpu"}
+    of_trainer = {name for name, told in SERVICES.items() if told["image"] == SERVICES["trainer"]["image"]}
+    assert of_trainer == set(GPU_SERVICES), "a service with an image that nobody builds"
+    assert {told["image"] for told in GPU_SERVICES.values()} == {"icestream-gpu"}
+
+
+def test_what_is_apart_is_kept_in_a_volume_that_may_execute() -> None:
+    volume, folder = GPU_SERVICES["trainer"]["volumes"][0].split(":")
+    assert volume in yaml.safe_load(GPU)["volumes"]
+    assert not any(one.startswith(folder) for one in SERVICES["trainer"]["tmpfs"]), "docker mounts a tmpfs noexec"
+    caches = {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"}
+    assert GPU_ENVIRONMENT.keys() == caches
+    assert all(path.startswith(f"{folder}/") for path in GPU_ENVIRONMENT.values())
+    assert f"install --directory --mode 1777 {folder}" in STAGES["gpu"]
+
+
+def test_the_image_for_a_gpu_is_checked_by_the_check_that_the_trainer_makes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The line of the Dockerfile, here: it passes with a C compiler, headers and caches, and names what is missing."""
+    from importlib.machinery import ModuleSpec
+
+    from common.errors import BadInputError
+
+    (line,) = re.findall(r'^RUN python -c "(.*?)"$', STAGES["gpu"], re.M | re.S)
+    check = compile(line.replace("\\\n    ", ""), "Dockerfile", "exec")
+    for name, path in GPU_ENVIRONMENT.items():
+        monkeypatch.setenv(name, path.replace("/compiled", str(tmp_path)))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: ModuleSpec(name, None))
+    with pytest.raises(BadInputError, match="a C compiler on CUDA"):
+        exec(check, {})  # noqa: S102
+    (tmp_path / "bin" / "gcc").touch(mode=0o755)
+    exec(check, {})  # noqa: S102

@@ -1,0 +1,53 @@
+"""Hard cases of the segment operators: right here, and a wrong kernel would be found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.gpu import segment_cases
+from benchmarks.gpu.segment_cases import wrong_values
+from workloads.base.segments import Segments, segment_argmax, segment_sum, spread
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.slow
+def test_the_operators_have_the_values_of_a_plain_loop() -> None:
+    outcomes = list(wrong_values(CPU))
+    assert len(outcomes) > 100
+    assert [one for one in outcomes if one is not None] == []
+
+
+def without_last(values_PD: Tensor, segments: Segments) -> Tensor:
+    """Sum that forgets the last particle."""
+    return segment_sum(torch.cat([values_PD[:-1], 0 * values_PD[-1:]]), segments)
+
+
+def empty_is_one(values_PD: Tensor, segments: Segments) -> Tensor:
+    return segment_sum(values_PD, segments) + (segments.counts_E == 0).unsqueeze(1)
+
+
+def one_too_far(values_ED: Tensor, segments: Segments) -> Tensor:
+    return spread(values_ED.roll(1, 0), segments)
+
+
+def last_of_equal(values_PD: Tensor, segments: Segments) -> Tensor:
+    return (segment_argmax(values_PD, segments) + 1).clamp_max(segments.num_particles - 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("segment_sum", without_last),
+        ("segment_sum", empty_is_one),
+        ("spread", one_too_far),
+        ("segment_argmax", last_of_equal),
+    ],
+)
+def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
+    monkeypatch.setattr(segment_cases, name, broken)
+    monkeypatch.setattr(segment_cases, "WIDTHS", (3,))
+    assert any(one is not None for one in wrong_values(CPU))
