@@ -49,17 +49,21 @@ _BelowAutograd = torch._C._AutoDispatchBelowAutograd
 
 def _pool(*arguments: Any) -> Tensor:
     with _BelowAutograd():
-        return POOL(*arguments)
+        pooled_ED: Tensor = POOL(*arguments)
+    return pooled_ED
 
 
 def _pool_finding_largest(*arguments: Any) -> tuple[Tensor, Tensor]:
     with _BelowAutograd():
-        return POOL_FINDING_LARGEST(*arguments)
+        pooled_ED, argmax_ED = POOL_FINDING_LARGEST(*arguments)
+    return pooled_ED, argmax_ED
 
 
 def _unpool(*arguments: Any) -> Tensor:
+    is_traced = is_in_torch_dispatch_mode()
     with _BelowAutograd():
-        return torch_kernels.unpool_by_reading(*arguments) if is_in_torch_dispatch_mode() else UNPOOL(*arguments)
+        slopes_PD: Tensor = torch_kernels.unpool_by_reading(*arguments) if is_traced else UNPOOL(*arguments)
+    return slopes_PD
 
 
 class _Pool(torch.autograd.Function):
@@ -69,8 +73,7 @@ class _Pool(torch.autograd.Function):
     def forward(ctx: Any, values_PD: Tensor, argmax_ED: Tensor | None, *segments: Any) -> Tensor:
         ctx.save_for_backward(argmax_ED, *segments[:-1])
         ctx.pools = segments[-1]
-        pooled_ED: Tensor = _pool(values_PD, argmax_ED, *segments)
-        return pooled_ED
+        return _pool(values_PD, argmax_ED, *segments)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -96,8 +99,7 @@ class _Unpool(torch.autograd.Function):
     def forward(ctx: Any, slopes_ED: Tensor, argmax_ED: Tensor | None, *segments: Any) -> Tensor:
         ctx.save_for_backward(argmax_ED, *segments[:-1])
         ctx.pools = segments[-1]
-        slopes_PD: Tensor = _unpool(slopes_ED, argmax_ED, *segments)
-        return slopes_PD
+        return _unpool(slopes_ED, argmax_ED, *segments)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
