@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from own_operators import call_inside
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -80,7 +81,7 @@ class _Operators(TorchDispatchMode):
         problem = self._problem(func.overloadpacket.__name__, args, kwargs)
         if problem:
             raise HostSync(f"{problem}, at {_our_line()}")
-        return func(*args, **kwargs)
+        return call_inside(self, func, args, kwargs)
 
     def _problem(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         if name in _READS_A_VALUE and not self._is_step_count(args):

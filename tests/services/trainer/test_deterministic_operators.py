@@ -17,6 +17,8 @@ from services.trainer.telemetry.window import WindowedMean
 from workloads import registry
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
+from workloads.base.kernels import torch_kernels
+from workloads.base.segments import Segments, segment_sum
 from workloads.direction.geometry import write_geometry
 
 BATCHES: dict[str, Callable[[], list[Batch]]] = {
@@ -121,6 +123,14 @@ def test_each_kind_of_operator_is_found(operation: Callable[[], object], expecte
     with recorded_operators() as found:
         operation()
     assert {one[:2] for one in found} == {expected}
+
+
+def test_an_operator_inside_one_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_kernels, "_bag_sum", lambda values_PD, *_: values_PD.cumsum(0)[:2])
+    segments = Segments.from_counts(torch.tensor([1, 2]), 3)
+    with recorded_operators() as found:
+        segment_sum(ONES.unsqueeze(1), segments)
+    assert {one[:2] for one in found} == {("raising", "cumsum")}
 
 
 def test_what_is_deterministic_on_cuda_is_let_through() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from workloads.base.segments import (
     Segments,
     pool,
-    segment_argmax,
+    pool_with_argmax,
     segment_sum,
     sort_within_events,
     spread,
@@ -42,10 +44,6 @@ def loop(values_PD: Tensor, reduce: str) -> Tensor:
     return torch.stack(rows)
 
 
-def pooled(values_PD: Tensor, segments: Segments, kind: str) -> Tensor:
-    return pool(values_PD, segments, (kind,), segment_argmax(values_PD, segments) if kind == "max" else None)
-
-
 def test_each_particle_belongs_to_the_event_whose_offsets_enclose_it() -> None:
     offsets = torch.tensor([0, 0, 3, 4, 4, 8, 8])
 
@@ -61,7 +59,9 @@ def test_sum_mean_and_max_equal_a_loop_and_are_zero_for_empty_events(segments: S
 
     torch.testing.assert_close(segment_sum(values_PD, segments), loop(values_PD, "sum"))
     for kind in POOLS:
-        torch.testing.assert_close(pooled(values_PD, segments, kind), loop(values_PD, kind))
+        torch.testing.assert_close(pool(values_PD, segments, (kind,)), loop(values_PD, kind))
+    together = torch.cat([loop(values_PD, kind) for kind in POOLS], 1)
+    torch.testing.assert_close(pool(values_PD, segments, POOLS), together)
     torch.testing.assert_close(segment_sum(values_PD[:, 0], segments), loop(values_PD, "sum")[:, 0])
 
 
@@ -69,15 +69,24 @@ def test_sum_mean_and_max_have_right_first_and_second_derivatives(segments: Segm
     inputs = values_PD.requires_grad_(True)
     assert torch.autograd.gradcheck(lambda x: segment_sum(x, segments), inputs)
     assert torch.autograd.gradgradcheck(lambda x: segment_sum(x**3, segments), inputs)
-    for kind in POOLS:
-        assert torch.autograd.gradcheck(lambda x, kind=kind: pooled(x, segments, kind), inputs)
-        assert torch.autograd.gradgradcheck(lambda x, kind=kind: pooled(x**3, segments, kind), inputs)
+    for pools in (*((kind,) for kind in POOLS), POOLS):
+        assert torch.autograd.gradcheck(lambda x, pools=pools: pool(x, segments, pools), inputs)
+        assert torch.autograd.gradgradcheck(lambda x, pools=pools: pool(x**3, segments, pools), inputs)
+
+
+def test_spread_and_unpool_have_right_first_and_second_derivatives(segments: Segments, values_PD: Tensor) -> None:
+    _, argmax_ED = pool_with_argmax(values_PD, segments, POOLS)
+    slopes_ED = torch.randn(len(COUNTS), 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    inputs = slopes_ED.requires_grad_(True)
+    for function in (lambda x: spread(x, segments), lambda x: unpool(x, segments, POOLS, argmax_ED)):
+        assert torch.autograd.gradcheck(function, inputs)
+        assert torch.autograd.gradgradcheck(lambda x, function=function: function(x**3), inputs)
 
 
 def test_the_deterministic_mode_gives_the_same_bits(
     segments: Segments, values_PD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argmax_ED = segment_argmax(values_PD, segments)
+    _, argmax_ED = pool_with_argmax(values_PD, segments, ("max",))
     slopes_ED = torch.randn(len(COUNTS), len(POOLS) * values_PD.shape[1], generator=torch.Generator().manual_seed(1))
     slopes_ED = slopes_ED.to(values_PD.dtype)
     expected_PD = unpool(slopes_ED, segments, POOLS, argmax_ED)
@@ -108,7 +117,7 @@ def test_no_particles_at_all_give_zeros_for_each_event() -> None:
 
     assert torch.equal(segment_sum(nothing, segments), torch.zeros(3, 2))
     for kind in POOLS:
-        assert torch.equal(pooled(nothing, segments, kind), torch.zeros(3, 2))
+        assert torch.equal(pool(nothing, segments, (kind,)), torch.zeros(3, 2))
     assert sort_within_events(nothing[:, 0], segments).shape == (0,)
 
 
@@ -123,4 +132,46 @@ def test_the_place_of_an_empty_events_maximum_is_a_place_on_every_device(
 
     monkeypatch.setattr(torch, "_embedding_bag", as_on_cuda)
 
-    assert segment_argmax(values_PD, segments).min() == 0
+    _, argmax_ED = pool_with_argmax(values_PD, segments, ("max",))
+
+    assert argmax_ED is not None
+    assert argmax_ED.min() == 0
+
+
+def test_of_equal_values_the_first_is_largest(segments: Segments) -> None:
+    _, argmax_ED = pool_with_argmax(torch.tensor([[1.0], [2], [2], [7], [3], [3], [0], [3]]), segments, ("max",))
+
+    assert argmax_ED is not None
+    assert argmax_ED[[1, 2, 4], 0].tolist() == [1, 3, 4]
+
+
+def test_segments_made_of_others_number_their_particles(segments: Segments) -> None:
+    assert segments.particles_P.tolist() == list(range(8))
+    assert segments.repeated(3).particles_P.tolist() == list(range(24))
+    assert segments.repeated(2).event_P.tolist() == [1, 1, 1, 2, 4, 4, 4, 4, 7, 7, 7, 8, 10, 10, 10, 10]
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0])), max_size=5), max_size=5),
+    st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_one_sort_of_integers_is_a_stable_sort_of_each_event(keys: list[list[float]], dtype: torch.dtype) -> None:
+    segments = Segments.from_counts(torch.tensor([len(one) for one in keys], dtype=torch.int64), sum(map(len, keys)))
+    key_P = torch.tensor([key for one in keys for key in one]).to(dtype)
+    by_key_P = key_P.argsort(stable=True)
+
+    expected_P = by_key_P[segments.event_P[by_key_P].argsort(stable=True)]
+
+    assert torch.equal(sort_within_events(key_P, segments), expected_P)
+
+
+def test_a_nan_of_either_sign_comes_last(segments: Segments) -> None:
+    nan = torch.tensor([0x7FC00000, -0x400000], dtype=torch.int32).view(torch.float32)
+    key_P = torch.cat([nan, torch.tensor([torch.inf, 1, 2]), nan[1:], torch.tensor([-torch.inf]), nan[:1]])
+
+    assert sort_within_events(key_P, segments).tolist() == [2, 0, 1, 3, 6, 4, 5, 7]
+
+
+def test_keys_that_do_not_fit_into_32_bits_are_refused(segments: Segments) -> None:
+    with pytest.raises(TypeError, match="float64"):
+        sort_within_events(torch.zeros(8, dtype=torch.float64), segments)

@@ -85,7 +85,7 @@ class EventInput:
             time_P=time_P - spread(reference_E.unsqueeze(1), of_event).squeeze(1),
             log10_charge_P=charge_P.clamp_min(_MIN_CHARGE_PE).log10(),
             auxiliary_P=~clean_P,
-            pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T),
+            pulses=Segments(opened_P1[1:] - 1, counts_T, first_T, counts_T, of_event.particles_P),
             position_T3=position_S3.index_select(0, sensor_P[first_T].long()),
             sensors=Segments.from_offsets(opened_P1[offsets_E1], num_sensors),
             source_direction_E3=events["source_direction"],

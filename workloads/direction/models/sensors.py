@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, pool, segment_argmax, segment_sum, sort_within_events, spread
+from workloads.base.segments import Segments, pool, segment_sum, sort_within_events, spread
 from workloads.direction.models.events import EventInput
 
 CAUSAL_CUT = 1.5
@@ -194,7 +194,7 @@ def _summary(events: EventInput, merged: _Merged) -> Tensor:
     x_T, y_T, z_T, _ = apart_T4.unbind(1)
     products_T7 = torch.cat([apart_T4.square(), torch.stack([x_T * y_T, y_T * z_T, z_T * x_T], 1)], 1)
     products_E7 = segment_sum(products_T7, sensors) / num_clean_E1
-    brightest_E1 = pool(charge_T1, sensors, ("max",), segment_argmax(charge_T1, sensors))
+    brightest_E1 = pool(charge_T1, sensors, ("max",))
     eigenvalues_E3 = eigenvalues(products_E7[:, :3], products_E7[:, 4:])
     return torch.cat(
         [

@@ -5,6 +5,7 @@ Shape suffixes: E events, P particles, F features, Z latent.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from workloads.base.segments import Segments
@@ -46,7 +47,8 @@ class LikelihoodFunction(GeneratorFunction):
         normal_PF: Tensor, azimuth_P: Tensor, event_P: Tensor,
     ) -> Tensor:  # fmt: skip
         """Muons. -> (P, 3) = [energy_gev, x_m, y_m]. See WganFunction."""
-        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E)
+        particles_P = torch.arange(event_P.shape[0])
+        segments = Segments(event_P, counts_E, counts_E.cumsum(0) - counts_E, counts_E, particles_P)
         draws = Draws(z_uniform_E1, z_normal_EZ, uniform_PF, normal_PF)
         features_PF = self.network.draw(known(self.standardise, primary_E4, counts_E), segments, draws)
         return self._muons(features_PF.clamp(-MAX_DEVIATION, MAX_DEVIATION), azimuth_P)

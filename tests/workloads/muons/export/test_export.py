@@ -20,6 +20,7 @@ from trained import make_likelihood_sampler, make_sampler, write_checkpoint
 
 from common.errors import BadInputError
 from services.config.root import Config
+from workloads.base.kernels.operators import LIBRARY
 from workloads.muons.commands.export import export
 from workloads.muons.export import check, formats
 from workloads.muons.export.card import covered
@@ -103,6 +104,14 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     result = run(run_dir, "-o", folder, "--licence", "CC BY 4.0")
     assert result.exit_code == 0
     return Export(request.param, folder, result.output)
+
+
+@pytest.mark.slow
+def test_an_exported_program_has_none_of_the_operators_that_icestream_registers(exported: Export) -> None:
+    programs = [torch.export.load(path) for path in exported.folder.glob("*.pt2")]
+    assert programs
+    for one in programs:
+        assert not [node for node in one.graph.nodes if LIBRARY.ns in str(node.target)]
 
 
 @pytest.mark.slow

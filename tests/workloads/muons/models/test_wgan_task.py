@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from own_operators import call_inside
 from torch import Tensor
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from toy_events import make_microbatch, split, toy_batch
 from toy_tasks import CPU, SMALL_WGAN, changed, make_wgan, saved, weights, without_noise
@@ -229,16 +231,35 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
-def test_compiled_networks_make_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Graphs and derivatives of torch's compiler; the C++ behind them is compiled in the direction model's test."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch.compiler.reset()
+    counters.clear()
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
     plain, compiled = make_wgan(**settings), make_wgan(**settings, compile=True)
 
-    for seed in range(2):
-        expected, found = plain.step(toy_batch(seed=seed)), compiled.step(toy_batch(seed=seed))
+    num_graphs = []
+    for num_events in (32, 41):
+        expected, found = (task.step(toy_batch(num_events)) for task in (plain, compiled))
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
+        num_graphs.append(counters["stats"]["unique_graphs"])
+    assert num_graphs == [5, 5], "generator and critic of two updates each, and penalty; for any number of events"
+
+    (microbatch,) = toy_batch(23).microbatches
+    results = []
+    for networks in (plain.networks, compiled.networks):
+        part = networks.events(microbatch, torch.Generator().manual_seed(5))
+        draw = networks.draw(part)
+        fake_PF = networks.fake(part, draw.noise)
+        loss = networks.critic_loss(part, fake_PF).loss + networks.penalty(part, fake_PF, draw.mix_E).penalty
+        weights = [*networks.generator.parameters(), *networks.critic.parameters()]
+        results.append((fake_PF, loss, *torch.autograd.grad(loss, weights, allow_unused=True)))
+    for values in zip(*results, strict=True):
+        torch.testing.assert_close(*values, rtol=1e-3, atol=1e-5)
 
 
 def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +292,7 @@ class Recorder(TorchDispatchMode):
         if name == "repeat_interleave" and kwargs.get("output_size") is None:
             name = "repeat_interleave without output_size"
         self.names.add(name)
-        return func(*args, **kwargs)
+        return call_inside(self, func, args, kwargs)
 
 
 def test_a_step_waits_for_nothing_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

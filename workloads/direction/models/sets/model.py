@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base.segments import Segments, pool, segment_argmax, spread
+from workloads.base.segments import Segments, pool, spread
 from workloads.direction.models.events import EventInput
 from workloads.direction.models.network import DirectionNetwork, Prediction
 from workloads.direction.models.sets.config import SetsConfig
@@ -94,7 +94,7 @@ class _Branch(nn.Module):
         sensors_TD, event_ED = self.sensor_input(sensors_TF), self.event_input(events_EF)
         for layer in self.layers:
             sensors_TD, event_ED = layer(sensors_TD, event_ED, segments)
-        outputs: Tensor = self.head(torch.cat([event_ED, pool(sensors_TD, segments, ("mean",), None)], 1))
+        outputs: Tensor = self.head(torch.cat([event_ED, pool(sensors_TD, segments, ("mean",))], 1))
         return outputs
 
 
@@ -112,7 +112,7 @@ class _Exchange(nn.Module):
     def forward(self, sensors_TD: Tensor, event_ED: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
         """Updated sensors and event vectors."""
         normal_TD = self.norm(sensors_TD)
-        pooled_ED = pool(normal_TD, segments, _POOLS, segment_argmax(normal_TD, segments))
+        pooled_ED = pool(normal_TD, segments, _POOLS)
         event_ED = event_ED + F.gelu(self.event_input(torch.cat([event_ED, pooled_ED], 1)))
         inner_TD = F.gelu(self.sensor_input(normal_TD) + spread(self.condition(event_ED), segments))
         return sensors_TD + self.output(inner_TD), event_ED

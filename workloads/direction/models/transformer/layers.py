@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workloads.base.segments import Segments, pool, segment_argmax, spread
+from workloads.base.segments import Segments, pool, spread
 from workloads.direction.models.transformer.attention import Attention
 from workloads.direction.models.transformer.padding import Padding
 
@@ -59,8 +59,7 @@ class Head(nn.Module):
 
 def mean_and_max(values_PD: Tensor, segments: Segments) -> Tensor:
     """Mean and maximum over the rows of each segment, float32; 0 for an empty one. (P, D) -> (E, 2 D)."""
-    values_PD = values_PD.float()
-    return pool(values_PD, segments, ("mean", "max"), segment_argmax(values_PD, segments))
+    return pool(values_PD.float(), segments, ("mean", "max"))
 
 
 def two_layers(num_inputs: int, width: int) -> nn.Sequential:

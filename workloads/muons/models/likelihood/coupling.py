@@ -59,15 +59,15 @@ def halves(segments: Segments) -> Segments:
     first_E = segments.counts_E - second_E
     counts_H = torch.stack([first_E, second_E], 1).flatten()
     middle_P = (segments.starts_E + first_E)[segments.event_P]
-    in_second_P = torch.arange(segments.num_particles, device=middle_P.device) >= middle_P
+    event_P = 2 * segments.event_P + (segments.particles_P >= middle_P)
     starts_H = counts_H.cumsum(0) - counts_H
-    return Segments(2 * segments.event_P + in_second_P, counts_H, starts_H, segments.sizes_E.repeat_interleave(2))
+    return Segments(event_P, counts_H, starts_H, segments.sizes_E.repeat_interleave(2), segments.particles_P)
 
 
 def _mean(values_PD: Tensor, segments: Segments) -> Tensor:
     """Mean of each event's particles, 0 for an empty one. (P, D) -> (E, D)."""
     if not torch.compiler.is_exporting():
-        return pool(values_PD, segments, ("mean",), None)
+        return pool(values_PD, segments, ("mean",))
     # In ONNX a pool becomes a loop over events. This sum is not the same each time on a GPU.
     sums_ED = values_PD.new_zeros(segments.num_events, values_PD.shape[1]).index_add(0, segments.event_P, values_PD)
     return sums_ED / segments.counts_E.clamp_min(1).unsqueeze(1)

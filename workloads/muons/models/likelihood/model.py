@@ -92,7 +92,7 @@ class MuonDensities(nn.Module):
     def bound(self, features_PF: Tensor, known_EK: Tensor, segments: Segments, normal_EZ: Tensor) -> Bound:
         """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
         embedded_PD = self.embedding(torch.cat([features_PF, spread(known_EK, segments)], 1))
-        mean_ED = pool(embedded_PD, segments, ("mean",), None)
+        mean_ED = pool(embedded_PD, segments, ("mean",))
         mean_EZ, log_spread_EZ = self.posterior(torch.cat([mean_ED, known_EK], 1)).float().chunk(2, 1)
         log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
         z_EZ = mean_EZ + log_spread_EZ.exp() * normal_EZ

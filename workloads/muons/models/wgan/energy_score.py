@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, pool, segment_argmax, segment_sum, spread
+from workloads.base.segments import Segments, pool, segment_sum, spread
 
 # Keeps the slope of a distance finite at 0; features are standardised, so it is far below any relevant distance.
 _DISTANCE_FLOOR = 1e-12
@@ -67,10 +67,9 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
     Units are those of the standardised features; 0 for an empty event.
     """
     ln_energy_P1 = features_PF[:, :1] * (lg_energy_spread * _LN10)
-    argmax_E1 = segment_argmax(ln_energy_P1, segments)
-    largest_E1 = pool(ln_energy_P1, segments, ("max",), argmax_E1)
+    largest_E1 = pool(ln_energy_P1, segments, ("max",))
     relative_P1 = (ln_energy_P1 - spread(largest_E1, segments)).exp()
-    means_E = pool(torch.cat([features_PF, features_PF[:, :1] * features_PF], 1), segments, ("mean",), None)
+    means_E = pool(torch.cat([features_PF, features_PF[:, :1] * features_PF], 1), segments, ("mean",))
     present_E1 = (segments.counts_E > 0).to(features_PF.dtype).unsqueeze(1)
     log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() + largest_E1
     return torch.cat([means_E, torch.cat([largest_E1, log_sum_E1], 1) / (lg_energy_spread * _LN10)], 1) * present_E1

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from workloads.base.segments import Segments, pool, segment_argmax, spread, unpool
+from workloads.base.segments import Segments, pool, pool_with_argmax, spread, unpool
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan.config import NetworkConfig
 from workloads.muons.models.wgan.layers import Dense
@@ -95,9 +95,7 @@ class Critic(nn.Module):
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
         muons_PD = self.muon_input(torch.cat([features_PF, spread(conditions_EC, segments)], 1))
-        muons_PD = self.muon_hidden(muons_PD)
-        argmax_ED = segment_argmax(muons_PD, segments) if "max" in self.pools else None
-        pooled_ED = pool(muons_PD, segments, self.pools, argmax_ED)
+        pooled_ED = pool(self.muon_hidden(muons_PD), segments, self.pools)
         event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         return self._score(self.event_hidden(self.event_input(event_ED)), conditions_EC)
 
@@ -123,8 +121,7 @@ class Critic(nn.Module):
         muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
         muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
         muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
-        argmax_ED = segment_argmax(muons_PD, segments) if "max" in self.pools else None
-        pooled_ED = pool(muons_PD, segments, self.pools, argmax_ED)
+        pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, self.pools)
         event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)

@@ -101,9 +101,9 @@ class WganNetworks:
         self._raw_scores, self._slope = self.critic.raw_scores, self.critic.slope
         if config.compile:
             require_compiler(device, "trainer.wgan.compile")
-            self._generate = torch.compile(self._generate, dynamic=True)
-            self._raw_scores = torch.compile(self._raw_scores, dynamic=True)
-            self._slope = torch.compile(self._slope, dynamic=True)
+            self._generate = torch.compile(self._generate, dynamic=True, fullgraph=True)
+            self._raw_scores = torch.compile(self._raw_scores, dynamic=True, fullgraph=True)
+            self._slope = torch.compile(self._slope, dynamic=True, fullgraph=True)
 
     def modules(self) -> dict[str, nn.Module]:
         """Modules by their name in a checkpoint."""

@@ -1,0 +1,211 @@
+"""The Triton kernels against torch's, value by value: on CUDA, or on a CPU by Triton's interpreter in a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from workloads.base.kernels import torch_kernels
+from workloads.base.kernels.operators import _of_cuda
+from workloads.base.segments import Segments, pool, unpool
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton reads it when it is imported: this can't be changed for one test."""
+COUNTS: dict[str, list[int]] = {
+    "empty events": [0, 3, 1, 0, 4, 0],
+    "no particles": [0, 0, 0],
+    "no events": [],
+    "a tile and one more or less": [129, 128, 130, 0, 127, 256, 1, 257],
+    "many short events": [1, 2, 3, 4, 5, 0] * 25,
+    "a short event between long ones in a tile": [200, 3, 300],
+}
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """Device of the kernels: interpreted, they read the memory of the CPU."""
+    if INTERPRETED:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device; Triton's interpreter makes this test in another process")
+    return torch.device("cuda")
+
+
+class Case:
+    """Small integers, so that sums are exact in any order, and ties are many."""
+
+    def __init__(self, counts: list[int], width: int, dtype: torch.dtype, device: torch.device) -> None:
+        random = torch.Generator().manual_seed(3)
+        counts_E = torch.tensor(counts, dtype=torch.int64)
+        segments = Segments.from_counts(counts_E, int(counts_E.sum()))
+        self.segments = (segments.event_P, segments.counts_E, segments.starts_E, segments.particles_P)
+        self.values_PD = torch.randint(-9, 9, (segments.num_particles, width), generator=random).to(dtype)
+        self.slopes_EX = torch.randint(-9, 9, (len(counts), 3 * width), generator=random).to(dtype)
+        self.device = device
+
+    def found(self, name: str, *values: Tensor | None, pools: str) -> Any:
+        """Result of the implementation that CUDA has, on the CPU."""
+        on_device = [None if one is None else one.to(self.device) for one in (*values, *self.segments)]
+        result = _of_cuda(name)(*on_device, pools)
+        return tuple(one.cpu() for one in result) if isinstance(result, tuple) else result.cpu()
+
+    def expected(self, name: str, *values: Tensor | None, pools: str) -> Any:
+        """Result of torch's kernels, in float32 or float64: statistics of bf16 are in float32, too."""
+        wide = [None if one is None else one.float() if one.dtype == torch.bfloat16 else one for one in values]
+        return getattr(torch_kernels, name)(*wide, *self.segments, pools)
+
+
+def assert_same(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, expected.to(dtype))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+def test_each_operator_gives_what_it_gives_in_torch(
+    counts: list[int], dtype: torch.dtype, device: torch.device
+) -> None:
+    case = Case(counts, 2, dtype, device)
+    pooled_EX, argmax_ED = case.found("pool_finding_largest", case.values_PD, pools="mean+max+sum")
+    expected_EX, expected_ED = case.expected("pool_finding_largest", case.values_PD, pools="mean+max+sum")
+    assert_same(pooled_EX, expected_EX, dtype)
+    assert torch.equal(argmax_ED, expected_ED)
+    for places, pools in ((None, "sum"), (None, "sum+mean"), (expected_ED, "max"), (expected_ED, "max+mean")):
+        found = case.found("pool", case.values_PD, places, pools=pools)
+        assert_same(found, case.expected("pool", case.values_PD, places, pools=pools), dtype)
+        slopes_EX = case.slopes_EX[:, : 2 * (1 + pools.count("+"))]
+        found = case.found("unpool", slopes_EX, places, pools=pools)
+        assert_same(found, case.expected("unpool", slopes_EX, places, pools=pools), dtype)
+
+
+@pytest.mark.cuda
+def test_an_event_of_ten_thousand_particles_is_put_together_from_its_tiles(device: torch.device) -> None:
+    case = Case([3, 10_000, 2], 1, torch.float32, device)
+    pooled_EX, argmax_ED = case.found("pool_finding_largest", case.values_PD, pools="sum+max")
+    expected_EX, expected_ED = case.expected("pool_finding_largest", case.values_PD, pools="sum+max")
+    assert_same(pooled_EX, expected_EX, torch.float32)
+    assert torch.equal(argmax_ED, expected_ED)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("width", [1, 3, 16, 128, 130])
+def test_columns_of_any_number_are_independent(width: int, device: torch.device) -> None:
+    case = Case([0, 5, 130, 1], width, torch.float32, device)
+    pooled_EX, argmax_ED = case.found("pool_finding_largest", case.values_PD, pools="max+mean")
+    expected_EX, expected_ED = case.expected("pool_finding_largest", case.values_PD, pools="max+mean")
+    assert_same(pooled_EX, expected_EX, torch.float32)
+    assert torch.equal(argmax_ED, expected_ED)
+    found = case.found("unpool", case.slopes_EX, expected_ED, pools="sum+max+mean")
+    assert_same(found, case.expected("unpool", case.slopes_EX, expected_ED, pools="sum+max+mean"), torch.float32)
+
+
+@pytest.mark.cuda
+def test_of_equal_maxima_the_first_is_found_in_long_events_too(device: torch.device) -> None:
+    case = Case([4, 0, 700, 1, 300], 2, torch.float32, device)
+    _, argmax_ED = case.found("pool_finding_largest", torch.ones_like(case.values_PD), pools="max")
+    assert argmax_ED[:, 0].tolist() == [0, 0, 4, 704, 705]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("place", [0, 1, 130, 299])
+def test_a_nan_counts_as_in_torch(place: int, device: torch.device) -> None:
+    case = Case([300, 300], 2, torch.float32, device)
+    case.values_PD[place] = torch.nan
+    found = case.found("pool_finding_largest", case.values_PD, pools="max+sum")
+    for one, expected in zip(
+        found, case.expected("pool_finding_largest", case.values_PD, pools="max+sum"), strict=True
+    ):
+        torch.testing.assert_close(one, expected, equal_nan=True)
+
+
+@pytest.mark.cuda
+def test_a_sum_has_the_same_bits_each_time(device: torch.device) -> None:
+    case = Case([3, 500, 40], 2, torch.float32, device)
+    values_PD = torch.randn(543, 2, generator=torch.Generator().manual_seed(1))
+    first = case.found("pool", values_PD, None, pools="sum")
+    assert all(torch.equal(case.found("pool", values_PD, None, pools="sum"), first) for _ in range(3))
+    torch.testing.assert_close(first, case.expected("pool", values_PD, None, pools="sum"), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_rows_that_are_not_dense_in_memory_are_read_right(device: torch.device) -> None:
+    case = Case([3, 200, 0], 4, torch.float32, device)
+    values_PD, slopes_ED = case.values_PD.t().contiguous().t(), case.slopes_EX[:, ::3]
+    for name, values in (("pool", values_PD), ("unpool", slopes_ED)):
+        assert_same(
+            case.found(name, values, None, pools="sum"), case.expected(name, values, None, pools="sum"), torch.float32
+        )
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_values_and_both_derivatives_on_cuda_are_those_of_the_cpu() -> None:
+    results = []
+    for device in ("cpu", "cuda"):
+        segments = Segments.from_counts(torch.tensor([0, 3, 700, 1, 0], device=device), 704)
+        values_PD = torch.randn(704, 5, generator=torch.Generator().manual_seed(1)).to(device).requires_grad_(True)
+        pooled_EX = pool(values_PD, segments, ("mean", "max"))
+        (slope_PD,) = torch.autograd.grad((pooled_EX**3).sum(), values_PD, create_graph=True)
+        (second_PD,) = torch.autograd.grad((slope_PD**2).sum(), values_PD)
+        spread_PD = unpool(pooled_EX[:, :5], segments, ("mean",), None)
+        results.append([one.detach().cpu() for one in (pooled_EX, slope_PD, second_PD, spread_PD)])
+    for on_cpu, on_cuda in zip(*results, strict=True):
+        torch.testing.assert_close(on_cuda, on_cpu, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="it runs the others")
+def test_by_tritons_interpreter_all_of_them_pass() -> None:
+    selection = ["-m", "cuda", "-k", "not on_cuda_are_those_of_the_cpu", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *selection, __file__],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton and its assembler need no GPU: what the interpreter lets through, as a wrong type, is found here."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from workloads.base.kernels import triton_kernels as kernels
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    acc = "fp64" if dtype == "fp64" else "fp32"
+    wide = {"part_sums", "part_values"}
+    numbers = {"num_events", "num_particles", "num_tiles", "D"}
+    blocks = {"ACC": getattr(triton.language, f"float{acc[2:]}"), "EVENTS": 8, "ROWS": 16, "COLUMNS": 128}
+    for mode, unused in ((0, {"given", "argmax", "part_values", "part_places"}), (1, {"given"}), (2, {"argmax"})):
+        pools = {"MAX": mode, "NUM": 2, "MEAN_AT": 0, "SUM_AT": -1 if mode else 1, "MAX_AT": 1 if mode else -1}
+        for kernel in (kernels.pool_pieces, kernels.combine, kernels.unpool_rows):
+            of_kernel = set() if mode and kernel is kernels.unpool_rows else unused
+            constants = {**pools, **blocks, **dict.fromkeys(of_kernel)}
+            signature = {}
+            for name in kernel.arg_names:
+                element = dtype if name in {"values", "pooled", "slopes"} else acc if name in wide else "i64"
+                signature[name] = "constexpr" if name in constants else "i32" if name in numbers else f"*{element}"
+            constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+            compiled = triton.compile(
+                ASTSource(fn=kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32)
+            )
+            assert compiled.asm["cubin"]
+            assert not [line for line in compiled.asm["ptx"].splitlines() if line.strip().startswith(("atom", "red."))]
