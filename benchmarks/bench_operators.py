@@ -9,7 +9,7 @@ Command, from the repository's root, on a quiet machine:
     python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile]
 
 Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU with
-8 events a microbatch and with a GPU's limit on the size of a part: 128,000 events of 4 muons are one part there.
+2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one part there.
 Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
 
 - operators: calls that compute or copy, about one kernel launch each on a GPU;
@@ -40,11 +40,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
 CPU = torch.device("cpu")
-EVENTS = 8
+EVENTS = 2
 """Events of a microbatch."""
 PART_PARTICLES = 1 << 20
 """Particles of a part: more than those of 128,000 events, as on a GPU."""
@@ -119,7 +119,8 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = WganConfig(chunk_particles=PART_PARTICLES, compile=arguments.compile)
+    network = NetworkConfig(hidden=8, count_hidden=8)
+    config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
     print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}
     for number in arguments.microbatches:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.context import StepContext
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, chunks, halved_if_out_of_memory
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.schedule import Course, learning_rate_factor
 
@@ -27,7 +27,7 @@ class StepConfig(Course, Protocol):
 
     @property
     def chunk_particles(self) -> int:
-        """Largest number of particles in a part of a batch; 0: depends on the device."""
+        """Largest number of particles in a part of a batch; 0: by the device and its memory."""
 
     @property
     def gradient_clip(self) -> float:
@@ -41,7 +41,7 @@ Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A batch is cut into parts; gradients are summed over parts and ranks. Noise depends on seed, step and lane only
+    A batch's microbatches are joined and cut into parts; gradients are summed over parts and ranks. Noise depends on seed, step and lane only
     (noise.py), so that no generator state is saved. A step has no host sync, and its metrics stay on the device.
     """
 
@@ -55,6 +55,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Setting of RECIPE -> optimisers that start with new state if it has changed."""
     CPU_CHUNK: ClassVar[int] = CPU_CHUNK_PARTICLES
     """Largest number of particles in a part of a batch on a CPU, if not configured."""
+    PARTICLE_BYTES: ClassVar[int] = 256 << 10
+    """Memory of an update for each particle of a part, about: limits the parts on a GPU, if not configured."""
     COUNTERS: ClassVar[tuple[str, ...]] = ("steps", "rate_scale")
     """Attributes that are saved in a checkpoint."""
 
@@ -82,6 +84,10 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
+        self.most_particles = most_particles(
+            config.chunk_particles, context.device, self.CPU_CHUNK, self.PARTICLE_BYTES
+        )
+        """Largest number of particles in a part."""
         self.pool = PartPool(context.threads if parallel and context.device.type == "cpu" else 1)
         self._modules = modules
 
@@ -136,16 +142,18 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
-        """Events of a batch, in order, in parts of at most ``chunk_particles`` particles. ``prepare``: by default the
-        method."""
+        """Events of a batch, by lane, in order, in parts of at most ``chunk_particles`` particles, whatever the
+        microbatches. ``prepare``: by default the method."""
         prepare = prepare or self.prepare
-        found = []
+        lanes: dict[int, list[Microbatch]] = {}
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
-                random = noise.of(microbatch.lane)
-                whole = prepare(microbatch, random)
-                of_it = chunks(whole, self.config.chunk_particles, self.device, self.CPU_CHUNK)
-                found += [self.part(chunk, whole, random) for chunk in of_it]
+                lanes.setdefault(microbatch.lane, []).append(microbatch)
+        found = []
+        for lane, microbatches in lanes.items():
+            random = noise.of(lane)
+            whole = prepare(joined(microbatches), random)
+            found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
 
     def update(

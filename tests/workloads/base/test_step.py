@@ -61,6 +61,35 @@ def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
     assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in batch.microbatches]))
 
 
+def test_microbatches_of_a_lane_make_the_parts_that_one_microbatch_of_their_events_makes() -> None:
+    task = make_line(chunk_particles=5)
+    first, second, other = points(3, 1), points(2, 0, 4), points(1, 5, lane=1)
+
+    parts = task.parts(Batch((first, points(), other, second)), task.noise)
+
+    assert [(part.lane, part.num_particles) for part in parts] == [(0, 4), (0, 2), (0, 4), (1, 1), (1, 5)]
+    assert [part.offsets_E1.tolist() for part in parts] == [[0, 3, 4], [0, 2, 2], [0, 4], [0, 1], [0, 5]]
+    assert all(part.offsets_E1.tolist() == part.host_offsets_E1.tolist() for part in parts)
+    joined = torch.cat([part.particle_columns["x"] for part in parts])
+    assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in (first, second, other)]))
+
+
+def test_noise_of_a_lane_is_the_same_however_its_events_come_and_with_other_lanes_beside_it() -> None:
+    first, second, other = points(3, 1), points(2, 4), points(5, lane=1)
+    whole = points(3, 1, 2, 4)
+
+    def drawn(*microbatches: Microbatch) -> list[Tensor]:
+        task, found = make_line(), []
+        task.noise.begin(3)
+        for part in task.parts(Batch(microbatches), task.noise):
+            if part.lane == 0:
+                found.append(torch.randn(part.num_particles, generator=task.noise.of(part.lane)))
+        return found
+
+    (expected,) = drawn(whole)
+    assert torch.equal(*drawn(first, other, second), expected)
+
+
 @pytest.mark.parametrize("settings", [{"chunk_particles": 5}, {"chunk_particles": 1}])
 def test_parts_make_the_step_of_the_whole_batch(settings: dict[str, Any]) -> None:
     whole, parts = make_line(**SGD), make_line(**SGD, **settings)

@@ -129,9 +129,10 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         networks.standardise.require_fit()
         counts = muons = self.zero
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
-        for part in self.parts(batch, noise, networks.with_noise):
-            found = networks.held_out(part)
-            counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
+        for microbatch in batch.microbatches:  # one at a time: of a large block, each comes to the device alone
+            for part in self.parts(Batch((microbatch,)), noise, networks.with_noise):
+                found = networks.held_out(part)
+                counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
         return {"nll": counts + muons, "m_loss": counts}
 
     @torch.no_grad()

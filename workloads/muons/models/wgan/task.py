@@ -23,7 +23,6 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.energy_score import event_weight
 from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
 from workloads.muons.models.wgan.spread import least_spread, moments
@@ -147,7 +146,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
             with torch.no_grad():
                 fake_PF = networks.fake(part, draw.noise)
-            scores = networks.critic_loss(part, fake_PF)
+            both_PF = torch.cat([part.real_PF, fake_PF])
+            scores = networks.critic_loss(part, both_PF)
             gradients = critic.gradients(scores.loss / num_present)  # frees its graph
             norm = self.zero
             penalised = self.zero
@@ -156,17 +156,16 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
                 torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
                 norm, penalised = penalty.norm, penalty.penalty.detach() * self.penalty_weight
             means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
-            return PartGradients(gradients, torch.cat([means, moments(part.real_PF), moments(fake_PF)]))
+            moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
+            return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
 
-        num_moments = 1 + 2 * networks.standardise.num_features
-        num_sums = 5 + 2 * num_moments
+        num_sums = 5 + 2 * (1 + 2 * networks.standardise.num_features)
         updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
         self.critic_updates += 1
         if penalise:
             self._gp_norm = updated.sums[2]
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
-        real, fake = updated.sums[5:].split(num_moments)
-        metrics |= {"saturation": updated.sums[3], "fake_spread": least_spread(fake, real)}
+        metrics |= {"saturation": updated.sums[3], "fake_spread": least_spread(updated.sums[5:].unflatten(0, (2, -1)))}
         if self.config.old_definitions:
             metrics |= {"c_loss": updated.sums[0] + updated.sums[4], "w_gap": -updated.sums[0]}
         return parts
@@ -209,7 +208,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _score_weight(self, parts: list[WganEvents]) -> Tensor:
         """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
-        total = sum((event_weight(part.segments).sum() for part in parts), torch.zeros((), device=self.device))
+        total = sum((part.muons_weight_E.sum() for part in parts), torch.zeros((), device=self.device))
         if self.config.energy_score_weight > 0:
             self.context.sum_over_ranks([total])
         return total.clamp_min(1)
@@ -249,7 +248,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
-        return self.networks.critic_loss(part, fake_PF).gap
+        return self.networks.critic_loss(part, torch.cat([part.real_PF, fake_PF])).gap
 
     # ---- Use without training.
 
