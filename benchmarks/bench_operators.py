@@ -8,8 +8,8 @@ Command, from the repository's root, on a quiet machine:
 
     python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile]
 
-Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU with
-2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one part there.
+Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
+with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
 Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
 
 - operators: calls that compute or copy, about one kernel launch each on a GPU;

@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam
 
 from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.context import StepContext
+from workloads.base.graphs import Graphs, Result
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
 from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
@@ -41,8 +42,9 @@ Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A batch's microbatches are joined and cut into parts; gradients are summed over parts and ranks. Noise depends on seed, step and lane only
-    (noise.py), so that no generator state is saved. A step has no host sync, and its metrics stay on the device.
+    A lane's microbatches are joined and cut into parts; gradients are summed over parts and ranks. Noise depends on
+    seed, step and lane only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
+    stay on the device.
     """
 
     SECTION: ClassVar[str]
@@ -88,6 +90,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             config.chunk_particles, context.device, self.CPU_CHUNK, self.PARTICLE_BYTES
         )
         """Largest number of particles in a part."""
+        self.graphs: Graphs | None = None
+        """Recordings of `compute`, for a model that pads its parts; None: it runs its operators each time."""
         self.pool = PartPool(context.threads if parallel and context.device.type == "cpu" else 1)
         self._modules = modules
 
@@ -156,6 +160,20 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
 
+    def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Result of ``function(*arguments)``, replayed if ``graphs`` has a recording of it: see Graphs.
+
+        A recording that fails, for want of memory for example, is the last: the operators run each time from then on.
+        """
+        if self.graphs is not None:
+            try:
+                return self.graphs(function, *arguments)
+            except RuntimeError as error:  # out of memory is one, and CUDA's errors
+                logger.warning("%s.cuda_graphs: off from now on: %s", self.SECTION, error)
+            self.graphs.clear()
+            self.graphs = None
+        return function(*arguments)
+
     def update(
         self,
         name: str,
@@ -185,14 +203,19 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         metrics: dict[str, Tensor],
     ) -> Tensor:
         """Loss of one update, for a loss without noise: sum over parts and ranks, divided by ``total``. -> ()."""
-        optimiser = self.optimisers[name]
+        total = total if isinstance(total, Tensor) else torch.full((), float(total), device=self.device)
 
         def gradients(part: PartT) -> PartGradients:
-            loss = loss_of(part) / total
-            return PartGradients(optimiser.gradients(loss), loss.detach().unsqueeze(0))
+            return self.compute(self._loss_gradients, name, loss_of, part, total)
 
         result, _ = self.update(name, lambda parts: self.pool.map(gradients, parts), parts, metrics)
         return result.sums[0]
+
+    def _loss_gradients(
+        self, name: str, loss_of: Callable[[PartT], Tensor], part: PartT, total: Tensor
+    ) -> PartGradients:
+        loss = loss_of(part) / total
+        return PartGradients(self.optimisers[name].gradients(loss), loss.detach().unsqueeze(0))
 
     # ---- Checkpoints.
 

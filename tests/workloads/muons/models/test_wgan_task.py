@@ -216,9 +216,9 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
         seen.append(segments)
         return score(features, conditions, segments)
 
-    def record_count(conditions: Tensor, counts: Tensor) -> Tensor:
+    def record_count(conditions: Tensor, counts: Tensor, counted: Tensor) -> Tensor:
         told.append(counts)
-        return loss(conditions, counts)
+        return loss(conditions, counts, counted)
 
     monkeypatch.setattr(task.networks, "_raw_scores", record_score)
     monkeypatch.setattr(task.networks.count_head, "loss", record_count)

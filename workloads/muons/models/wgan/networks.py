@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
+from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
 from workloads.base.parts import CPU_CHUNK_PARTICLES
@@ -37,8 +38,10 @@ class WganEvents:
 
     conditions_EC: Tensor
     segments: Segments
+    counted_E: Tensor
+    """Flag, (E,) float32: 1 for an event of the batch, 0 for one that only fills a bucket."""
     present_E: Tensor
-    """Flag, (E,) float32: 1 for an event with muons, 0 for an empty one."""
+    """Flag, (E,) float32: 1 for an event of the batch with muons, else 0."""
     signs_2E: Tensor
     """Signs of the scores in the critic's loss: see losses.signs."""
     muons_weight_E: Tensor
@@ -56,7 +59,7 @@ class WganEvents:
 
     @property
     def num_particles(self) -> int:
-        """Muons of all events."""
+        """Muons of all events of the batch."""
         return self.source.num_particles
 
     def halves(self) -> tuple[WganEvents, ...]:
@@ -68,8 +71,8 @@ class Draw(NamedTuple):
     """Random numbers of an update for a part."""
 
     z_EZ: Tensor
-    """Noise of the generator, of each event and each muon: for its own update as many sets of them, one after the other,
-    as the energy score needs events for the same primaries and counts."""
+    """Noise of the generator, of each event and each muon; for the generator's update as many sets of them, one after
+    the other, as the energy score needs events for the same primaries and counts."""
     z_PZ: Tensor
     mix_E: Tensor | None = None
     """Position between real and generated event for the penalty, uniform in [0, 1]; none for the generator."""
@@ -98,6 +101,8 @@ class WganNetworks:
         self.config = config
         self.device = device = context.device
         self._precision = context.precision
+        self.pads = False
+        """True: each part is padded to one of few sizes. Its further events count nowhere."""
         # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
         self._most_rows = config.chunk_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else sys.maxsize)
         with context.initial_weights():
@@ -134,14 +139,18 @@ class WganNetworks:
 
     def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
-        segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
-        muons = source.particle_columns["muons"]
+        whole = padded(source) if self.pads else source
+        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles, counts_of(whole))
+        muons = whole.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
-        conditions_EC = self.standardise.conditions(source.event_columns["primary"])
-        present_E = (segments.counts_E > 0).float()
+        conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
+        counted_E = torch.ones(whole.num_events, device=self.device)
+        counted_E[source.num_events :].zero_()
+        present_E = counted_E * (segments.counts_E > 0)
         return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
+            counted_E=counted_E,
             present_E=present_E,
             signs_2E=losses.signs(present_E),
             muons_weight_E=event_weight(segments, present_E),
@@ -216,14 +225,15 @@ class WganNetworks:
 
     def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""
-        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E, part.counted_E)
 
     @torch.no_grad()
     def count_error(self, part: WganEvents) -> Tensor:
         """Squared error of lg(1 + mean count), summed over events. -> ()."""
         mixture: CountMixture = self.count_head(part.conditions_EC)
         mean_E: Tensor = (mixture.log_weights_EK + mixture.log_means_EK).logsumexp(1).exp()
-        return (mean_E.log1p() - part.segments.sizes_E.float().log1p()).square().sum() / math.log(10) ** 2
+        square_E = (mean_E.log1p() - part.segments.sizes_E.float().log1p()).square()
+        return (square_E * part.counted_E).sum() / math.log(10) ** 2
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
-    """Number of muons, sums of their features, and of the squares, of each set: they add up over parts. -> (K, 1 + 2 F).
+    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
 
     ``counted_P1``, (P, 1): 1 for muons that count, else 0.
     """

@@ -14,6 +14,7 @@ from torch.optim import Adam
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
+from workloads.base.graphs import make_graphs
 from workloads.base.noise import Noise
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
@@ -74,6 +75,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             # Spectral normalisation changes its state in the forward pass, and compiled code runs its own threads.
             parallel=not (config.network.spectral_norm or config.compile),
         )
+        self.graphs = make_graphs(config.cuda_graphs, self.SECTION, _obstacle_to_graphs(config, context.device))
+        networks.pads = self.graphs is not None
         self._adaptive = adaptive.AdaptiveState(config.critic_steps, config.penalty_weight)
         self.generator_updates = 0
         self.critic_updates = 0
@@ -139,27 +142,13 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         """One update; the parts that fitted in memory."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
-        networks, critic = self.networks, self.optimisers["critic"]
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
-        weight = self.penalty_weight * self.config.gp_every / num_present
+        penalty_weight = self.penalty_weight if penalise else 0.0
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            with torch.no_grad():
-                fake_PF = networks.fake(part, draw.noise)
-            both_PF = torch.cat([part.real_PF, fake_PF])
-            scores = networks.critic_loss(part, both_PF)
-            gradients = critic.gradients(scores.loss / num_present)  # frees its graph
-            norm = self.zero
-            penalised = self.zero
-            if penalise:
-                penalty = networks.penalty(part, fake_PF, draw.mix_E)
-                torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
-                norm, penalised = penalty.norm, penalty.penalty.detach() * self.penalty_weight
-            means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
-            moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
-            return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
+            return self.compute(self._critic_gradients, part, draw, num_present, penalty_weight)
 
-        num_sums = 5 + 2 * (1 + 2 * networks.standardise.num_features)
+        num_sums = 5 + 2 * (1 + 2 * self.networks.standardise.num_features)
         updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
         self.critic_updates += 1
         if penalise:
@@ -170,18 +159,34 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             metrics |= {"c_loss": updated.sums[0] + updated.sums[4], "w_gap": -updated.sums[0]}
         return parts
 
+    def _critic_gradients(
+        self, part: WganEvents, draw: Draw, num_present: Tensor, penalty_weight: float
+    ) -> PartGradients:
+        """Gradients of the critic. Sums: c_loss, w_gap, gp_norm, saturation, the penalty, and `moments`."""
+        networks, critic = self.networks, self.optimisers["critic"]
+        with torch.no_grad():
+            fake_PF = networks.fake(part, draw.noise)
+        both_PF = torch.cat([part.real_PF, fake_PF])
+        scores = networks.critic_loss(part, both_PF)
+        gradients = critic.gradients(scores.loss / num_present)  # frees its graph
+        norm = penalised = self.zero
+        if penalty_weight > 0:
+            assert draw.mix_E is not None
+            penalty = networks.penalty(part, fake_PF, draw.mix_E)
+            weight = penalty_weight * self.config.gp_every / num_present
+            torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
+            norm, penalised = penalty.norm, penalty.penalty.detach() * penalty_weight
+        means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
+        moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
+        return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
+
     def _update_generator(
         self, parts: list[WganEvents], num_present: Tensor, muons_weight: Tensor, metrics: dict[str, Tensor]
     ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
-        generator, score_weight = self.optimisers["generator"], self.config.energy_score_weight
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            loss, score = self.networks.generator_loss(part, draw)
-            loss = loss / num_present
-            mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
-            gradients = generator.gradients(loss + score_weight * mean)
-            return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
+            return self.compute(self._generator_gradients, part, draw, num_present, muons_weight)
 
         over_parts = self._over_parts(gradients_of, for_generator=True)
         updated, parts = self.update("generator", over_parts, parts, metrics, num_sums=2)
@@ -189,6 +194,16 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self.networks.averaged.update(self.generator_updates)
         metrics |= {"g_loss": updated.sums[0], "energy_score": updated.sums[1]}
         return parts
+
+    def _generator_gradients(
+        self, part: WganEvents, draw: Draw, num_present: Tensor, muons_weight: Tensor
+    ) -> PartGradients:
+        """Gradients of the generator. Sums: g_loss and energy_score."""
+        loss, score = self.networks.generator_loss(part, draw)
+        loss = loss / num_present
+        mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
+        gradients = self.optimisers["generator"].gradients(loss + self.config.energy_score_weight * mean)
+        return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
 
     def _over_parts(
         self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
@@ -295,3 +310,12 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self._held_out_gap = state["held_out_gap"].to(self.device)
         if self.config.adaptive.enabled:
             self._adaptive = adaptive.AdaptiveState(**state["adaptive"] | {"gaps": tuple(state["adaptive"]["gaps"])})
+
+
+def _obstacle_to_graphs(config: WganConfig, device: torch.device) -> str:
+    """Reason why CUDA graphs can't be used; empty: they can."""
+    if device.type != "cuda":
+        return "on a CPU"
+    if config.compile:
+        return "with compile = true"
+    return "with network.spectral_norm = true, which changes with each pass" if config.network.spectral_norm else ""
