@@ -6,7 +6,7 @@ Asked: at most 600 operators and 5 ms, whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 
-    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile]
+    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs]
 
 Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
@@ -16,6 +16,9 @@ Counted are calls that reach the dispatcher below autograd, in forward and backw
 - views: calls that make another view of a tensor, or only allocate one;
 - profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
   records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
+
+With `--graphs` a recorded computation (trainer.wgan.cuda_graphs) is one operator, which takes no time: there is no CUDA
+to launch it. What is left is the host's work beside the graphs; the results of such a step mean nothing.
 
 A step with the gradient penalty of every second update in both parities: means of two steps. Host time: CPU time of
 the thread, median of the steps; that of the small kernels themselves is in it, so that it is an upper limit.
@@ -30,8 +33,8 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -40,10 +43,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
+from workloads.base.graphs import Graphs
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
 CPU = torch.device("cpu")
+Result = TypeVar("Result")
 EVENTS = 2
 """Events of a microbatch."""
 PART_PARTICLES = 1 << 20
@@ -96,6 +101,19 @@ def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
     return sum(event.name.startswith("aten::") for event in profiler.events() or ()) / steps
 
 
+class NothingReplayed:
+    """Runtime of graphs that records, and replays nothing."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+        return self._replay, compute()
+
+    def _replay(self) -> None:
+        self.replays += 1
+
+
 def host_ms(step: Callable[[], object], repeats: int) -> float:
     """CPU time of the calling thread for one call in ms, median."""
     times_s = []
@@ -117,6 +135,7 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--repeats", type=int, default=41)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--graphs", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     network = NetworkConfig(hidden=8, count_hidden=8)
@@ -125,17 +144,26 @@ def main() -> None:
     rows = {}
     for number in arguments.microbatches:
         batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
+        runtime = NothingReplayed()
+        if arguments.graphs:
+            task.graphs, task.networks.pads = Graphs(runtime), True
         for _ in range(WARM_UP_STEPS):
             task.step(batch)
         ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
+        runtime.replays = 0
         count = OperatorCount() if arguments.compile else operators_of(lambda: task.step(batch), 2)  # noqa: B023
+        count = replace(count, operators=count.operators + runtime.replays / 2)
         profiled = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
         print(
             f"{number:>12}{count.operators:>12.0f}{count.views:>8.0f}{profiled:>10.0f}{ms:>9.1f}",
             flush=True,
         )
         rows[number] = asdict(count) | {"profiled": profiled, "host_ms": round(ms, 2)}
-    print(json.dumps({"compile": arguments.compile, "torch": torch.__version__, "steps": rows}))
+    print(
+        json.dumps(
+            {"compile": arguments.compile, "graphs": arguments.graphs, "torch": torch.__version__, "steps": rows}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -123,5 +123,5 @@ def test_what_is_asked_for_and_not_possible_is_an_error_and_what_may_be_is_logge
     assert not caplog.records
     assert make_graphs("auto", "trainer.x", "on a CPU") is None
     assert [record.message for record in caplog.records] == ["trainer.x.cuda_graphs = auto: off on a CPU"]
-    with pytest.raises(BadInputError, match="x.cuda_graphs = true is not possible on a CPU: set it"):
+    with pytest.raises(BadInputError, match=r"x\.cuda_graphs = true is not possible on a CPU: set it"):
         make_graphs(True, "trainer.x", "on a CPU")

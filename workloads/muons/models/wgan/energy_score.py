@@ -107,4 +107,5 @@ class _RowScores(torch.autograd.Function):
 
 def _length(apart_S_R: Tensor) -> Tensor:
     """Length of the vectors of the last dimension but one. (…, S, R) -> (…, R)."""
-    return (apart_S_R.square().sum(-2) + _DISTANCE_FLOOR).sqrt()
+    square: Tensor = apart_S_R.square().sum(-2)
+    return square.add_(_DISTANCE_FLOOR).sqrt_()
