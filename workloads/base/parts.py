@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 CPU_CHUNK_PARTICLES = 2048
 """Particles of a part on a CPU, if not configured: small enough for the cache."""
 CUDA_SHARE = 0.5
-"""Share of a GPU's memory for the networks' values of one part, at most; a power of two of particles is below it."""
+"""Share of a GPU's memory for the networks' values of one part, at most."""
+PARTICLE_BYTES = 256 << 10
+"""Memory of an update for each particle of a part, for a model that doesn't know it."""
 
 
 class BatchPart(Protocol):
@@ -35,8 +37,8 @@ Result = TypeVar("Result")
 def most_particles(configured: int, device: torch.device, on_cpu: int, particle_bytes: int) -> int:
     """Largest number of particles of a part: ``configured``, or 0: ``on_cpu`` on a CPU, what fits in memory on a GPU.
 
-    ``particle_bytes``: memory of an update for each particle. A power of two, so that similar cards make the same
-    parts: their noise depends on them.
+    ``particle_bytes``: memory of an update for each particle, about. A power of two, so that similar cards make the
+    same parts: their noise depends on them.
     """
     if configured or device.type == "cpu":
         return configured or on_cpu

@@ -16,7 +16,14 @@ from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs, Result
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
+from workloads.base.parts import (
+    CPU_CHUNK_PARTICLES,
+    PARTICLE_BYTES,
+    PartPool,
+    PartT,
+    halved_if_out_of_memory,
+    most_particles,
+)
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.schedule import Course, learning_rate_factor
 
@@ -57,8 +64,6 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Setting of RECIPE -> optimisers that start with new state if it has changed."""
     CPU_CHUNK: ClassVar[int] = CPU_CHUNK_PARTICLES
     """Largest number of particles in a part of a batch on a CPU, if not configured."""
-    PARTICLE_BYTES: ClassVar[int] = 256 << 10
-    """Memory of an update for each particle of a part, about: limits the parts on a GPU, if not configured."""
     COUNTERS: ClassVar[tuple[str, ...]] = ("steps", "rate_scale")
     """Attributes that are saved in a checkpoint."""
 
@@ -69,11 +74,13 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         modules: Mapping[str, nn.Module],
         optimisers: Mapping[str, tuple[nn.Module, Adam | SGD]],
         *,
+        particle_bytes: int = PARTICLE_BYTES,
         parallel: bool = True,
     ) -> None:
         """``modules``: networks by their name in a checkpoint. ``optimisers``: each with the network that it trains.
 
-        ``parallel``: parts may be computed in parallel; not for networks that change state in their forward pass.
+        ``particle_bytes``: memory of an update for each particle, about; it limits the parts on a GPU. ``parallel``:
+        parts may be computed in parallel; not for networks that change state in their forward pass.
         """
         self.config = config
         self.context = context
@@ -86,9 +93,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
-        self.most_particles = most_particles(
-            config.chunk_particles, context.device, self.CPU_CHUNK, self.PARTICLE_BYTES
-        )
+        self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
         """Largest number of particles in a part."""
         self.graphs: Graphs | None = None
         """Recordings of `compute`, for a model that pads its parts; None: it runs its operators each time."""

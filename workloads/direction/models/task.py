@@ -27,7 +27,7 @@ from workloads.direction.models.detector import Detector
 from workloads.direction.models.events import EventInput
 from workloads.direction.models.losses import angle_deg, unit_vectors, vmf_loss
 from workloads.direction.models.network import DirectionNetwork
-from workloads.direction.models.predictor import CPU_CHUNK_PULSES, PULSE_BYTES, Predictor
+from workloads.direction.models.predictor import CPU_CHUNK_PULSES, Predictor
 
 ConfigT = TypeVar("ConfigT", bound=DirectionConfig)
 
@@ -48,7 +48,6 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
     """
 
     CPU_CHUNK = CPU_CHUNK_PULSES
-    PARTICLE_BYTES = PULSE_BYTES
     METRICS = ("vmf_loss", "auxiliary_loss", "angle_deg", "mean_direction", "network_grad_norm", "skipped_updates")
     RECIPE = ("schedule", "schedule_steps", "warmup_steps", "learning_rate", "symmetry")
 

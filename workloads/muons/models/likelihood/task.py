@@ -26,6 +26,10 @@ BETAS = (0.9, 0.99)
 """Decay of Adam's means of the gradient and of its square, for both networks."""
 
 
+_PARTICLE_FLOATS = 18
+"""Memory of an update for each muon in float32 numbers, by the width of the layers: measured on a CPU."""
+
+
 class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
     """Task of count head and densities.
 
@@ -47,7 +51,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         count_adam = adam(networks.count_head.parameters(), config.count_lr, betas=BETAS, fused=True)
         muons_adam = adam(networks.muons.parameters(), config.likelihood_lr, betas=BETAS, fused=True)
         optimisers = {"count": (networks.count_head, count_adam), "muons": (networks.muons, muons_adam)}
-        super().__init__(config, context, networks.modules(), optimisers)
+        particle_bytes = _PARTICLE_FLOATS * 4 * config.network.hidden
+        super().__init__(config, context, networks.modules(), optimisers, particle_bytes=particle_bytes)
         self._is_checked = False
 
     @property
