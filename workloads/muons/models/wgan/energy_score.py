@@ -15,6 +15,7 @@ Shape suffixes: E events, P particles, F features, S summary numbers of an event
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -97,7 +98,9 @@ class _RowScores(torch.autograd.Function):
         slope_MSR = to_real_MSR / (times * to_real_MR).unsqueeze(1)
         slope_MSR -= (among_MMSR / among_MMR.unsqueeze(2)).sum(1) / (times * (times - 1))
         ctx.save_for_backward(slope_MSR)
-        return to_real_MR.mean(0) - (among_MMR.sum((0, 1)) - times * _DISTANCE_FLOOR**0.5) / (2 * times * (times - 1))
+        return to_real_MR.mean(0) - (among_MMR.sum((0, 1)) - times * math.sqrt(_DISTANCE_FLOOR)) / (
+            2 * times * (times - 1)
+        )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
