@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -15,8 +16,6 @@ CPU_CHUNK_PARTICLES = 2048
 """Particles of a part on a CPU, if not configured: small enough for the cache."""
 CUDA_SHARE = 0.5
 """Share of a GPU's memory for the networks' values of one part, at most."""
-PARTICLE_BYTES = 256 << 10
-"""Memory of an update for each particle of a part, for a model that doesn't know it."""
 
 
 class BatchPart(Protocol):
@@ -34,14 +33,16 @@ PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 
-def most_particles(configured: int, device: torch.device, on_cpu: int, particle_bytes: int) -> int:
+def most_particles(configured: int, device: torch.device, on_cpu: int, particle_bytes: int = 0) -> int:
     """Largest number of particles of a part: ``configured``, or 0: ``on_cpu`` on a CPU, what fits in memory on a GPU.
 
-    ``particle_bytes``: memory of an update for each particle, about. A power of two, so that similar cards make the
-    same parts: their noise depends on them.
+    ``particle_bytes``: memory of an update for each particle, about; 0: unknown, no limit. A power of two, so that
+    similar cards make the same parts: their noise depends on them.
     """
     if configured or device.type == "cpu":
         return configured or on_cpu
+    if particle_bytes == 0:
+        return sys.maxsize
     available = torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE
     return 1 << max(int(available / particle_bytes).bit_length() - 1, 0)
 

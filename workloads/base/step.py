@@ -16,14 +16,7 @@ from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs, Result
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import (
-    CPU_CHUNK_PARTICLES,
-    PARTICLE_BYTES,
-    PartPool,
-    PartT,
-    halved_if_out_of_memory,
-    most_particles,
-)
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.schedule import Course, learning_rate_factor
 
@@ -49,7 +42,7 @@ Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A lane's microbatches are joined and cut into parts; gradients are summed over parts and ranks. Noise depends on
+    A lane's events are cut into parts; gradients are summed over parts and ranks. Noise depends on
     seed, step and lane only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
     stay on the device.
     """
@@ -74,13 +67,14 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         modules: Mapping[str, nn.Module],
         optimisers: Mapping[str, tuple[nn.Module, Adam | SGD]],
         *,
-        particle_bytes: int = PARTICLE_BYTES,
+        particle_bytes: int = 0,
         parallel: bool = True,
     ) -> None:
         """``modules``: networks by their name in a checkpoint. ``optimisers``: each with the network that it trains.
 
-        ``particle_bytes``: memory of an update for each particle, about; it limits the parts on a GPU. ``parallel``:
-        parts may be computed in parallel; not for networks that change state in their forward pass.
+        ``particle_bytes``: memory of an update for each particle, about, if it depends on their number alone. Then a
+        lane's microbatches are joined, and parts are limited by a GPU's memory; 0: by ``stream.max_particles``.
+        ``parallel``: parts may be computed in parallel; not for networks that change state in their forward pass.
         """
         self.config = config
         self.context = context
@@ -93,6 +87,7 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
+        self._joins = particle_bytes > 0
         self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
         """Largest number of particles in a part."""
         self.graphs: Graphs | None = None
@@ -151,8 +146,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
-        """Events of a batch, by lane, in order, in parts of at most ``chunk_particles`` particles, whatever the
-        microbatches. ``prepare``: by default the method."""
+        """Events of a batch, by lane, in order, in parts of at most ``most_particles``. ``prepare``: by default the
+        method."""
         prepare = prepare or self.prepare
         lanes: dict[int, list[Microbatch]] = {}
         for microbatch in batch.microbatches:
@@ -161,8 +156,9 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         found = []
         for lane, microbatches in lanes.items():
             random = noise.of(lane)
-            whole = prepare(joined(microbatches), random)
-            found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
+            for one in [joined(microbatches)] if self._joins else microbatches:
+                whole = prepare(one, random)
+                found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
 
     def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:

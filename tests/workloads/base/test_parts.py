@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ def test_parts_have_what_is_configured_or_suits_the_device_and_its_memory(monkey
     assert most_particles(0, small, CPU_CHUNK_PARTICLES, 1 << 15) == 1 << 17  # half of 8 GiB, 32 KiB each
     assert most_particles(0, large, CPU_CHUNK_PARTICLES, 1 << 15) == 1 << 20  # a power of two below 1,220,703
     assert most_particles(0, small, CPU_CHUNK_PARTICLES, 1 << 60) == 1
+    assert most_particles(0, small, CPU_CHUNK_PARTICLES) == sys.maxsize  # a model that doesn't know its memory
 
 
 def test_results_come_in_the_order_of_the_parts_and_random_numbers_are_drawn_in_it() -> None:
