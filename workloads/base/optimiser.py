@@ -102,14 +102,16 @@ class GuardedOptimiser:
     def _summed(self, parts: Iterable[PartGradients], num_sums: int) -> tuple[list[Tensor], Tensor]:
         """Sums of the parts' gradients and sums, in memory of their own."""
         gradients: list[Tensor] = []
-        sums = torch.zeros(num_sums, device=self._limits_2.device)
+        sums = None
         for part in parts:
-            if gradients:
-                torch._foreach_add_(gradients, part.gradients)
+            if sums is None:
+                gradients, sums = list(torch._foreach_add(part.gradients, 0.0)), part.sums.clone()
             else:
-                gradients = list(torch._foreach_add(part.gradients, 0.0))
-            sums += part.sums
-        return gradients or [torch.zeros_like(parameter) for parameter in self._parameters], sums
+                torch._foreach_add_(gradients, part.gradients)
+                sums += part.sums
+        if sums is None:
+            return [torch.zeros_like(parameter) for parameter in self._parameters], self._limits_2.new_zeros(num_sums)
+        return gradients, sums
 
     def state_dict(self) -> dict[str, Any]:
         """State of torch's optimiser."""
