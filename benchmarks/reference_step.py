@@ -78,7 +78,8 @@ class ReferenceStep:
         present = counts > 0
         mix = torch.rand(len(counts), device=self._device, generator=random)[event_P].unsqueeze(1)
         with torch.no_grad():
-            fake = self._fake(conditions, counts, event_P, random)
+            (noise,) = self._noise_of(counts, event_P, random)
+            fake = self._fake(conditions, counts, event_P, *noise)
         real_E = self._score(real, conditions, counts, event_P)[present]
         fake_E = self._score(fake, conditions, counts, event_P)[present]
         metrics["w_gap"] = (real_E - fake_E).mean().item()
@@ -117,18 +118,17 @@ class ReferenceStep:
         """Do one update of the generator and of its averaged weights. Returns the metrics."""
         metrics: dict[str, float] = {}
         present = counts > 0
-        torch.rand(len(counts), device=self._device, generator=random)  # as in the shipped step
-        fake = self._fake(conditions, counts, event_P, random)
+        score_weight = self._config.energy_score_weight
+        noise = self._noise_of(counts, event_P, random, self._config.score_events if score_weight > 0 else 1)
+        fake, *others = (self._fake(conditions, counts, event_P, *one) for one in noise)
         fake_E = self._saturate(self._score(fake, conditions, counts, event_P))
         loss = -fake_E[present].mean()
         metrics["g_loss"] = loss.item()
-        if self._config.energy_score_weight > 0:
-            more = range(1, self._config.score_events)
-            generated = [fake, *(self._fake(conditions, counts, event_P, random) for _ in more)]
+        if others:
             spread = self.networks.standardise.feature_spread_F[0]
-            score = _energy_score(generated, real, event_P, counts, spread)
+            score = _energy_score([fake, *others], real, event_P, counts, spread)
             metrics["energy_score"] = score.item()
-            loss = loss + self._config.energy_score_weight * score
+            loss = loss + score_weight * score
         self._generator.zero_grad()
         loss.backward()
         metrics["generator_grad_norm"] = _norm(self.networks.generator)
@@ -144,11 +144,18 @@ class ReferenceStep:
         for mean, new in zip(average.parameters(), latest.parameters(), strict=True):
             mean.mul_(decay).add_(new, alpha=1 - decay)
 
-    def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, random: torch.Generator) -> Tensor:
+    def _noise_of(
+        self, counts: Tensor, event_P: Tensor, random: torch.Generator, times: int = 1
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Noise of events and muons, ``times`` sets."""
+        generator = self.networks.generator
+        z_E = torch.randn(times * len(counts), generator.z_global, device=self._device, generator=random)
+        z_P = torch.randn(times * len(event_P), generator.z_local, device=self._device, generator=random)
+        return list(zip(z_E.chunk(times), z_P.chunk(times), strict=True))
+
+    def _fake(self, conditions: Tensor, counts: Tensor, event_P: Tensor, z_E: Tensor, z_P: Tensor) -> Tensor:
         """Generated features, (P, F)."""
         generator = self.networks.generator
-        z_E = torch.randn(len(counts), generator.z_global, device=self._device, generator=random)
-        z_P = torch.randn(len(event_P), generator.z_local, device=self._device, generator=random)
         size = counts.float().log1p().unsqueeze(1) / 2
         context = torch.cat([z_E, conditions, size], 1)
         for layer in generator.event_network:

@@ -52,12 +52,10 @@ def saved(task: BaseTask[Any, Any]) -> dict[str, Any]:
 
 
 def without_noise(self: WganNetworks, part: WganEvents, *, for_generator: bool = False) -> Draw:
-    num_events, num_particles = part.source.num_events, part.source.num_particles
-    draw = Draw(
-        torch.zeros(num_events, self.generator.z_global),
-        torch.zeros(num_particles, self.generator.z_local),
-        torch.full((num_events,), 0.5),
-    )
-    has_others = for_generator and self.config.energy_score_weight > 0
-    others = ((torch.ones_like(draw.z_EZ), torch.ones_like(draw.z_PZ)),)
-    return draw._replace(others=others) if has_others else draw
+    """Zeros, and ones for the further events of an energy score."""
+    times = self.generated_events if for_generator else 1
+    z_EZ = torch.ones(times, part.segments.num_events, self.generator.z_global)
+    z_PZ = torch.ones(times, part.segments.num_particles, self.generator.z_local)
+    z_EZ[0], z_PZ[0] = 0, 0
+    mix_E = None if for_generator else torch.full((part.segments.num_events,), 0.5)
+    return Draw(z_EZ.flatten(0, 1), z_PZ.flatten(0, 1), mix_E)

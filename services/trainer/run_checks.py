@@ -18,6 +18,9 @@ from services.config.trainer import is_known_model
 from services.trainer.checkpoints.changed_settings import changed_values
 from services.trainer.checkpoints.checkpoint_folder import other_model
 
+LEAST_GPU_EVENTS = 8192
+"""Events of a batch below which a step on a GPU takes the time of its launches: an estimate, never measured on one."""
+
 
 def require_plan(found: str, config: Config, run_dir: Path) -> None:
     """Raises BadInputError if ``found``, the run's plan hash, differs from that of this process's configuration."""
@@ -70,6 +73,16 @@ def remedy_for_misfit(checkpoint: Mapping[str, Any], config: Config) -> str:
 def end_without_data(status: TrainerStatus) -> bool:
     """True if the whole plan was read without an event fit for training."""
     return status.state == "finished" and status.counters.events_trained == 0
+
+
+def warnings_of_speed(batch_events: int, device_type: str) -> tuple[str, ...]:
+    """Warning of batches that leave a GPU idle, whatever the model: at most one line."""
+    if device_type != "cuda" or batch_events >= LEAST_GPU_EVENTS:
+        return ()
+    return (
+        f"stream.batch_events = {batch_events:,} is small for a GPU, which then waits for the host to launch a step's"
+        f" operators, several milliseconds a step: raise it to {LEAST_GPU_EVENTS:,} or more if training allows it",
+    )
 
 
 def require_data(status: TrainerStatus) -> None:

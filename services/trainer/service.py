@@ -34,6 +34,7 @@ from services.trainer.run_checks import (
     require_meaning,
     require_model,
     require_plan,
+    warnings_of_speed,
 )
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
@@ -248,7 +249,8 @@ def _resume(
             logger.info("new run, plan %.12s, device %s", feed.plan_hash, device)
             if config.trainer.start_from:
                 start_from(Path(config.trainer.start_from), state.task, config)
-        warnings = tuple(training.warnings(config.trainer.of_model))
+        of_speed = warnings_of_speed(config.stream.batch_events, device.type)
+        warnings = (*training.warnings(config.trainer.of_model), *of_speed)
         return _train(run_dir, config, state, feed, checkpoints, ranks, stop, read_validation_events, warnings)
     finally:
         feed.close()

@@ -93,6 +93,34 @@ class Microbatch:
             first = last
 
 
+def joined(microbatches: Sequence[Microbatch]) -> Microbatch:
+    """Events of several microbatches of one lane, in order, as one; copied, unless there is one. No host sync.
+
+    Unit and index are those of the first.
+    """
+    import torch
+
+    first, *others = microbatches
+    if not others:
+        return first
+    num_particles = np.cumsum([one.num_particles for one in microbatches]).tolist()
+    ends = torch._foreach_add([one.offsets_E1[1:] for one in others], num_particles[:-1])
+    hosts = (one.host_offsets_E1[1:] + before for one, before in zip(others, num_particles, strict=False))
+    return replace(
+        first,
+        offsets_E1=torch.cat([first.offsets_E1, *ends]),
+        host_offsets_E1=np.concatenate([first.host_offsets_E1, *hosts]),
+        event_columns={
+            name: torch.cat([one.event_columns[name] for one in microbatches]) for name in first.event_columns
+        },
+        particle_columns={
+            name: torch.cat([one.particle_columns[name] for one in microbatches]) for name in first.particle_columns
+        },
+        num_events=sum(one.num_events for one in microbatches),
+        num_particles=num_particles[-1],
+    )
+
+
 @dataclass(frozen=True)
 class Batch:
     """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""

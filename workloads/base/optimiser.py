@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,7 +56,9 @@ class GuardedOptimiser:
         self._shares_graph = any(parametrize.is_parametrized(module) for module in network.modules())
         self._base_rate = self.learning_rate = float(optimiser.defaults["lr"])
         self._clip = clip
-        self._limits = context.limits
+        largest = torch.finfo(torch.float32).max
+        limits = context.limits.max_grad_norm, context.limits.max_loss
+        self._limits_2 = torch.tensor([min(limit, largest) for limit in limits], device=context.device)
         self._sum_over_ranks = context.sum_over_ranks
 
     @property
@@ -82,27 +83,35 @@ class GuardedOptimiser:
 
         The first of the ``num_sums`` sums is the loss, which is checked too.
         """
-        gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
-        sums = gradients[0].new_zeros(num_sums)
-        for part in parts:
-            torch._foreach_add_(gradients, part.gradients)
-            sums += part.sums
+        gradients, sums = self._summed(parts, num_sums)
         self._sum_over_ranks([*gradients, sums])
-        norm = nn.utils.get_total_norm(gradients)
-        good = norm.isfinite() & sums[0].isfinite()
-        if math.isfinite(self._limits.max_grad_norm):
-            good &= norm <= self._limits.max_grad_norm
-        if math.isfinite(self._limits.max_loss):
-            good &= sums[0].abs() <= self._limits.max_loss
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        # False for infinity and NaN, too.
+        good = (torch.stack([norm, sums[0].abs()]) <= self._limits_2).all()
         if self._clip > 0:
             torch._foreach_mul_(gradients, self._clip / norm.clamp_min(self._clip))
-        skipped = (~good).float()
+        skipped = good.logical_not().float()
         self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # as torch's GradScaler sets it for fused optimisers
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         return UpdateResult(sums, norm, skipped)
+
+    def _summed(self, parts: Iterable[PartGradients], num_sums: int) -> tuple[list[Tensor], Tensor]:
+        """Sums of the parts' gradients and sums, in memory of their own."""
+        gradients: list[Tensor] = []
+        sums = None
+        for part in parts:
+            if sums is None:
+                gradients, sums = list(torch._foreach_add(part.gradients, 0.0)), part.sums.clone()
+            else:
+                torch._foreach_add_(gradients, part.gradients)
+                sums += part.sums
+        if sums is None:
+            return [torch.zeros_like(parameter) for parameter in self._parameters], self._limits_2.new_zeros(num_sums)
+        return gradients, sums
 
     def state_dict(self) -> dict[str, Any]:
         """State of torch's optimiser."""

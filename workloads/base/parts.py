@@ -1,21 +1,23 @@
-"""Parts of a batch: computed in parallel on a CPU, halved if out of memory. Their gradients are summed."""
+"""Parts of a batch: their size, computed in parallel on a CPU, halved if out of memory. Their gradients are summed."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import torch
 
-from workloads.base.batch import Microbatch
 from workloads.base.flops import for_other_threads
 
 logger = logging.getLogger(__name__)
 
 CPU_CHUNK_PARTICLES = 2048
 """Particles of a part on a CPU, if not configured: small enough for the cache."""
+CUDA_SHARE = 0.5
+"""Share of a GPU's memory for the networks' values of one part, at most."""
 
 
 class BatchPart(Protocol):
@@ -33,12 +35,18 @@ PartT = TypeVar("PartT", bound=BatchPart)
 Result = TypeVar("Result")
 
 
-def chunks(
-    microbatch: Microbatch, max_particles: int, device: torch.device, on_cpu: int = CPU_CHUNK_PARTICLES
-) -> Iterable[Microbatch]:
-    """Consecutive parts of at most ``max_particles`` particles; 0: ``on_cpu`` on a CPU, no limit elsewhere."""
-    max_particles = max_particles or (on_cpu if device.type == "cpu" else 0)
-    return microbatch.chunks(max_particles) if max_particles else (microbatch,)
+def most_particles(configured: int, device: torch.device, on_cpu: int, particle_bytes: int = 0) -> int:
+    """Largest number of particles of a part: ``configured``, or 0: ``on_cpu`` on a CPU, what fits in memory on a GPU.
+
+    ``particle_bytes``: memory of an update for each particle, about; 0: unknown, no limit. A power of two, so that
+    similar cards make the same parts: their noise depends on them.
+    """
+    if configured or device.type == "cpu":
+        return configured or on_cpu
+    if particle_bytes == 0:
+        return sys.maxsize
+    available = torch.cuda.get_device_properties(device).total_memory * CUDA_SHARE
+    return 1 << max(int(available / particle_bytes).bit_length() - 1, 0)
 
 
 class PartPool:

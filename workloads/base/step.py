@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
-from workloads.base.batch import Batch, Microbatch
+from workloads.base.batch import Batch, Microbatch, joined
 from workloads.base.context import StepContext
+from workloads.base.graphs import Graphs, Result
 from workloads.base.noise import Noise
 from workloads.base.optimiser import GuardedOptimiser, PartGradients, UpdateResult
-from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, chunks, halved_if_out_of_memory
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, PartT, halved_if_out_of_memory, most_particles
 from workloads.base.random_streams import SharedPurpose
 from workloads.base.schedule import Course, learning_rate_factor
 
@@ -27,7 +28,7 @@ class StepConfig(Course, Protocol):
 
     @property
     def chunk_particles(self) -> int:
-        """Largest number of particles in a part of a batch; 0: depends on the device."""
+        """Largest number of particles in a part of a batch; 0: by the device and its memory."""
 
     @property
     def gradient_clip(self) -> float:
@@ -41,8 +42,9 @@ Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A batch is cut into parts; gradients are summed over parts and ranks. Noise depends on seed, step and lane only
-    (noise.py), so that no generator state is saved. A step has no host sync, and its metrics stay on the device.
+    A lane's events are cut into parts; gradients are summed over parts and ranks. Noise depends on
+    seed, step and lane only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
+    stay on the device.
     """
 
     SECTION: ClassVar[str]
@@ -65,10 +67,13 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         modules: Mapping[str, nn.Module],
         optimisers: Mapping[str, tuple[nn.Module, Adam | SGD]],
         *,
+        particle_bytes: int = 0,
         parallel: bool = True,
     ) -> None:
         """``modules``: networks by their name in a checkpoint. ``optimisers``: each with the network that it trains.
 
+        ``particle_bytes``: memory of an update for each particle, about, if it depends on their number alone. Then a
+        lane's microbatches are joined, and parts are limited by a GPU's memory; 0: by ``stream.max_particles``.
         ``parallel``: parts may be computed in parallel; not for networks that change state in their forward pass.
         """
         self.config = config
@@ -82,6 +87,11 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
+        self._joins = particle_bytes > 0
+        self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
+        """Largest number of particles in a part."""
+        self.graphs: Graphs | None = None
+        """Recordings of `compute`, for a model that pads its parts; None: it runs its operators each time."""
         self.pool = PartPool(context.threads if parallel and context.device.type == "cpu" else 1)
         self._modules = modules
 
@@ -136,17 +146,34 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
-        """Events of a batch, in order, in parts of at most ``chunk_particles`` particles. ``prepare``: by default the
+        """Events of a batch, by lane, in order, in parts of at most ``most_particles``. ``prepare``: by default the
         method."""
         prepare = prepare or self.prepare
-        found = []
+        lanes: dict[int, list[Microbatch]] = {}
         for microbatch in batch.microbatches:
             if microbatch.num_events > 0:
-                random = noise.of(microbatch.lane)
-                whole = prepare(microbatch, random)
-                of_it = chunks(whole, self.config.chunk_particles, self.device, self.CPU_CHUNK)
-                found += [self.part(chunk, whole, random) for chunk in of_it]
+                lanes.setdefault(microbatch.lane, []).append(microbatch)
+        found = []
+        for lane, microbatches in lanes.items():
+            random = noise.of(lane)
+            for one in [joined(microbatches)] if self._joins else microbatches:
+                whole = prepare(one, random)
+                found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
+
+    def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Result of ``function(*arguments)``, replayed if ``graphs`` has a recording of it: see Graphs.
+
+        A recording that fails, for want of memory for example, is the last: the operators run each time from then on.
+        """
+        if self.graphs is not None:
+            try:
+                return self.graphs(function, *arguments)
+            except RuntimeError as error:  # out of memory is one, and CUDA's errors
+                logger.warning("%s.cuda_graphs: off from now on: %s", self.SECTION, error)
+            self.graphs.clear()
+            self.graphs = None
+        return function(*arguments)
 
     def update(
         self,
@@ -177,14 +204,19 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         metrics: dict[str, Tensor],
     ) -> Tensor:
         """Loss of one update, for a loss without noise: sum over parts and ranks, divided by ``total``. -> ()."""
-        optimiser = self.optimisers[name]
+        total = total if isinstance(total, Tensor) else torch.full((), float(total), device=self.device)
 
         def gradients(part: PartT) -> PartGradients:
-            loss = loss_of(part) / total
-            return PartGradients(optimiser.gradients(loss), loss.detach().unsqueeze(0))
+            return self.compute(self._loss_gradients, name, loss_of, part, total)
 
         result, _ = self.update(name, lambda parts: self.pool.map(gradients, parts), parts, metrics)
         return result.sums[0]
+
+    def _loss_gradients(
+        self, name: str, loss_of: Callable[[PartT], Tensor], part: PartT, total: Tensor
+    ) -> PartGradients:
+        loss = loss_of(part) / total
+        return PartGradients(self.optimisers[name].gradients(loss), loss.detach().unsqueeze(0))
 
     # ---- Checkpoints.
 

@@ -3,7 +3,7 @@
 A random subset of an event's particles is an unbiased sample of them, and bounds the cost of one event. The original
 number is kept beside it: some networks learn it or have it as an input.
 
-Shape suffixes: E events, P particles.
+Shape suffixes: E events, P particles, Q particles that are kept.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workloads.base.batch import Microbatch
+from workloads.base.segments import Segments, sort_within_events
 
 COUNT = "count_before_thinning"
 """Event column, (E, 1) int64: particles that each event had."""
@@ -26,33 +27,30 @@ def thinned(events: Microbatch, most: int, random: torch.Generator) -> Microbatc
     counts = np.diff(events.host_offsets_E1)
     if most == 0 or not len(counts) or counts.max() <= most:
         return events
-    kept = np.minimum(counts, most)
-    host_offsets_E1 = np.concatenate([[0], np.cumsum(kept)])
-    chosen_P = _chosen(events, counts, most, random)
+    host_offsets_E1 = np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
+    num_particles = int(host_offsets_E1[-1])
+    # Computed again on the device: a copy from the host would make it wait.
     sizes_E = events.offsets_E1.diff()
+    kept_E = sizes_E.clamp_max(most)
+    offsets_E1 = F.pad(kept_E.cumsum(0), (1, 0))
+    chosen_Q = _chosen(events, Segments.from_counts(kept_E, num_particles), random)
     return replace(
         events,
-        # Computed again on the device: a copy from the host would make it wait.
-        offsets_E1=F.pad(sizes_E.clamp_max(most).cumsum(0), (1, 0)),
+        offsets_E1=offsets_E1,
         host_offsets_E1=host_offsets_E1,
         event_columns=events.event_columns | {COUNT: sizes_E.unsqueeze(1)},
-        particle_columns={name: column[chosen_P] for name, column in events.particle_columns.items()},
-        num_particles=int(host_offsets_E1[-1]),
+        particle_columns={name: column[chosen_Q] for name, column in events.particle_columns.items()},
+        num_particles=num_particles,
     )
 
 
-def _chosen(events: Microbatch, counts: np.ndarray, most: int, random: torch.Generator) -> Tensor:
-    """Particles that are kept, in order. Loops over the few large events only, without a sort of all particles."""
-    device = events.offsets_E1.device
-    pieces, done = [], 0
-    for event in np.flatnonzero(counts > most).tolist():
-        first, last = (int(events.host_offsets_E1[place]) for place in (event, event + 1))
-        pieces.append(torch.arange(done, first, device=device))
-        order = torch.randperm(last - first, device=device, generator=random)[:most]
-        pieces.append(first + order.sort().values)
-        done = last
-    pieces.append(torch.arange(done, events.num_particles, device=device))
-    return torch.cat(pieces)
+def _chosen(events: Microbatch, kept: Segments, random: torch.Generator) -> Tensor:
+    """Particles that are kept, in order: the first of each event in a random order of its own. -> (Q,) int64."""
+    whole = Segments.from_offsets(events.offsets_E1, events.num_particles)
+    key_P = torch.rand(events.num_particles, device=events.offsets_E1.device, generator=random)
+    shift_E = whole.starts_E - kept.starts_E
+    place_Q = torch.arange(kept.num_particles, device=key_P.device) + shift_E.index_select(0, kept.event_P)
+    return sort_within_events(key_P, whole).index_select(0, place_Q).sort().values
 
 
 def counts_of(events: Microbatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks at the end of a trainer."""
+"""Checks at the start and the end of a trainer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from common.errors import BadInputError
 from common.status import Counters, TrainerStatus
-from services.trainer.run_checks import require_data
+from services.trainer.run_checks import LEAST_GPU_EVENTS, require_data, warnings_of_speed
 
 
 def test_a_run_that_could_train_nothing_says_where_its_events_went() -> None:
@@ -20,3 +20,10 @@ def test_a_run_that_could_train_nothing_says_where_its_events_went() -> None:
     )
     require_data(status.model_copy(update={"counters": Counters(events_read=1, events_trained=1)}))
     require_data(status.model_copy(update={"state": "stopped"}))
+
+
+def test_small_batches_on_a_gpu_are_warned_of_with_the_setting() -> None:
+    (warning,) = warnings_of_speed(256, "cuda")
+    assert "stream.batch_events = 256" in warning
+    assert "8,192" in warning
+    assert warnings_of_speed(LEAST_GPU_EVENTS, "cuda") == warnings_of_speed(256, "cpu") == ()

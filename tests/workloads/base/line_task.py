@@ -38,7 +38,9 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
     RECIPE = ("optimiser", "schedule", "schedule_steps")
     RESTARTS: ClassVar = {"optimiser": ("slope",)}
 
-    def __init__(self, config: LineConfig, context: StepContext = CONTEXT, *, parallel: bool = True) -> None:
+    def __init__(
+        self, config: LineConfig, context: StepContext = CONTEXT, *, parallel: bool = True, particle_bytes: int = 0
+    ) -> None:
         with context.initial_weights():
             self.slope = nn.Linear(2, 1, bias=False)
             self.offset = nn.Linear(1, 1)
@@ -52,6 +54,7 @@ class LineTask(BaseTask[LineConfig, Microbatch]):
             {"slope": self.slope, "slope_average": self.averaged.average, "offset": self.offset},
             {"slope": (self.slope, adam if config.optimiser == "adam" else sgd), "offset": (self.offset, by_sgd)},
             parallel=parallel,
+            particle_bytes=particle_bytes,
         )
         self.seen: list[list[int]] = []
         """Particles of each part that an update was computed of."""

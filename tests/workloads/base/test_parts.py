@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from line_task import points
 
 from workloads.base.batch import Microbatch
-from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, chunks, halved_if_out_of_memory
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, halved_if_out_of_memory, most_particles
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 
 
-def test_parts_have_at_most_so_many_particles_and_by_default_what_suits_the_device() -> None:
-    microbatch = points(*[1000] * 5)
-
-    assert [part.num_particles for part in chunks(microbatch, 1500, CPU)] == [1000] * 5
-    assert [part.num_particles for part in chunks(microbatch, 0, CPU)] == [2000, 2000, 1000]
-    assert CPU_CHUNK_PARTICLES == 2048
-    assert list(chunks(microbatch, 0, CPU, 5000)) == [microbatch]  # of a model that says so
-    assert list(chunks(microbatch, 0, CUDA)) == [microbatch]
-    assert [part.num_particles for part in chunks(microbatch, 3000, CUDA)] == [3000, 2000]
+def test_parts_have_what_is_configured_or_suits_the_device_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = {"nvidia-small": 8 << 30, "nvidia-large": 80_000_000_000}
+    of_device = {torch.device("cuda", number): bytes_ for number, bytes_ in enumerate(memory.values())}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=of_device[device])
+    )
+    small, large = of_device
+    assert most_particles(1500, CPU, CPU_CHUNK_PARTICLES, 1 << 15) == 1500
+    assert most_particles(0, CPU, CPU_CHUNK_PARTICLES, 1 << 15) == CPU_CHUNK_PARTICLES == 2048
+    assert most_particles(0, CPU, 5000, 1 << 15) == 5000  # of a model that says so
+    assert most_particles(3000, large, CPU_CHUNK_PARTICLES, 1 << 15) == 3000
+    assert most_particles(0, small, CPU_CHUNK_PARTICLES, 1 << 15) == 1 << 17  # half of 8 GiB, 32 KiB each
+    assert most_particles(0, large, CPU_CHUNK_PARTICLES, 1 << 15) == 1 << 20  # a power of two below 1,220,703
+    assert most_particles(0, small, CPU_CHUNK_PARTICLES, 1 << 60) == 1
+    assert most_particles(0, small, CPU_CHUNK_PARTICLES) == sys.maxsize  # a model that doesn't know its memory
 
 
 def test_results_come_in_the_order_of_the_parts_and_random_numbers_are_drawn_in_it() -> None:

@@ -61,6 +61,38 @@ def test_the_parts_are_the_events_in_order_without_empty_microbatches() -> None:
     assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in batch.microbatches]))
 
 
+def test_a_model_that_knows_its_memory_gets_the_parts_that_one_microbatch_of_a_lane_makes() -> None:
+    first, second, other = points(3, 1), points(2, 0, 4), points(1, 5, lane=1)
+    batch = Batch((first, points(), other, second))
+    task = LineTask(LineConfig(chunk_particles=6), particle_bytes=1 << 10)
+
+    parts = task.parts(batch, task.noise)
+
+    assert [(part.lane, part.num_particles) for part in parts] == [(0, 6), (0, 4), (1, 6)]
+    assert [part.offsets_E1.tolist() for part in parts] == [[0, 3, 4, 6, 6], [0, 4], [0, 1, 6]]
+    assert all(part.offsets_E1.tolist() == part.host_offsets_E1.tolist() for part in parts)
+    joined = torch.cat([part.particle_columns["x"] for part in parts])
+    assert torch.equal(joined, torch.cat([one.particle_columns["x"] for one in (first, second, other)]))
+
+
+def test_of_another_model_a_microbatch_bounds_the_memory() -> None:
+    task = make_line(chunk_particles=100)
+    batch = Batch((points(3, 1), points(1, 5, lane=1), points(2, 4)))
+    assert [(part.lane, part.num_particles) for part in task.parts(batch, task.noise)] == [(0, 4), (0, 6), (1, 6)]
+
+
+def test_noise_of_a_lane_is_the_same_however_its_events_come_and_with_other_lanes_beside_it() -> None:
+    first, second, other = points(3, 1), points(2, 4), points(5, lane=1)
+
+    def drawn(*microbatches: Microbatch) -> Tensor:
+        task = LineTask(LineConfig(), particle_bytes=1 << 10)
+        task.noise.begin(3)
+        (part,) = (part for part in task.parts(Batch(microbatches), task.noise) if part.lane == 0)
+        return torch.randn(part.num_particles, generator=task.noise.of(part.lane))
+
+    assert torch.equal(drawn(first, other, second), drawn(points(3, 1, 2, 4)))
+
+
 @pytest.mark.parametrize("settings", [{"chunk_particles": 5}, {"chunk_particles": 1}])
 def test_parts_make_the_step_of_the_whole_batch(settings: dict[str, Any]) -> None:
     whole, parts = make_line(**SGD), make_line(**SGD, **settings)

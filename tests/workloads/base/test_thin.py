@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from host_syncs import no_host_sync
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from workloads.base.batch import Microbatch
 from workloads.base.thin import counts_of, thinned
@@ -82,3 +85,19 @@ def test_the_host_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch, "from_numpy", from_host)
     with no_host_sync():
         assert thinned(all_of_them, 4, torch.Generator().manual_seed(0)).num_particles == 12
+
+
+def test_the_number_of_operators_does_not_depend_on_the_number_of_large_events() -> None:
+    names: list[list[str]] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names[-1].append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    for counts in ((0, 3, 10), (9, 3, 10, 5, 1, 7, 7)):
+        some = events(counts)
+        names.append([])
+        with Recorder():
+            thinned(some, 4, torch.Generator().manual_seed(0))
+    assert names[0] == names[1]

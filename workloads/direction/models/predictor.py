@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from workloads.base.batch import Microbatch
-from workloads.base.parts import chunks
+from workloads.base.parts import most_particles
 from workloads.direction.fits.classical import classical_fits
 from workloads.direction.geometry import Geometry
 from workloads.direction.models.detector import Detector
@@ -48,8 +48,8 @@ class Predictor:
         position_S3 = self._detector.position_S3
         if microbatch.num_events == 0:
             return position_S3.new_zeros(0, 3)
-        parts = chunks(microbatch, self._chunk_particles, position_S3.device, CPU_CHUNK_PULSES)
-        return torch.cat([self._of(part) for part in parts])
+        most = most_particles(self._chunk_particles, position_S3.device, CPU_CHUNK_PULSES)
+        return torch.cat([self._of(part) for part in microbatch.chunks(most)])
 
     def _of(self, part: Microbatch) -> Tensor:
         if self.network.needs_fits:

@@ -82,10 +82,13 @@ def test_a_critic_far_from_the_slope_that_the_penalty_asks_for_is_warned_about(c
 
 def test_the_spread_is_that_of_all_parts_together() -> None:
     real, fake = torch.randn(1000, 2), torch.randn(1000, 2) * torch.tensor([0.5, 2.0]) + 3
-    whole = least_spread(moments(fake), moments(real))
-    parts = least_spread(moments(fake[:10]) + moments(fake[10:]), moments(real[:900]) + moments(real[900:]))
+    both, all_of_them = torch.stack([real, fake]), torch.ones(1000, 1)
+    whole = least_spread(moments(both, all_of_them))
+    parts = least_spread(moments(both[:, :10], all_of_them[:10]) + moments(both[:, 10:], all_of_them[10:]))
     assert math.isclose(float(whole), float(fake[:, 0].std() / real[:, 0].std()), rel_tol=1e-3)
     torch.testing.assert_close(parts, whole)
+    more = torch.cat([both, torch.full((2, 7, 2), 1e3)], 1)
+    assert torch.equal(moments(more, torch.cat([all_of_them, torch.zeros(7, 1)])), moments(both, all_of_them))
 
 
 def test_saturation_and_spread_of_three_microbatches_are_those_of_their_batch() -> None:

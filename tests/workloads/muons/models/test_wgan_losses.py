@@ -11,13 +11,18 @@ from torch import Tensor
 
 from workloads.base.segments import Segments, spread
 from workloads.muons.models.count_head import CountMixture, count_cdf, count_nll
-from workloads.muons.models.wgan.losses import between, critic_loss, generator_loss, gradient_penalty
+from workloads.muons.models.wgan import losses
+from workloads.muons.models.wgan.losses import GradientPenalty, between, critic_loss, generator_loss, signs
 
 SLOPE = torch.tensor([2.0, -1.0, 2.0])  # norm 3
 
 
 def ragged(counts: list[int]) -> Segments:
     return Segments.from_counts(torch.tensor(counts), sum(counts))
+
+
+def gradient_penalty(slope: Tensor, segments: Segments, **options: bool) -> GradientPenalty:
+    return losses.gradient_penalty(slope, segments, (segments.counts_E > 0).float(), **options)
 
 
 def slope_of_mean(segments: Segments, factor: float | Tensor = 1.0) -> Tensor:
@@ -107,7 +112,7 @@ def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
     real, fake = torch.tensor([1.0, 50.0, 2.0]), torch.tensor([4.0, -7.0, 8.0])
     present = torch.tensor([1.0, 0.0, 1.0])
 
-    assert critic_loss(real, fake, present) == (4 - 1) + (8 - 2)
+    assert critic_loss(torch.cat([real, fake]), signs(present)) == (4 - 1) + (8 - 2)
     assert generator_loss(fake, present) == -(4 + 8)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,7 @@ from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
 from workloads.muons.models.wgan.config import NetworkConfig
-from workloads.muons.models.wgan.energy_score import EnergyScore, event_weight
+from workloads.muons.models.wgan.energy_score import EnergyScore
 from workloads.muons.models.wgan.networks import WganEvents, WganNetworks
 
 
@@ -66,7 +67,8 @@ def test_the_generator_update_leaves_no_gradient_in_the_critic() -> None:
 
 
 def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22])
+    first, empty, other = split(toy_batch(counts=[*range(8)] * 4), [10, 0, 22]).microbatches
+    batch = Batch((first, empty, replace(other, lane=1)))
     task = make_wgan()
     seen: list[tuple[Tensor, Segments]] = []
     score = task.networks._raw_scores
@@ -89,9 +91,10 @@ def test_each_event_is_scored_with_its_own_muons(monkeypatch: pytest.MonkeyPatch
             assert features[start:end, 0].tolist() == [muon[0] for muon in expected]
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("network", [{}, {"layer_norm": False, "spectral_norm": True}])
 def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_makes(
-    monkeypatch: pytest.MonkeyPatch, network: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch, network: dict[str, Any], lanes: int
 ) -> None:
     monkeypatch.setattr(WganNetworks, "draw", without_noise)
     # SGD, because Adam's first step only knows the sign of a gradient, and forgives a wrong scale.
@@ -101,7 +104,8 @@ def test_three_microbatches_make_the_step_that_one_microbatch_of_their_events_ma
     batch = toy_batch(30)
 
     expected = whole.step(batch)
-    found = parts.step(split(batch, [5, 14, 11]))
+    three = split(batch, [5, 14, 11]).microbatches
+    found = parts.step(Batch(tuple(replace(one, lane=index % lanes) for index, one in enumerate(three))))
 
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
@@ -214,9 +218,9 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
         seen.append(segments)
         return score(features, conditions, segments)
 
-    def record_count(conditions: Tensor, counts: Tensor) -> Tensor:
+    def record_count(conditions: Tensor, counts: Tensor, counted: Tensor) -> Tensor:
         told.append(counts)
-        return loss(conditions, counts)
+        return loss(conditions, counts, counted)
 
     monkeypatch.setattr(task.networks, "_raw_scores", record_score)
     monkeypatch.setattr(task.networks.count_head, "loss", record_count)
@@ -334,7 +338,7 @@ def test_the_muons_energy_score_is_a_mean_over_events_by_their_whole_numbers(
 
     def scores_of_one(part: Any, draw: Any) -> tuple[Tensor, EnergyScore]:
         loss, score = generator_loss(part, draw)
-        return loss, EnergyScore(0 * score.of_muons + event_weight(part.segments).sum(), 0 * score.of_events)
+        return loss, EnergyScore(0 * score.of_muons + part.muons_weight_E.sum(), 0 * score.of_events)
 
     monkeypatch.setattr(task.networks, "generator_loss", scores_of_one)
     batch = split(toy_batch(counts=[*range(8)] * 4), [10, 22])
@@ -343,7 +347,7 @@ def test_the_muons_energy_score_is_a_mean_over_events_by_their_whole_numbers(
     expected = sum(size**0.75 for size in range(1, 8))
     thin = task.networks.events(task.prepare(whole, torch.Generator()), torch.Generator())
     assert thin.num_particles == (13 if most else 28)
-    assert float(event_weight(thin.segments).sum()) == pytest.approx(expected)
+    assert float(thin.muons_weight_E.sum()) == pytest.approx(expected)
 
 
 def test_the_old_definitions_change_what_is_reported_and_not_what_is_trained() -> None:

@@ -26,6 +26,10 @@ BETAS = (0.9, 0.99)
 """Decay of Adam's means of the gradient and of its square, for both networks."""
 
 
+_PARTICLE_FLOATS = 18
+"""Memory of an update for each muon in float32 numbers, by the width of the layers: measured on a CPU."""
+
+
 class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
     """Task of count head and densities.
 
@@ -47,7 +51,8 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         count_adam = adam(networks.count_head.parameters(), config.count_lr, betas=BETAS, fused=True)
         muons_adam = adam(networks.muons.parameters(), config.likelihood_lr, betas=BETAS, fused=True)
         optimisers = {"count": (networks.count_head, count_adam), "muons": (networks.muons, muons_adam)}
-        super().__init__(config, context, networks.modules(), optimisers)
+        particle_bytes = _PARTICLE_FLOATS * 4 * config.network.hidden
+        super().__init__(config, context, networks.modules(), optimisers, particle_bytes=particle_bytes)
         self._is_checked = False
 
     @property
@@ -129,9 +134,10 @@ class LikelihoodTask(BaseTask[LikelihoodConfig, Microbatch]):
         networks.standardise.require_fit()
         counts = muons = self.zero
         noise = Noise(SharedPurpose.HELD_OUT_NOISE, 0, self.device)
-        for part in self.parts(batch, noise, networks.with_noise):
-            found = networks.held_out(part)
-            counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
+        for microbatch in batch.microbatches:  # one at a time: of a large block, each comes to the device alone
+            for part in self.parts(Batch((microbatch,)), noise, networks.with_noise):
+                found = networks.held_out(part)
+                counts, muons = counts + found.counts / batch.num_events, muons + found.muons / batch.num_events
         return {"nll": counts + muons, "m_loss": counts}
 
     @torch.no_grad()

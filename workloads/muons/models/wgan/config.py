@@ -188,9 +188,15 @@ class WganConfig(ConfigBranch):
     directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
     CPU steps were not faster; not yet measured on a GPU."""
 
+    cuda_graphs: bool | Literal["auto"] = False
+    """Record an update's operators on a GPU once for each size of its input, and replay them with one call: for small
+    batches, whose time is that of the host. ``auto``: where possible, which it isn't with `compile` or
+    `network.spectral_norm`. Off, because it has never run on a GPU."""
+
     chunk_particles: int = Field(default=0, ge=0)
-    """Particles in one pass through the networks: a microbatch is processed in chunks of whole events, which gives the
-    same gradients with better use of the cache. 0: 2,048 on a CPU, the whole microbatch on a GPU."""
+    """Particles in one pass through the networks: the events of a batch are joined, and processed in chunks of whole
+    events, which gives the same gradients with better use of the cache. 0: 2,048 on a CPU; on a GPU a power of two that
+    needs at most half of its memory."""
 
     @model_validator(mode="after")
     def _combinations_make_sense(self) -> WganConfig:

@@ -15,9 +15,8 @@ Shape suffixes: E events, P particles, F features, S summary numbers of an event
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from workloads.base.segments import Segments, pool, segment_sum, spread
 _DISTANCE_FLOOR = 1e-12
 _MUON_WEIGHT = 0.75
 """Exponent of an event's weight N^x among the scores of muons. With 1, few large events make most of the noise."""
+_LN10 = 2.302585092994046
 
 
 class EnergyScore(NamedTuple):
@@ -39,50 +39,76 @@ class EnergyScore(NamedTuple):
     """Sum over events with muons, of their summaries."""
 
 
-def event_weight(segments: Segments) -> Tensor:
-    """Weight of each event among the scores of muons, by its whole number of muons; 0 if it has none. (E,)."""
-    return segments.sizes_E.float() ** _MUON_WEIGHT * (segments.counts_E > 0)
+def event_weight(segments: Segments, present_E: Tensor) -> Tensor:
+    """Weight of each event among the scores of muons, by its whole number of muons; 0 if it isn't present. (E,)."""
+    return segments.sizes_E.float() ** _MUON_WEIGHT * present_E
 
 
 def energy_score(
-    generated: Sequence[Tensor], real_PF: Tensor, segments: Segments, lg_energy_spread: Tensor
+    generated_MPF: Tensor, real_PF: Tensor, segments: Segments, weights: tuple[Tensor, Tensor], lg_energy_spread: Tensor
 ) -> EnergyScore:
-    """Energy score of events that were generated m times, m at least 2. m times (P, F), (P, F).
+    """Energy score of events that were generated M times, at least twice. (M, P, F), (P, F).
 
+    ``weights``, 2 times (E,): of the events' muons, `event_weight`, and of the events, 1; 0 for events without muons.
     ``lg_energy_spread``, (): standard deviation of lg E, by which the first feature was divided.
 
     Muons are paired by position: the generated ones of an event are in no order, so any pairing is independent of
     their values.
     """
-    *summaries, real_ES = (event_summary(one_PF, segments, lg_energy_spread) for one_PF in (*generated, real_PF))
-    present_E = (segments.counts_E > 0).to(real_PF.dtype)
-    mean_E = segment_sum(_score(generated, real_PF), segments) / segments.counts_E.clamp_min(1)
-    of_muons = (mean_E * event_weight(segments)).sum()
-    return EnergyScore(of_muons, (_score(summaries, real_ES) * present_E).sum())
+    times, (muons_weight_E, weight_E) = len(generated_MPF), weights
+    generated_ES, real_ES = event_summary(
+        torch.cat([generated_MPF.flatten(0, 1), real_PF]), segments.repeated(times + 1), lg_energy_spread
+    ).split([times * segments.num_events, segments.num_events])
+    of_events_E = _score(generated_ES.unflatten(0, (times, -1)), real_ES)
+    mean_E = segment_sum(_score(generated_MPF, real_PF), segments) / segments.counts_E.clamp_min(1)
+    return EnergyScore((mean_E * muons_weight_E).sum(), (of_events_E * weight_E).sum())
 
 
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
-    """Mean of each feature, largest lg E, lg of the summed energy, mean of (lg E) x feature. (P, F) -> (E, S).
+    """Mean of each feature, of (lg E) x feature, largest lg E, lg of the summed energy. (P, F) -> (E, S).
 
     Units are those of the standardised features; 0 for an empty event.
     """
-    ln_energy_P1 = features_PF[:, :1] * (lg_energy_spread * _LN10)
-    largest_E1 = pool(ln_energy_P1, segments, ("max",))
-    relative_P1 = (ln_energy_P1 - spread(largest_E1, segments)).exp()
-    means_E = pool(torch.cat([features_PF, features_PF[:, :1] * features_PF], 1), segments, ("mean",))
-    present_E1 = (segments.counts_E > 0).to(features_PF.dtype).unsqueeze(1)
-    log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() + largest_E1
-    return torch.cat([means_E, torch.cat([largest_E1, log_sum_E1], 1) / (lg_energy_spread * _LN10)], 1) * present_E1
+    energy_P1 = features_PF[:, :1]
+    means_E = pool(torch.cat([features_PF, energy_P1 * features_PF], 1), segments, ("mean",))
+    largest_E1 = pool(energy_P1, segments, ("max",))
+    ln_scale = lg_energy_spread * _LN10
+    relative_P1 = ((energy_P1 - spread(largest_E1, segments)) * ln_scale).exp()
+    log_sum_E1 = segment_sum(relative_P1, segments).clamp_min(1.0).log() / ln_scale
+    return torch.cat([means_E, largest_E1, log_sum_E1 + largest_E1], 1)
 
 
-_LN10 = 2.302585092994046
+def _score(generated_MRS: Tensor, real_RS: Tensor) -> Tensor:
+    """Energy score of each row. (M, R, S), (R, S) -> (R,)."""
+    score_R: Tensor = _RowScores.apply(generated_MRS, real_RS)
+    return score_R
 
 
-def _score(generated: Sequence[Tensor], real: Tensor) -> Tensor:
-    to_real = torch.stack([_distance(one, real) for one in generated]).mean(0)
-    among = torch.stack([_distance(one, other) for one, other in combinations(generated, 2)]).mean(0)
-    return to_real - among / 2
+class _RowScores(torch.autograd.Function):
+    """Energy scores, with their gradient by the generated values written out: few operators on all pairs at once."""
+
+    @staticmethod
+    def forward(ctx: Any, generated_MRS: Tensor, real_RS: Tensor) -> Tensor:
+        times = len(generated_MRS)
+        generated_MSR = generated_MRS.transpose(1, 2).contiguous()
+        # Each pair twice, and each value with itself, at the distance of the floor, but for a weight of 0.
+        among_MMSR = generated_MSR.unsqueeze(1) - generated_MSR
+        to_real_MSR = generated_MSR - real_RS.t()
+        among_MMR, to_real_MR = _length(among_MMSR), _length(to_real_MSR)
+        slope_MSR = to_real_MSR / (times * to_real_MR).unsqueeze(1)
+        slope_MSR -= (among_MMSR / among_MMR.unsqueeze(2)).sum(1) / (times * (times - 1))
+        ctx.save_for_backward(slope_MSR)
+        return to_real_MR.mean(0) - (among_MMR.sum((0, 1)) - times * math.sqrt(_DISTANCE_FLOOR)) / (
+            2 * times * (times - 1)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (slope_MSR,) = ctx.saved_tensors
+        return (slope_MSR * gradients[0]).transpose(1, 2), None
 
 
-def _distance(a: Tensor, b: Tensor) -> Tensor:
-    return ((a - b).square().sum(1) + _DISTANCE_FLOOR).sqrt()
+def _length(apart_S_R: Tensor) -> Tensor:
+    """Length of the vectors of the last dimension but one. (…, S, R) -> (…, R)."""
+    square: Tensor = apart_S_R.square().sum(-2)
+    return square.add_(_DISTANCE_FLOOR).sqrt_()

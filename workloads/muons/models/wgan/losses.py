@@ -18,9 +18,17 @@ from workloads.base.segments import Segments, segment_sum, spread
 NORM_FLOOR = 1e-12
 
 
-def critic_loss(real_scores_E: Tensor, fake_scores_E: Tensor, present_E: Tensor) -> Tensor:
-    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. 3 times (E,) -> ()."""
-    return ((fake_scores_E - real_scores_E) * present_E).sum()
+def critic_loss(scores_2E: Tensor, signs_2E: Tensor) -> Tensor:
+    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. (2 E,), (2 E,) -> ().
+
+    ``scores_2E``: those of the real events, then of the generated ones. ``signs_2E``: see `signs`.
+    """
+    return (scores_2E * signs_2E).sum()
+
+
+def signs(present_E: Tensor) -> Tensor:
+    """Sign of each score in the critic loss: -1 for real events, then 1 for generated ones, 0 for empty. (2 E,)."""
+    return torch.cat([-present_E, present_E])
 
 
 def generator_loss(fake_scores_E: Tensor, present_E: Tensor) -> Tensor:
@@ -45,7 +53,7 @@ def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor)
 
 
 def gradient_penalty(
-    slope_PF: Tensor, segments: Segments, *, one_sided: bool = False, plain_norm: bool = False
+    slope_PF: Tensor, segments: Segments, present_E: Tensor, *, one_sided: bool = False, plain_norm: bool = False
 ) -> GradientPenalty:
     """Gradient penalty Σ (‖∇D‖ - 1)²: arXiv:1704.00028, equation 3. ``slope_PF``: derivative of the events' scores.
 
@@ -58,10 +66,10 @@ def gradient_penalty(
     square_P = slope_PF.square().sum(1)
     if not plain_norm:
         last_E = segments.starts_E + segments.counts_E - 1
-        is_last_P = torch.arange(len(square_P), device=square_P.device) == last_E[segments.event_P]
-        square_P = square_P * torch.where(is_last_P, 1, segments.counts_E[segments.event_P])
+        last_P, counts_P = torch.stack([last_E, segments.counts_E]).index_select(1, segments.event_P)
+        is_last_P = torch.arange(len(square_P), device=square_P.device) == last_P
+        square_P = square_P * torch.where(is_last_P, 1, counts_P)
     square_E = segment_sum(square_P, segments)
     norm_E = (square_E + NORM_FLOOR).sqrt()
     excess_E = (norm_E - 1).clamp_min(0) if one_sided else norm_E - 1
-    present_E = (segments.counts_E > 0).to(norm_E.dtype)
     return GradientPenalty((excess_E.square() * present_E).sum(), (norm_E.detach() * present_E).sum())

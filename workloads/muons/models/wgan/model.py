@@ -34,12 +34,12 @@ class Generator(nn.Module):
         self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), nn.Linear(width, num_features))
         _start_xavier(self, config.xavier_gain)
 
-    def noise(self, segments: Segments, random: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """New normal numbers, one row per event (E, Z) and one per particle (P, Z)."""
+    def noise(self, segments: Segments, random: torch.Generator | None = None, times: int = 1) -> tuple[Tensor, Tensor]:
+        """New normal numbers, ``times`` rows per event (times E, Z) and per particle (times P, Z)."""
         device = segments.event_P.device
         return (
-            torch.randn(segments.num_events, self.z_global, device=device, generator=random),
-            torch.randn(segments.num_particles, self.z_local, device=device, generator=random),
+            torch.randn(times * segments.num_events, self.z_global, device=device, generator=random),
+            torch.randn(times * segments.num_particles, self.z_local, device=device, generator=random),
         )
 
     def local_inputs(self, z_PZ: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shape suffixes: E events, P particles, C conditions.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,16 +17,18 @@ from torch.nn.utils import parametrize
 
 from workloads.base.averaged import AveragedWeights
 from workloads.base.batch import Microbatch
+from workloads.base.buckets import padded
 from workloads.base.compiler import require_compiler
 from workloads.base.context import StepContext
-from workloads.base.segments import Segments, sort_within_events
+from workloads.base.parts import CPU_CHUNK_PARTICLES
+from workloads.base.segments import Segments, sort_within_events, spread
 from workloads.base.thin import counts_of
 from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.count_head import AVERAGE_DECAY, CountMixture, MixtureCountHead
 from workloads.muons.models.standardise import Standardise
 from workloads.muons.models.wgan import losses
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.energy_score import EnergyScore, energy_score
+from workloads.muons.models.wgan.energy_score import EnergyScore, energy_score, event_weight
 from workloads.muons.models.wgan.model import Critic, Generator
 
 
@@ -35,8 +38,16 @@ class WganEvents:
 
     conditions_EC: Tensor
     segments: Segments
+    counted_E: Tensor
+    """Flag, (E,) float32: 1 for an event of the batch, 0 for one that only fills a bucket."""
     present_E: Tensor
-    """Flag, (E,) float32: 1 for an event with muons, 0 for an empty one."""
+    """Flag, (E,) float32: 1 for an event of the batch with muons, else 0."""
+    signs_2E: Tensor
+    """Signs of the scores in the critic's loss: see losses.signs."""
+    muons_weight_E: Tensor
+    """Weight among the energy scores of muons: see event_weight."""
+    counted_P1: Tensor
+    """Flag, (P, 1) float32: 1 for a muon of an event that is present."""
     real_PF: Tensor
     """Standardised muons, sorted by energy in each event: the penalty pairs them by rank."""
     twice: tuple[Tensor, Segments]
@@ -48,7 +59,7 @@ class WganEvents:
 
     @property
     def num_particles(self) -> int:
-        """Muons of all events."""
+        """Muons of all events of the batch."""
         return self.source.num_particles
 
     def halves(self) -> tuple[WganEvents, ...]:
@@ -60,11 +71,11 @@ class Draw(NamedTuple):
     """Random numbers of an update for a part."""
 
     z_EZ: Tensor
+    """Noise of the generator, of each event and each muon; for the generator's update as many sets of them, one after
+    the other, as the energy score needs events for the same primaries and counts."""
     z_PZ: Tensor
-    mix_E: Tensor
-    """Position between real and generated event for the penalty, uniform in [0, 1]."""
-    others: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Noise z_EZ and z_PZ of more events for the same primaries and counts, as many as the energy score needs."""
+    mix_E: Tensor | None = None
+    """Position between real and generated event for the penalty, uniform in [0, 1]; none for the generator."""
 
     @property
     def noise(self) -> tuple[Tensor, Tensor]:
@@ -90,6 +101,10 @@ class WganNetworks:
         self.config = config
         self.device = device = context.device
         self._precision = context.precision
+        self.pads = False
+        """True: each part is padded to one of few sizes. Its further events count nowhere."""
+        # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
+        self._most_rows = config.chunk_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else sys.maxsize)
         with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
@@ -124,14 +139,22 @@ class WganNetworks:
 
     def events(self, source: Microbatch, random: torch.Generator) -> WganEvents:
         """Input of the networks from ``source``."""
-        segments = Segments.from_offsets(source.offsets_E1, source.num_particles, counts_of(source))
-        muons = source.particle_columns["muons"]
+        whole = padded(source) if self.pads else source
+        segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles, counts_of(whole))
+        muons = whole.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
-        conditions_EC = self.standardise.conditions(source.event_columns["primary"])
+        conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
+        counted_E = torch.ones(whole.num_events, device=self.device)
+        counted_E[source.num_events :].zero_()
+        present_E = counted_E * (segments.counts_E > 0)
         return WganEvents(
             conditions_EC=conditions_EC,
             segments=segments,
-            present_E=(segments.counts_E > 0).float(),
+            counted_E=counted_E,
+            present_E=present_E,
+            signs_2E=losses.signs(present_E),
+            muons_weight_E=event_weight(segments, present_E),
+            counted_P1=spread(present_E.unsqueeze(1), segments),
             real_PF=real_PF[sort_within_events(real_PF[:, 0], segments)],
             twice=(conditions_EC.repeat(2, 1), segments.repeated(2)),
             source=source,
@@ -141,29 +164,41 @@ class WganNetworks:
 
     def draw(self, part: WganEvents, *, for_generator: bool = False) -> Draw:
         """Random numbers for a critic's update, or a generator's. Advances the part's random generator."""
+        if for_generator:
+            return Draw(*self.generator.noise(part.segments, part.random, self.generated_events))
         mix_E = torch.rand(part.present_E.shape, device=self.device, generator=part.random)
-        draw = Draw(*self.generator.noise(part.segments, part.random), mix_E)
-        if not for_generator or self.config.energy_score_weight == 0:
-            return draw
-        more = range(1, self.config.score_events)
-        return draw._replace(others=tuple(self.generator.noise(part.segments, part.random) for _ in more))
+        return Draw(*self.generator.noise(part.segments, part.random), mix_E)
 
-    def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor]) -> Tensor:
-        """Generated features for the real counts, so that both have the same segments. -> (P, F)."""
-        with self._precision():
-            features_PF: Tensor = self._generate(part.conditions_EC, part.segments, noise)
-        return features_PF
+    @property
+    def generated_events(self) -> int:
+        """Generated events for each real one in the generator's update."""
+        return self.config.score_events if self.config.energy_score_weight > 0 else 1
 
-    def critic_loss(self, part: WganEvents, fake_PF: Tensor) -> CriticScores:
-        """Scores of the part's events and of generated ones."""
+    def fake(self, part: WganEvents, noise: tuple[Tensor, Tensor], times: int = 1) -> Tensor:
+        """Generated features for the real counts, so that both have the same segments. -> (times P, F)."""
+        z_MEZ, z_MPZ = (one.unflatten(0, (times, -1)) for one in noise)
+        at_once = min(max(self._most_rows // max(part.segments.num_particles, 1), 1), times)
+        passes = []
+        for first in range(0, times, at_once):
+            sets = slice(first, first + at_once)
+            input_of = part.conditions_EC, part.segments
+            if at_once > 1:
+                num = len(z_MEZ[sets])
+                input_of = part.conditions_EC.repeat(num, 1), part.segments.repeated(num)
+            with self._precision():
+                passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
+        return torch.cat(passes) if len(passes) > 1 else passes[0]
+
+    def critic_loss(self, part: WganEvents, both_PF: Tensor) -> CriticScores:
+        """Scores of the part's events and of generated ones, whose muons are ``both_PF``, (2 P, F)."""
         with self._precision():  # real and generated events in one pass
-            real_E, fake_E = self._raw_scores(torch.cat([part.real_PF, fake_PF]), *part.twice).chunk(2)
-        gap = -losses.critic_loss(real_E.detach(), fake_E.detach(), part.present_E)
-        real_E, fake_E = self.critic.saturate(real_E), self.critic.saturate(fake_E)
-        near_E = self.critic.is_saturated(real_E).float() + self.critic.is_saturated(fake_E).float()
-        return CriticScores(
-            losses.critic_loss(real_E, fake_E, part.present_E), gap, (near_E * part.present_E).sum() / 2
-        )
+            raw_2E = self._raw_scores(both_PF, *part.twice)
+        bounded_2E = self.critic.saturate(raw_2E)
+        loss = losses.critic_loss(bounded_2E, part.signs_2E)
+        with torch.no_grad():
+            gap = -losses.critic_loss(raw_2E, part.signs_2E)
+            saturated = (self.critic.is_saturated(bounded_2E) * part.signs_2E.abs()).sum() / 2
+        return CriticScores(loss, gap, saturated)
 
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         """Gradient penalty, summed over events."""
@@ -172,29 +207,33 @@ class WganNetworks:
         with self._precision():
             slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
         plain_norm = self.config.gradient_norm == "plain"
-        return losses.gradient_penalty(slope_PF, part.segments, one_sided=self.config.one_sided, plain_norm=plain_norm)
+        return losses.gradient_penalty(
+            slope_PF, part.segments, part.present_E, one_sided=self.config.one_sided, plain_norm=plain_norm
+        )
 
     def generator_loss(self, part: WganEvents, draw: Draw) -> tuple[Tensor, EnergyScore]:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
-        fake_PF = self.fake(part, draw.noise)
+        times = self.generated_events
+        fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
         with self._precision():
-            raw_E = self._raw_scores(fake_PF, part.conditions_EC, part.segments)
+            raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
         loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
-        if not draw.others:
+        if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
-        generated = [fake_PF, *(self.fake(part, noise) for noise in draw.others)]
-        return loss, energy_score(generated, part.real_PF, part.segments, self.standardise.feature_spread_F[0])
+        weights = part.muons_weight_E, part.present_E
+        return loss, energy_score(fake_MPF, part.real_PF, part.segments, weights, self.standardise.feature_spread_F[0])
 
     def count_loss(self, part: WganEvents, count_head: MixtureCountHead | None = None) -> Tensor:
         """Loss of the count head, by default the trained weights, summed over events."""
-        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E)
+        return (count_head or self.count_head).loss(part.conditions_EC, part.segments.sizes_E, part.counted_E)
 
     @torch.no_grad()
     def count_error(self, part: WganEvents) -> Tensor:
         """Squared error of lg(1 + mean count), summed over events. -> ()."""
         mixture: CountMixture = self.count_head(part.conditions_EC)
         mean_E: Tensor = (mixture.log_weights_EK + mixture.log_means_EK).logsumexp(1).exp()
-        return (mean_E.log1p() - part.segments.sizes_E.float().log1p()).square().sum() / math.log(10) ** 2
+        square_E = (mean_E.log1p() - part.segments.sizes_E.float().log1p()).square()
+        return (square_E * part.counted_E).sum() / math.log(10) ** 2
 
     @torch.no_grad()
     def generate(self, primary_E4: Tensor) -> Bundles:

@@ -1,6 +1,6 @@
 """Spread of generated muons compared with real ones: near 0 if the generator has collapsed.
 
-Shape suffixes: P particles, F features, M moments.
+Shape suffixes: K sets, P particles, F features, M moments.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 
-def moments(features_PF: Tensor) -> Tensor:
-    """Number of muons, sums of their features, and of the squares: they add up over parts. (P, F) -> (1 + 2 F,)."""
-    features_PF = features_PF.detach().float()
-    num = torch.full((1,), len(features_PF), dtype=torch.float32, device=features_PF.device)
-    return torch.cat([num, features_PF.sum(0), features_PF.square().sum(0)])
+def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
+    """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
+
+    ``counted_P1``, (P, 1): 1 for muons that count, else 0.
+    """
+    features_KPF = features_KPF.detach().float()
+    counted_KPF = features_KPF * counted_P1
+    num_K1 = counted_P1.sum().expand(len(features_KPF), 1)
+    return torch.cat([num_K1, counted_KPF.sum(1), (counted_KPF * features_KPF).sum(1)], 1)
 
 
-def least_spread(fake_M: Tensor, real_M: Tensor) -> Tensor:
-    """Smallest ratio, over the features, of standard deviations of generated to real muons. -> ()."""
-    fake_F, real_F = _variance(fake_M), _variance(real_M)
+def least_spread(real_and_fake_KM: Tensor) -> Tensor:
+    """Smallest ratio, over the features, of standard deviations of generated to real muons. (2, M) -> ()."""
+    mean_KF, square_KF = (real_and_fake_KM[:, 1:] / real_and_fake_KM[:, :1].clamp_min(1)).chunk(2, 1)
+    real_F, fake_F = (square_KF - mean_KF.square()).clamp_min(0).unbind()
     return (fake_F / real_F.clamp_min(1e-12)).sqrt().min()
-
-
-def _variance(moments_M: Tensor) -> Tensor:
-    mean_F, square_F = (moments_M[1:] / moments_M[0].clamp_min(1)).chunk(2)
-    return (square_F - mean_F.square()).clamp_min(0)

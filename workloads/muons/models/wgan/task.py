@@ -14,6 +14,7 @@ from torch.optim import Adam
 
 from workloads.base.batch import Batch, Microbatch
 from workloads.base.context import StepContext
+from workloads.base.graphs import make_graphs
 from workloads.base.noise import Noise
 from workloads.base.optimiser import PartGradients, uncompiled
 from workloads.base.random_streams import SharedPurpose
@@ -23,7 +24,6 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.energy_score import event_weight
 from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
 from workloads.muons.models.wgan.spread import least_spread, moments
@@ -72,9 +72,12 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
                 "generator": (networks.generator, generator_optimiser),
                 "critic": (networks.critic, critic_optimiser),
             },
+            particle_bytes=_particle_bytes(config),
             # Spectral normalisation changes its state in the forward pass, and compiled code runs its own threads.
             parallel=not (config.network.spectral_norm or config.compile),
         )
+        self.graphs = make_graphs(config.cuda_graphs, self.SECTION, _obstacle_to_graphs(config, context.device))
+        networks.pads = self.graphs is not None
         self._adaptive = adaptive.AdaptiveState(config.critic_steps, config.penalty_weight)
         self.generator_updates = 0
         self.critic_updates = 0
@@ -119,7 +122,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             for _ in range(self.critic_steps):
                 with parametrize.cached():
                     self.networks.normalise()
-                    parts = self._update_critic(parts, num_present, metrics)
+                    parts, moments_2M = self._update_critic(parts, num_present, metrics)
+            metrics["fake_spread"] = least_spread(moments_2M)
             with parametrize.cached():
                 self.networks.normalise()
                 parts = self._update_generator(parts, num_present, self._score_weight(parts), metrics)
@@ -136,53 +140,55 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _update_critic(
         self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor]
-    ) -> list[WganEvents]:
-        """One update; the parts that fitted in memory."""
+    ) -> tuple[list[WganEvents], Tensor]:
+        """One update; the parts that fitted in memory, and moments of real and generated muons, (2, M)."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
-        networks, critic = self.networks, self.optimisers["critic"]
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
-        weight = self.penalty_weight * self.config.gp_every / num_present
+        penalty_weight = self.penalty_weight if penalise else 0.0
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            with torch.no_grad():
-                fake_PF = networks.fake(part, draw.noise)
-            scores = networks.critic_loss(part, fake_PF)
-            gradients = critic.gradients(scores.loss / num_present)  # frees its graph
-            norm = self.zero
-            penalised = self.zero
-            if penalise:
-                penalty = networks.penalty(part, fake_PF, draw.mix_E)
-                torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
-                norm, penalised = penalty.norm, penalty.penalty.detach() * self.penalty_weight
-            means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
-            return PartGradients(gradients, torch.cat([means, moments(part.real_PF), moments(fake_PF)]))
+            return self.compute(self._critic_gradients, part, draw, num_present, penalty_weight)
 
-        num_moments = 1 + 2 * networks.standardise.num_features
-        num_sums = 5 + 2 * num_moments
+        num_sums = 5 + 2 * (1 + 2 * self.networks.standardise.num_features)
         updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
         self.critic_updates += 1
         if penalise:
             self._gp_norm = updated.sums[2]
         metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
-        real, fake = updated.sums[5:].split(num_moments)
-        metrics |= {"saturation": updated.sums[3], "fake_spread": least_spread(fake, real)}
+        metrics["saturation"] = updated.sums[3]
         if self.config.old_definitions:
             metrics |= {"c_loss": updated.sums[0] + updated.sums[4], "w_gap": -updated.sums[0]}
-        return parts
+        return parts, updated.sums[5:].unflatten(0, (2, -1))
+
+    def _critic_gradients(
+        self, part: WganEvents, draw: Draw, num_present: Tensor, penalty_weight: float
+    ) -> PartGradients:
+        """Gradients of the critic. Sums: c_loss, w_gap, gp_norm, saturation, the penalty, and `moments`."""
+        networks, critic = self.networks, self.optimisers["critic"]
+        with torch.no_grad():
+            fake_PF = networks.fake(part, draw.noise)
+        both_PF = torch.cat([part.real_PF, fake_PF])
+        scores = networks.critic_loss(part, both_PF)
+        gradients = critic.gradients(scores.loss / num_present)  # frees its graph
+        norm = penalised = self.zero
+        if penalty_weight > 0:
+            assert draw.mix_E is not None
+            penalty = networks.penalty(part, fake_PF, draw.mix_E)
+            weight = penalty_weight * self.config.gp_every / num_present
+            torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
+            norm, penalised = penalty.norm, penalty.penalty.detach() * penalty_weight
+        means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
+        moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
+        return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
 
     def _update_generator(
         self, parts: list[WganEvents], num_present: Tensor, muons_weight: Tensor, metrics: dict[str, Tensor]
     ) -> list[WganEvents]:
         """One update; the parts that fitted in memory."""
-        generator, score_weight = self.optimisers["generator"], self.config.energy_score_weight
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            loss, score = self.networks.generator_loss(part, draw)
-            loss = loss / num_present
-            mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
-            gradients = generator.gradients(loss + score_weight * mean)
-            return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
+            return self.compute(self._generator_gradients, part, draw, num_present, muons_weight)
 
         over_parts = self._over_parts(gradients_of, for_generator=True)
         updated, parts = self.update("generator", over_parts, parts, metrics, num_sums=2)
@@ -190,6 +196,16 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self.networks.averaged.update(self.generator_updates)
         metrics |= {"g_loss": updated.sums[0], "energy_score": updated.sums[1]}
         return parts
+
+    def _generator_gradients(
+        self, part: WganEvents, draw: Draw, num_present: Tensor, muons_weight: Tensor
+    ) -> PartGradients:
+        """Gradients of the generator. Sums: g_loss and energy_score."""
+        loss, score = self.networks.generator_loss(part, draw)
+        loss = loss / num_present
+        mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
+        gradients = self.optimisers["generator"].gradients(loss + self.config.energy_score_weight * mean)
+        return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
 
     def _over_parts(
         self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
@@ -209,7 +225,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _score_weight(self, parts: list[WganEvents]) -> Tensor:
         """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
-        total = sum((event_weight(part.segments).sum() for part in parts), torch.zeros((), device=self.device))
+        total = sum((part.muons_weight_E.sum() for part in parts), torch.zeros((), device=self.device))
         if self.config.energy_score_weight > 0:
             self.context.sum_over_ranks([total])
         return total.clamp_min(1)
@@ -249,7 +265,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
-        return self.networks.critic_loss(part, fake_PF).gap
+        return self.networks.critic_loss(part, torch.cat([part.real_PF, fake_PF])).gap
 
     # ---- Use without training.
 
@@ -296,3 +312,18 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         self._held_out_gap = state["held_out_gap"].to(self.device)
         if self.config.adaptive.enabled:
             self._adaptive = adaptive.AdaptiveState(**state["adaptive"] | {"gaps": tuple(state["adaptive"]["gaps"])})
+
+
+def _particle_bytes(config: WganConfig) -> int:
+    """Memory of an update for each muon, about: measured on a CPU for 2, 4 and 8 generated events for each real one."""
+    generated = config.score_events if config.energy_score_weight > 0 else 2
+    return 4 * config.network.hidden * (10 + 6 * generated)
+
+
+def _obstacle_to_graphs(config: WganConfig, device: torch.device) -> str:
+    """Reason why CUDA graphs can't be used; empty: they can."""
+    if device.type != "cuda":
+        return "on a CPU"
+    if config.compile:
+        return "with compile = true"
+    return "with network.spectral_norm = true, which changes with each pass" if config.network.spectral_norm else ""

@@ -1,0 +1,170 @@
+"""Operators that a WGAN step dispatches, and time that the host needs for them.
+
+Question: a GPU waits for the host if a step has many small operators. How many are there in a step of 128,000 events of
+4 muons, and how long does the host take to dispatch them, if the batch is 1, 8 or 64 microbatches?
+Asked: at most 600 operators and 5 ms, whatever the number of microbatches.
+
+Command, from the repository's root, on a quiet machine:
+
+    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs]
+
+Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
+with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
+Counted are calls that reach the dispatcher below autograd, in forward and backward passes and optimisers:
+
+- operators: calls that compute or copy, about one kernel launch each on a GPU;
+- views: calls that make another view of a tensor, or only allocate one;
+- profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
+  records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
+
+With `--graphs` a recorded computation (trainer.wgan.cuda_graphs) is one operator, which takes no time: there is no CUDA
+to launch it. What is left is the host's work beside the graphs; the results of such a step mean nothing.
+
+A step with the gradient penalty of every second update in both parities: means of two steps. Host time: CPU time of
+the thread, median of the steps; that of the small kernels themselves is in it, so that it is an upper limit.
+
+Table: a row for each number of microbatches. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.bench_step import make_batch
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
+from workloads.base.graphs import Graphs
+from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
+from workloads.muons.models.wgan.task import WganTask
+
+CPU = torch.device("cpu")
+Result = TypeVar("Result")
+EVENTS = 2
+"""Events of a microbatch."""
+PART_PARTICLES = 1 << 20
+"""Particles of a part: more than those of 128,000 events, as on a GPU."""
+WARM_UP_STEPS = 4
+
+_NO_KERNELS = {
+    *("detach", "_unsafe_view", "alias", "lift_fresh", "_record_function_enter_new", "_record_function_exit"),
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+}
+
+
+@dataclass(frozen=True)
+class OperatorCount:
+    """Calls of operators."""
+
+    operators: float = 0
+    views: float = 0
+
+
+class OperatorCounter(TorchDispatchMode):
+    """Counter of the operators that are called in its context, below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.views = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if func.is_view or name in _NO_KERNELS:
+            self.views += 1
+        else:
+            self.operators += 1
+        return func(*args, **(kwargs or {}))
+
+
+def operators_of(step: Callable[[], object], steps: int = 1) -> OperatorCount:
+    """Operators of one of ``steps`` calls, in the mean."""
+    with OperatorCounter() as counter:
+        for _ in range(steps):
+            step()
+    return OperatorCount(counter.operators / steps, counter.views / steps)
+
+
+def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
+    """Operators that torch's profiler records in one of ``steps`` calls, in the mean."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(steps):
+            step()
+    return sum(event.name.startswith("aten::") for event in profiler.events() or ()) / steps
+
+
+class NothingReplayed:
+    """Runtime of graphs that records, and replays nothing."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+        return self._replay, compute()
+
+    def _replay(self) -> None:
+        self.replays += 1
+
+
+def host_ms(step: Callable[[], object], repeats: int) -> float:
+    """CPU time of the calling thread for one call in ms, median."""
+    times_s = []
+    for _ in range(repeats):
+        started_s = time.thread_time()
+        step()
+        times_s.append(time.thread_time() - started_s)
+    return 1e3 * statistics.median(times_s)
+
+
+def cut_batch(num_microbatches: int) -> Batch:
+    """Batch of so many microbatches of EVENTS events each."""
+    (whole,) = make_batch(EVENTS * num_microbatches, CPU).microbatches
+    return Batch(tuple(whole.part(EVENTS * one, EVENTS * (one + 1)) for one in range(num_microbatches)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Operators and host time of a step.")
+    parser.add_argument("--microbatches", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--repeats", type=int, default=41)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--graphs", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    network = NetworkConfig(hidden=8, count_hidden=8)
+    config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
+    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
+    rows = {}
+    for number in arguments.microbatches:
+        batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
+        runtime = NothingReplayed()
+        if arguments.graphs:
+            task.graphs, task.networks.pads = Graphs(runtime), True
+        for _ in range(WARM_UP_STEPS):
+            task.step(batch)
+        ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
+        runtime.replays = 0
+        count = OperatorCount() if arguments.compile else operators_of(lambda: task.step(batch), 2)  # noqa: B023
+        count = replace(count, operators=count.operators + runtime.replays / 2)
+        profiled = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
+        print(
+            f"{number:>12}{count.operators:>12.0f}{count.views:>8.0f}{profiled:>10.0f}{ms:>9.1f}",
+            flush=True,
+        )
+        rows[number] = asdict(count) | {"profiled": profiled, "host_ms": round(ms, 2)}
+    print(
+        json.dumps(
+            {"compile": arguments.compile, "graphs": arguments.graphs, "torch": torch.__version__, "steps": rows}
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Recorded computations, with a runtime that computes them on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from fake_graphs import FakeRuntime
+from line_task import points
+from torch import Tensor
+
+from common.errors import BadInputError
+from workloads.base.batch import Microbatch
+from workloads.base.graphs import Graphs, make_graphs
+
+
+@dataclass(frozen=True)
+class Input:
+    values: Tensor
+    pair: tuple[Tensor, Tensor | None]
+    source: Microbatch
+
+
+class Output(NamedTuple):
+    total: Tensor
+    parts: list[Tensor]
+
+
+WEIGHT = torch.ones(())
+
+
+def sums(given: Input, factor: float) -> Output:
+    values = given.values * factor * WEIGHT
+    return Output(values.sum() + given.pair[0].sum(), [values.clone(), given.pair[0] * 2])
+
+
+def other(given: Input, factor: float) -> Output:
+    return Output(given.values.sum() - factor, [])
+
+
+def make_input(size: int, seed: int = 0) -> Input:
+    random = torch.Generator().manual_seed(seed)
+    integers = torch.randint(9, (size,), generator=random)
+    return Input(torch.rand(size, generator=random), (integers, None), points(3))
+
+
+def equal(one: Output, two: Output) -> bool:
+    return all(torch.equal(*pair) for pair in zip([one.total, *one.parts], [two.total, *two.parts], strict=True))
+
+
+def test_a_replay_has_the_results_of_the_computation_for_new_values_of_the_same_sizes() -> None:
+    runtime = FakeRuntime()
+    graphs = Graphs(runtime)
+    for seed in range(4):
+        for size in (3, 5):
+            given = make_input(size, seed)
+            assert equal(graphs(sums, given, 2.0), sums(given, 2.0))
+    assert (runtime.recorded, runtime.replayed) == (2, 8)
+
+
+def test_arguments_are_not_written_to_and_may_go() -> None:
+    graphs = Graphs(FakeRuntime())
+    first = make_input(3)
+    before = first.values.clone()
+    graphs(sums, first, 1.0)
+    graphs(sums, make_input(3, seed=1), 1.0)
+    assert torch.equal(first.values, before)
+
+
+def test_each_function_number_and_type_has_its_own_recording() -> None:
+    runtime = FakeRuntime()
+    graphs = Graphs(runtime)
+    given = make_input(3)
+    for function, factor in ((sums, 1.0), (sums, 2.0), (other, 2.0), (sums, 1.0)):
+        assert equal(graphs(function, given, factor), function(given, factor))
+    wide = Input(given.values.double(), given.pair, given.source)
+    assert graphs(sums, wide, 1.0).total.dtype == torch.float64
+    assert runtime.recorded == 4
+
+
+def test_weights_that_change_in_place_are_seen() -> None:
+    graphs, given = Graphs(FakeRuntime()), make_input(3)
+    one = float(graphs(other, given, 0.0).total)
+    before = graphs(sums, given, 1.0).parts[0].clone()
+    try:
+        WEIGHT.fill_(3.0)
+        assert torch.equal(graphs(sums, given, 1.0).parts[0], 3 * before)
+    finally:
+        WEIGHT.fill_(1.0)
+    assert float(graphs(other, given, 0.0).total) == one
+
+
+def test_the_recordings_used_last_are_kept() -> None:
+    runtime = FakeRuntime()
+    graphs = Graphs(runtime, most=2)
+    for size in (3, 4, 3, 5, 3):  # 4 goes when 5 comes
+        graphs(sums, make_input(size), 1.0)
+    assert runtime.recorded == 3
+    graphs(sums, make_input(4), 1.0)
+    assert runtime.recorded == 4
+    graphs.clear()
+    graphs(sums, make_input(4), 1.0)
+    assert runtime.recorded == 5
+
+
+def test_a_recording_that_fails_is_not_kept() -> None:
+    runtime = FakeRuntime()
+    graphs, given = Graphs(runtime), make_input(3)
+    runtime.broken = RuntimeError("scripted")
+    with pytest.raises(RuntimeError, match="scripted"):
+        graphs(sums, given, 1.0)
+    runtime.broken = None
+    assert equal(graphs(sums, given, 1.0), sums(given, 1.0))
+
+
+def test_what_is_asked_for_and_not_possible_is_an_error_and_what_may_be_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    assert make_graphs(False, "trainer.x", "on a CPU") is None
+    assert not caplog.records
+    assert make_graphs("auto", "trainer.x", "on a CPU") is None
+    assert [record.message for record in caplog.records] == ["trainer.x.cuda_graphs = auto: off on a CPU"]
+    with pytest.raises(BadInputError, match=r"x\.cuda_graphs = true is not possible on a CPU: set it"):
+        make_graphs(True, "trainer.x", "on a CPU")

@@ -1,0 +1,164 @@
+"""Steps of the WGAN with padded parts and recorded operators: those of the plain step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fake_graphs import FakeRuntime
+from host_syncs import no_host_sync
+from toy_events import split, toy_batch
+from toy_tasks import SMALL_WGAN, make_wgan, saved, weights, without_noise
+
+from common.errors import BadInputError
+from workloads.base.graphs import Graphs
+from workloads.muons.models.wgan.networks import WganNetworks
+from workloads.muons.models.wgan.task import WganTask
+
+SGD = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
+"""Adam's first step only knows the sign of a gradient, and forgives a wrong scale."""
+NETWORKS = ("critic", "generator", "count_head")
+COUNTS = [*range(8)] * 4
+
+
+def with_graphs(**settings: Any) -> tuple[WganTask, FakeRuntime]:
+    task, runtime = make_wgan(**settings), FakeRuntime()
+    task.graphs, task.networks.pads = Graphs(runtime), True
+    return task, runtime
+
+
+def assert_same(one: WganTask, two: WganTask) -> None:
+    for name in NETWORKS:
+        pairs = zip(*(weights(getattr(task.networks, name)) for task in (one, two)), strict=True)
+        for expected, found in pairs:
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"critic_max_muons": 5},
+        {"energy_score_weight": 0.0},
+        {"gradient_norm": "plain", "one_sided": True, "gp_every": 1},
+        {"old_definitions": True},
+        {"network": SMALL_WGAN.model_dump() | {"pooling": "sum", "zero_truncated_counts": True}},
+        {"network": SMALL_WGAN.model_dump() | {"azimuth": "learned", "pooling": "max"}},
+    ],
+    ids=str,
+)
+def test_events_that_fill_a_bucket_change_neither_a_metric_nor_a_weight(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(WganNetworks, "draw", without_noise)
+    plain, padded = make_wgan(**SGD, **settings), make_wgan(**SGD, **settings)
+    padded.networks.pads = True
+    for seed in range(3):
+        batch = toy_batch(45, seed=seed)
+        expected, found = plain.step(batch), padded.step(batch)
+        assert list(found) == list(expected)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)
+    assert_same(plain, padded)
+
+
+def test_the_parts_are_padded_to_a_bucket_and_halves_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, _ = with_graphs()
+    batch = toy_batch(64, counts=COUNTS * 2)  # 64 events of 224 muons
+    task.observe(batch)
+    (part,) = task.parts(batch, task.noise)
+    assert (part.segments.num_events, part.segments.num_particles) == (72, 224)
+    assert part.num_particles == 224
+    assert part.counted_E.sum() == 64
+    assert part.present_E.sum() == part.signs_2E.abs().sum() / 2 == 56
+    halves = part.halves()
+    assert [half.num_particles for half in halves] == [112, 112]
+    assert [half.counted_E.sum() for half in halves] == [32, 32]
+    assert [half.segments.num_events for half in halves] == [36, 36]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gradient_clip": 0.5, "schedule_steps": 9, "warmup_steps": 2},
+        {"critic_steps": 1, "gp_every": 3, "generator_average_decay": 0.0},
+        {"optimiser": "sgd", "momentum": 0.5},
+        {"chunk_particles": 30},
+    ],
+    ids=str,
+)
+def test_replayed_steps_are_those_that_compute_their_operators_each_time(settings: dict[str, Any]) -> None:
+    plain = make_wgan(**settings)
+    plain.networks.pads = True  # so that both draw the same noise
+    graphs, runtime = with_graphs(**settings)
+    for seed in range(6):
+        batch = split(toy_batch(counts=COUNTS, seed=seed), [10, 0, 22])
+        expected, found = plain.step(batch), graphs.step(batch)
+        for name, value in expected.items():
+            assert torch.equal(found[name], value), name
+    for one, two in zip(*(saved(task)["networks"].values() for task in (plain, graphs)), strict=True):
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    assert runtime.replayed > 3 * runtime.recorded
+
+
+def test_events_of_one_bucket_share_recordings_and_those_of_others_have_their_own() -> None:
+    task, runtime = with_graphs(critic_steps=2, gp_every=2)
+    task.step(toy_batch(counts=COUNTS))
+    assert runtime.recorded == 4  # critic with and without penalty, generator, count head
+    for size in range(1, 7):
+        task.step(toy_batch(counts=[*COUNTS[:-1], size]))  # 106 to 111 muons: buckets of 112 and 104
+    assert runtime.recorded == 4
+    task.step(toy_batch(64, counts=COUNTS * 2))
+    assert runtime.recorded == 8
+
+
+def test_a_resumed_training_replays_with_the_weights_that_it_loaded() -> None:
+    first, _ = with_graphs()
+    second, _ = with_graphs()
+    first.step(toy_batch(counts=COUNTS))
+    for seed in range(2):
+        second.step(toy_batch(counts=COUNTS, seed=seed))  # other weights, already recorded
+    second.load_state_dict(saved(first))
+    expected, found = (task.step(toy_batch(counts=COUNTS, seed=7)) for task in (first, second))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_stronger_penalty_of_the_adaptive_critic_is_seen() -> None:
+    tasks = make_wgan(), with_graphs()[0]
+    tasks[0].networks.pads = True
+    for seed, weight in enumerate((1.0, 1.5, 1.0)):
+        for task in tasks:
+            object.__setattr__(task._adaptive, "penalty_weight", weight)
+        expected, found = (task.step(toy_batch(counts=COUNTS, seed=seed)) for task in tasks)
+        assert torch.equal(found["critic_grad_norm"], expected["critic_grad_norm"])
+
+
+def test_a_recording_that_fails_is_said_once_and_the_step_is_computed(caplog: pytest.LogCaptureFixture) -> None:
+    plain = make_wgan()
+    plain.networks.pads = True
+    task, runtime = with_graphs()
+    runtime.broken = torch.OutOfMemoryError("scripted")
+    for seed in range(2):
+        expected, found = (one.step(toy_batch(counts=COUNTS, seed=seed)) for one in (plain, task))
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert [record.message for record in caplog.records] == ["trainer.wgan.cuda_graphs: off from now on: scripted"]
+    assert runtime.recorded == 0
+
+
+def test_no_replayed_step_makes_the_host_wait() -> None:
+    task, _ = with_graphs()
+    task.step(toy_batch(counts=COUNTS))
+    task.step(toy_batch(counts=COUNTS))
+    batch = toy_batch(counts=COUNTS, seed=1)
+    with no_host_sync():
+        task.step(batch)
+
+
+def test_graphs_on_a_cpu_are_refused_with_the_fix_and_may_be_left_to_the_machine() -> None:
+    with pytest.raises(BadInputError, match=r"trainer\.wgan\.cuda_graphs = true is not possible on a CPU"):
+        make_wgan(cuda_graphs=True)
+    task = make_wgan(cuda_graphs="auto")
+    assert task.graphs is None
+    assert not task.networks.pads

@@ -1,0 +1,169 @@
+"""CUDA graphs: the operators of a computation are recorded once for each size of its input, and replayed by one call.
+
+A replay reads and writes the memory of the recording: input is copied to where it was, results lie where they were
+until the next computation. Weights are read where they are, so that updates in place are seen. Written by the
+documentation of `torch.cuda.graph`; it has never run on a GPU. The calls into CUDA are in `CudaRuntime` alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import groupby
+from typing import Any, Literal, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from common.errors import BadInputError
+from workloads.base.batch import Microbatch
+
+logger = logging.getLogger(__name__)
+
+MOST_GRAPHS = 32
+"""Recordings that are kept, those used last: each holds its input and results, all share the memory in between."""
+_WARM_UP_RUNS = 3
+
+Result = TypeVar("Result")
+
+
+class GraphRuntime(Protocol):
+    """Recorder of the device's operators."""
+
+    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+        """Function that repeats the operators of ``compute``, and the tensors where it writes the results.
+
+        They have no values before the first repetition.
+        """
+
+
+class CudaRuntime:
+    """See GraphRuntime: CUDA graphs on the present device, of a common memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+        """See GraphRuntime. Waits for the device."""
+        side = torch.cuda.Stream()  # libraries allocate at first use, which a recording doesn't allow
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_RUNS):
+                compute()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads copy the next batch meanwhile: only what this one calls is restricted.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = compute()
+        return graph.replay, result
+
+
+@dataclass(frozen=True)
+class _Recording:
+    arguments: Any
+    """Copies of the arguments, whose tensors the recording reads."""
+    replay: Callable[[], None]
+    result: Any
+
+
+class Graphs:
+    """Recordings of computations, by function, by the sizes of its arguments' tensors and by their numbers."""
+
+    def __init__(self, runtime: GraphRuntime, most: int = MOST_GRAPHS) -> None:
+        self._runtime = runtime
+        self._most = most
+        self._recordings: OrderedDict[Hashable, _Recording] = OrderedDict()
+
+    def __call__(self, compute: Callable[..., Result], *arguments: Any) -> Result:
+        """Result of ``compute(*arguments)``. Its tensors are valid until the next call.
+
+        Arguments are tensors, numbers, tuples and dataclasses of them; others must not matter. ``compute`` draws no
+        random numbers, doesn't wait for the device, and uses other tensors only if they stay where they are.
+        """
+        given = list(_leaves(arguments))
+        key = (
+            compute.__qualname__,
+            tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in given),
+        )
+        recording = self._recordings.get(key)
+        if recording is None:
+            recording = self._recorded(compute, arguments)
+            self._recordings[key] = recording
+            if len(self._recordings) > self._most:
+                self._recordings.popitem(last=False)
+        else:
+            self._recordings.move_to_end(key)
+            _copy(list(_leaves(recording.arguments)), given)
+        recording.replay()
+        result: Result = recording.result
+        return result
+
+    def clear(self) -> None:
+        """Forget all recordings, and free their memory."""
+        self._recordings.clear()
+
+    def _recorded(self, compute: Callable[..., Result], arguments: tuple[Any, ...]) -> _Recording:
+        own = _with_tensors(arguments, Tensor.clone)
+        replay, result = self._runtime.record(lambda: compute(*own))
+        return _Recording(own, replay, result)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Tensors and numbers in nested tuples and dataclasses, in order; None for a microbatch, as in `_with_tensors`."""
+    if isinstance(value, Microbatch):
+        yield None
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _leaves(one)
+    elif _is_walked(value):
+        for field in fields(value):
+            yield from _leaves(getattr(value, field.name))
+    elif isinstance(value, Tensor | bool | int | float | str | None):
+        yield value
+
+
+def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same tuples and dataclasses with other tensors, and without the events that they were made of."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        changed = [_with_tensors(one, change) for one in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
+    if isinstance(value, Microbatch):
+        return None
+    if _is_walked(value):
+        return replace(
+            value, **{field.name: _with_tensors(getattr(value, field.name), change) for field in fields(value)}
+        )
+    return value
+
+
+def _is_walked(value: Any) -> bool:
+    """True for a dataclass, but for the events that an input was made of: no computation reads them."""
+    return is_dataclass(value) and not isinstance(value, type | Microbatch)
+
+
+def _copy(own: list[Any], given: list[Any]) -> None:
+    """Copy the values of the tensors, those of one type by one operator."""
+    pairs = [pair for pair in zip(own, given, strict=True) if isinstance(pair[0], Tensor)]
+    pairs.sort(key=lambda pair: str(pair[0].dtype))
+    for _, of_type in groupby(pairs, key=lambda pair: pair[0].dtype):
+        to, origin = zip(*of_type, strict=True)
+        torch._foreach_copy_(list(to), list(origin))
+
+
+def make_graphs(setting: bool | Literal["auto"], section: str, obstacle: str) -> Graphs | None:
+    """Graphs, if ``setting`` asks for them. ``obstacle``: why they can't be used; empty: they can.
+
+    Raises BadInputError where they must be used and can't; where they may, that is logged.
+    """
+    if setting is False:
+        return None
+    if not obstacle:
+        return Graphs(CudaRuntime())
+    if setting is True:
+        raise BadInputError(f"{section}.cuda_graphs = true is not possible {obstacle}: set it to auto or false")
+    logger.info("%s.cuda_graphs = auto: off %s", section, obstacle)
+    return None
