@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, pool, segment_argmax, segment_sum, sort_within_events, spread
+from workloads.base.segments import Segments, pool, segment_sum, sort_within_events, spread
 
 COUNTS: dict[str, list[int]] = {
     "no event": [],
@@ -70,7 +70,7 @@ def segments_of(counts: list[int] | Tensor, device: torch.device) -> Segments:
 
 def pooled(values_PD: Tensor, segments: Segments) -> Tensor:
     """Mean and maximum, as the critic pools them."""
-    return pool(values_PD, segments, POOLS, segment_argmax(values_PD.detach(), segments))
+    return pool(values_PD, segments, POOLS)
 
 
 def with_gradient(work: Callable[[Tensor], Tensor], values: Tensor) -> tuple[Tensor, Tensor]:

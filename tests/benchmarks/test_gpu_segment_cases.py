@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.gpu import segment_cases
 from benchmarks.gpu.segment_cases import wrong_values
-from workloads.base.segments import Segments, segment_argmax, segment_sum, spread
+from workloads.base.segments import Segments, pool_with_argmax, segment_sum, spread
 
 CPU = torch.device("cpu")
 
@@ -33,8 +33,13 @@ def one_too_far(values_ED: Tensor, segments: Segments) -> Tensor:
     return spread(values_ED.roll(1, 0), segments)
 
 
-def last_of_equal(values_PD: Tensor, segments: Segments) -> Tensor:
-    return (segment_argmax(values_PD, segments) + 1).clamp_max(segments.num_particles - 1)
+def slope_to_the_next(values_PD: Tensor, segments: Segments, pools: tuple[str, ...]) -> Tensor:
+    """Pooling whose largest particle is the one behind it."""
+    argmax_ED = pool_with_argmax(values_PD.detach(), segments, pools)[1]
+    assert argmax_ED is not None
+    mean_ED = segment_sum(values_PD, segments) / segments.counts_E.clamp_min(1).unsqueeze(1)
+    rows_PD = values_PD if segments.num_particles else values_PD.new_zeros(1, values_PD.shape[1])
+    return torch.cat([mean_ED, rows_PD.gather(0, (argmax_ED + 1).clamp_max(len(rows_PD) - 1))], 1)
 
 
 @pytest.mark.slow
@@ -44,7 +49,7 @@ def last_of_equal(values_PD: Tensor, segments: Segments) -> Tensor:
         ("segment_sum", without_last),
         ("segment_sum", empty_is_one),
         ("spread", one_too_far),
-        ("segment_argmax", last_of_equal),
+        ("pool", slope_to_the_next),
     ],
 )
 def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:

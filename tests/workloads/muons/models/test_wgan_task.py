@@ -259,7 +259,8 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
         part = networks.events(microbatch, torch.Generator().manual_seed(5))
         draw = networks.draw(part)
         fake_PF = networks.fake(part, draw.noise)
-        loss = networks.critic_loss(part, fake_PF).loss + networks.penalty(part, fake_PF, draw.mix_E).penalty
+        both_PF = torch.cat([part.real_PF, fake_PF])
+        loss = networks.critic_loss(part, both_PF).loss + networks.penalty(part, fake_PF, draw.mix_E).penalty
         weights = [*networks.generator.parameters(), *networks.critic.parameters()]
         results.append((fake_PF, loss, *torch.autograd.grad(loss, weights, allow_unused=True)))
     for values in zip(*results, strict=True):
