@@ -17,6 +17,7 @@ from common.arena import Arena
 from common.unit_arrays import UnitArrays
 from services.trainer.stream.copier import make_copier
 from services.trainer.stream.microbatch_copy import Copier
+from workloads.muons.columns import MUONS
 
 SLOTS = 2
 _BYTES_OF_AN_EVENT = 256
@@ -40,14 +41,14 @@ def run(setting: Setting, channel: Channel) -> None:
     if setting.is_cuda:
         measure("page-locked by torch: the ceiling", pageable.pin_memory())
     with Arena.create(SLOTS, num_bytes) as arena:
-        copier = make_copier(arena, device)
+        copier = make_copier(arena, device, MUONS.step_columns)
         arena.slot(0)[:] = 1
         measure("the arena (a memory file)", torch.from_numpy(arena.slot(0)))
         channel.say("microbatches through the trainer's copier")
         unit = _fill(arena, setting)
         times = median(_copies(copier, unit), device, repeats=repeats)
         channel.row(
-            source=f"{unit.num_microbatches} microbatches of a unit, by the copier",
+            source=f"a unit of {unit.num_microbatches} microbatches, by the copier",
             bytes=unit.num_bytes,
             seconds=times.whole_s,
             bytes_per_s=unit.num_bytes / times.whole_s,
@@ -64,12 +65,14 @@ class _Unit(NamedTuple):
 
 
 def _copies(copier: Copier, unit: _Unit) -> Callable[[], object]:
-    """Work that copies a unit as the trainer does: its microbatches, then the hand-over."""
+    """Work that copies a unit as the trainer does: one transfer, its microbatches, the hand-over."""
 
     def copy() -> None:
+        copied = copier.begin(unit.arrays, 0, 0)
         for index in range(unit.num_microbatches):
-            copier.copy(unit.arrays, 0, 0, index)
+            copied.microbatch(index)
         copier.hand_over(copier.mark())
+        copied.wait()  # then the slot is released
 
     return copy
 

@@ -108,7 +108,8 @@ def measured(seen: list[dict[str, Any]]) -> dict[str, Any]:
     warm = [one for one in seen if one["step"] >= WARM_STEPS]
     if not warm:
         return {"note": f"only {seen[-1]['step'] if seen else 0} steps: too few to measure"}
-    busy = [one["gpu_utilisation"] for one in warm if one.get("gpu_utilisation") is not None]
+    on_gpu = [one["gpu"] for one in warm if one["gpu"] is not None]
+    busy = [one["utilisation"] for one in on_gpu if one["utilisation"] is not None]
     return {
         "steps": warm[-1]["step"],
         "events_per_s": warm[-1]["session_events_per_s"],

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
+from workloads.base.flops import is_counting
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,8 @@ class Graphs:
         Arguments are tensors, numbers, tuples and dataclasses of them; others must not matter. ``compute`` draws no
         random numbers, doesn't wait for the device, and uses other tensors only if they stay where they are.
         """
+        if is_counting():  # a recording would count its warm-up, a replay nothing
+            return compute(*arguments)
         given = list(_leaves(arguments))
         key = (
             compute.__qualname__,

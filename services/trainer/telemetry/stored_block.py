@@ -60,6 +60,7 @@ class StoredMicrobatches(Sequence[Microbatch]):
         self, mapped: npt.NDArray[np.uint8], layouts: Sequence[Layout], schema: EventSchema, device: torch.device
     ) -> None:
         self._mapped, self._layouts, self._schema, self._device = mapped, layouts, schema, device
+        self._columns = [column.name for column in schema.columns]  # without the sources
         sizes = [slot_bytes_needed(schema, layout) for layout in layouts]
         self._starts = [0, *np.cumsum(sizes).tolist()]
         self._places = [(unit, index) for unit, one in enumerate(layouts) for index in range(one.microbatches)]
@@ -80,7 +81,8 @@ class StoredMicrobatches(Sequence[Microbatch]):
             return [self[one] for one in range(*place.indices(len(self)))]
         unit, index = self._places[place]
         content = self._mapped[self._starts[unit] : self._starts[unit + 1]]
-        part = copy_to_host(unit_arrays(content, self._schema, self._layouts[unit]), 0, unit, index)
+        arrays = unit_arrays(content, self._schema, self._layouts[unit])
+        part = copy_to_host(arrays.only(self._columns), 0, unit, index)
         return replace(
             part,
             offsets_E1=part.offsets_E1.to(self._device),

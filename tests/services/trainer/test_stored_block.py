@@ -54,6 +54,7 @@ def assert_same(block: StoredBatch) -> None:
     numbers = []
     for part in block.microbatches:
         assert part.offsets_E1.tolist() == part.host_offsets_E1.tolist()
+        assert part.event_columns.keys() == {"number", "total"}, "no sources"
         for event, number in enumerate(part.event_columns["number"][:, 0].tolist()):
             mine = slice(*part.host_offsets_E1[event : event + 2].tolist())
             assert part.particle_columns["hits"][mine, 0].tolist() == charges_of(number)

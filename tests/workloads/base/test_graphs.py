@@ -13,6 +13,7 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
+from workloads.base.flops import counted_flops
 from workloads.base.graphs import Graphs, make_graphs
 
 
@@ -103,6 +104,15 @@ def test_the_recordings_used_last_are_kept() -> None:
     graphs.clear()
     graphs(sums, make_input(4), 1.0)
     assert runtime.recorded == 5
+
+
+def test_a_step_whose_operations_are_counted_is_computed_and_not_recorded() -> None:
+    runtime = FakeRuntime()
+    graphs = Graphs(runtime)
+    given = make_input(3)
+    with counted_flops():
+        assert equal(graphs(sums, given, 2.0), sums(given, 2.0))
+    assert runtime.recorded == runtime.replayed == 0
 
 
 def test_a_recording_that_fails_is_not_kept() -> None:
