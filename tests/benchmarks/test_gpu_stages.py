@@ -176,8 +176,13 @@ def test_files_with_marked_tests_are_found() -> None:
 
 def test_figures_of_a_run_are_those_after_its_first_steps() -> None:
     seen = [
-        {"step": step, "session_events_per_s": 1000.0 * step, "wait_fraction": wait, "gpu_utilisation": busy}
-        for step, wait, busy in [(5, 1.0, 0.0), (20, 0.1, 0.8), (40, 0.2, 0.9), (60, 0.3, None)]
+        {"step": step, "session_events_per_s": 1000.0 * step, "wait_fraction": wait, "gpu": gpu}
+        for step, wait, gpu in [
+            (5, 1.0, None),
+            (20, 0.1, {"utilisation": 0.8}),
+            (40, 0.2, {"utilisation": 0.9}),
+            (60, 0.3, {"utilisation": None}),
+        ]
     ]
     assert pipeline_stage.measured(seen) == {
         "steps": 60,
