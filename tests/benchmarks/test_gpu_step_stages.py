@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -131,6 +131,33 @@ def test_weights_that_differ_in_deterministic_mode_are_a_failed_check(
         "deterministic mode, float32",
         "deterministic mode, bf16",
     ]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_that_waits_for_the_device_is_found_by_cudas_own_mode_which_is_off_afterwards(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    modes: list[str] = ["default"]
+    steps: list[str] = []
+
+    def step(batch: object) -> None:
+        steps.append(modes[-1])
+        if waits and modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    monkeypatch.setattr("torch.cuda.set_sync_debug_mode", modes.append)
+    batches: list[Any] = ["one", "other"]
+
+    def check() -> str:
+        return checks_stage._no_sync(lambda: cast(Any, SimpleNamespace(step=step)), batches)
+
+    if waits:
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            check()
+    else:
+        assert check() == "none in 6 steps"
+        assert steps == ["default"] * 2 + ["error"] * 6
+    assert modes == ["default", "error", "default"]
 
 
 # ---- Kernels.
