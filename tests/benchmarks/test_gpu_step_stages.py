@@ -197,7 +197,8 @@ def test_without_a_compiler_the_compiled_step_is_left_out_with_the_remedy(
     monkeypatch.setattr("workloads.muons.models.wgan.networks.require_compiler", refuses)
     compiled_stage.run(TINY, page.channel)
     reason = "trainer.wgan.compile = true needs a C compiler on CUDA: install one"
-    assert page.left_out == [f"compiled: {reason}", f"compiled: losses of the plain step, to 1e-5: {reason}"]
+    expected = [f"compiled: {reason}", f"compiled: losses of the plain step, to 1e-5: {reason}"]
+    assert [one for one in page.left_out if one.startswith("compiled")] == expected
     assert (page.rows, page.failures) == ([], [])
 
 
@@ -234,4 +235,5 @@ def test_the_most_expensive_kernels_of_each_variant_are_listed_and_one_that_can_
     of_plain = [row for row in page.rows if row["variant"] == "plain"]
     assert of_plain[0] | {"calls": 40.0, "seconds": 190.0, "kernel": "all"} == of_plain[0]
     assert [row["kernel"] for row in of_plain[1:]] == [f"kernel {number}" for number in range(19, 11, -1)]
-    assert page.left_out == ["compiled, float32, 16 events: no compiler"]
+    apart = [variant.name for variant in VARIANTS if variant.is_apart]
+    assert page.left_out == [f"{name}, float32, 16 events: no compiler" for name in apart]
