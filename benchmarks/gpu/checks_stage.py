@@ -27,6 +27,7 @@ _STEPS = 3
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "adaptive critic": {"adaptive": {"enabled": True, "every": 2}},
+    "CUDA graphs": {"cuda_graphs": True},
     "one critic step, clipped": {"critic_steps": 1, "gradient_clip": 1.0},
 }
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -109,13 +110,21 @@ def measured(seen: list[dict[str, Any]]) -> dict[str, Any]:
     if not warm:
         return {"note": f"only {seen[-1]['step'] if seen else 0} steps: too few to measure"}
     on_gpu = [one["gpu"] for one in warm if one["gpu"] is not None]
-    busy = [one["utilisation"] for one in on_gpu if one["utilisation"] is not None]
     return {
         "steps": warm[-1]["step"],
         "events_per_s": warm[-1]["session_events_per_s"],
         "waited": statistics.median(one["wait_fraction"] for one in warm),
-        "gpu_busy": statistics.median(busy) if busy else None,
+        "flops_per_s": _median(one["flops_per_s"] for one in warm),
+        "copied_bytes_per_s": _median(one["copied_bytes_per_s"] for one in warm),
+        "gpu_busy": _median(one["utilisation"] for one in on_gpu),
+        "memory_busy": _median(one["memory_utilisation"] for one in on_gpu),
     }
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Median of those that were measured; None if none was."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def missing_packages() -> list[str]:

@@ -133,7 +133,7 @@ def test_on_a_machine_with_torch_alone_the_card_is_measured_and_the_missing_pack
 def test_torch_numpy_and_pydantic_are_all_that_the_stages_of_the_model_import(tmp_path: Path) -> None:
     """No pyarrow, zmq, msgpack, scipy or matplotlib: what a task, the simulator and a copier import stays small."""
     python, path = bare(tmp_path / "packages", "torch", *MODEL)
-    names = [stage.name for stage in STAGES if stage.needs in (MODEL, ("numpy",)) and not stage.only_cuda]
+    names = [stage.name for stage in STAGES if stage.needs == MODEL and not stage.only_cuda]
     assert names == ["step", "checks", "copies", "memory", "ranks"]
     words = [word for name in names for word in ("--only", name)]
     done = run(*words, "--device", "cpu", "--quick", "-o", str(tmp_path / "out"), python=python, PYTHONPATH=path)

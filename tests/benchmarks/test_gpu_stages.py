@@ -177,18 +177,22 @@ def test_files_with_marked_tests_are_found() -> None:
 def test_figures_of_a_run_are_those_after_its_first_steps() -> None:
     seen = [
         {"step": step, "session_events_per_s": 1000.0 * step, "wait_fraction": wait, "gpu": gpu}
+        | {"flops_per_s": None if step == 60 else 1e12 * step, "copied_bytes_per_s": 1e6 * step}
         for step, wait, gpu in [
             (5, 1.0, None),
-            (20, 0.1, {"utilisation": 0.8}),
-            (40, 0.2, {"utilisation": 0.9}),
-            (60, 0.3, {"utilisation": None}),
+            (20, 0.1, {"utilisation": 0.8, "memory_utilisation": 0.3}),
+            (40, 0.2, {"utilisation": 0.9, "memory_utilisation": 0.4}),
+            (60, 0.3, {"utilisation": None, "memory_utilisation": None}),
         ]
     ]
     assert pipeline_stage.measured(seen) == {
         "steps": 60,
         "events_per_s": 60_000.0,
         "waited": 0.2,
+        "flops_per_s": 30e12,
+        "copied_bytes_per_s": 40e6,
         "gpu_busy": pytest.approx(0.85),
+        "memory_busy": pytest.approx(0.35),
     }
     assert pipeline_stage.measured(seen[:1]) == {"note": "only 5 steps: too few to measure"}
     assert pipeline_stage.measured([]) == {"note": "only 0 steps: too few to measure"}
