@@ -199,7 +199,9 @@ class Decode:
             if len(chosen):
                 assert piece.large_events is not None
                 file_names = [names[int(file)] for file in files[first + chosen]]
-                events = piece.large_events.take(pa.array(np.searchsorted(piece.large, chosen)))
+                events = piece.large_events
+                if len(chosen) < len(piece.large):
+                    events = events.take(pa.array(np.searchsorted(piece.large, chosen)))
                 outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
         write_outliers(outlier_path(self.run_dir, unit, self._plan), outliers, self.workload)

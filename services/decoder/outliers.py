@@ -41,15 +41,17 @@ def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
 def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSchema) -> None:
     """Write the file atomically. It can be used as an input."""
     schema = _common_schema([one.events.schema for one in outliers], workload)
-    events = pa.concat_tables([one.events.select(schema.names).cast(schema) for one in outliers]).combine_chunks()
-    columns = {name: events.column(name) for name in schema.names}
+    alike = [e if e.schema == schema else e.select(schema.names).cast(schema) for e in (one.events for one in outliers)]
+    events = pa.concat_tables(alike).combine_chunks()
+    columns = dict(zip(schema.names, events.columns, strict=True))
     columns["source_file"] = pa.array([file for one in outliers for file in one.files])
     columns["source_row"] = pa.array(np.concatenate([one.rows for one in outliers]), pa.int64())
     columns["num_particles"] = pa.array(np.concatenate([one.counts for one in outliers]), pa.int64())
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
-    with replacing(path, durable=False, part=part):
-        pq.write_table(pa.table(columns), part, write_page_checksum=True, use_dictionary=["source_file"])
+    with replacing(path, durable=False, part=part), pa.OSFile(str(part), "wb") as sink:
+        pq.write_table(pa.table(columns), sink, write_page_checksum=True, use_dictionary=["source_file"])
 
 
 def _common_schema(schemas: Sequence[pa.Schema], workload: EventSchema) -> pa.Schema:

@@ -52,7 +52,7 @@ def to_rows(
         event_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "event"},
         particle_columns={one.name: arrays[one.name] for one in workload.read_columns if one.per == "particle"},
         large=large,
-        large_events=pa.Table.from_batches([batch]).take(pa.array(large)) if len(large) else None,
+        large_events=_copied(batch, large) if len(large) else None,
         is_null=columns.is_null,
     )
     return checked(rows if columns.keep is None else drop_particles(rows, columns.keep), workload, where, first_row)
@@ -155,6 +155,11 @@ class _Columns:
 
     def _error(self, source: SourceColumn, row: int, problem: str) -> BadRowsError:
         return BadRowsError(f"{self._where}, column {source.name!r}, row {self._first_row + row}: {problem}")
+
+
+def _copied(batch: pa.RecordBatch, rows: Int64) -> pa.Table:
+    """Copy of a few rows: joining slices takes a fifth of Arrow's `take`."""
+    return pa.Table.from_batches([pa.concat_batches([batch.slice(row, 1) for row in rows.tolist()])])
 
 
 def _row_of(index: int, counts: Int64) -> int:
