@@ -106,7 +106,7 @@ def test_replayed_steps_are_those_that_compute_their_operators_each_time(setting
 def test_events_of_one_bucket_share_recordings_and_those_of_others_have_their_own() -> None:
     task, runtime = with_graphs(critic_steps=2, gp_every=2)
     task.step(toy_batch(counts=COUNTS))
-    assert runtime.recorded == 4  # critic with and without penalty, generator, count head
+    assert runtime.recorded == 4  # critic with penalty and, last, without; generator, count head
     for size in range(1, 7):
         task.step(toy_batch(counts=[*COUNTS[:-1], size]))  # 106 to 111 muons: buckets of 112 and 104
     assert runtime.recorded == 4
