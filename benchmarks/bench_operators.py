@@ -151,14 +151,15 @@ def main() -> None:
             task.step(batch)
         ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
         runtime.replays = 0
-        count = OperatorCount() if arguments.compile else operators_of(lambda: task.step(batch), 2)  # noqa: B023
-        count = replace(count, operators=count.operators + runtime.replays / 2)
-        profiled = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
-        print(
-            f"{number:>12}{count.operators:>12.0f}{count.views:>8.0f}{profiled:>10.0f}{ms:>9.1f}",
-            flush=True,
-        )
-        rows[number] = asdict(count) | {"profiled": profiled, "host_ms": round(ms, 2)}
+        row: dict[str, float] = {}
+        if not arguments.compile:
+            count = operators_of(lambda: task.step(batch), 2)  # noqa: B023
+            row = asdict(replace(count, operators=count.operators + runtime.replays / 2))
+        row["profiled"] = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
+        row["host_ms"] = round(ms, 2)
+        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "profiled")]
+        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>10}{ms:>9.1f}", flush=True)
+        rows[number] = row
     print(
         json.dumps(
             {"compile": arguments.compile, "graphs": arguments.graphs, "torch": torch.__version__, "steps": rows}

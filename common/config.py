@@ -35,7 +35,8 @@ class StreamConfig(ConfigBranch):
     batch_events: int = Field(256, ge=1)
     """Events of one optimiser step."""
     max_particles: int = Field(65_536, ge=1)
-    """Maximum particles in one microbatch: bounds the device's memory."""
+    """Maximum particles in one microbatch: bounds the device's memory, unless a model joins microbatches to fill it up
+    to its own ``chunk_particles``."""
     max_squared_particles: int = Field(0, ge=0)
     """Maximum in one microbatch of Σ N² over its events with N particles each: bounds memory and time of attention
     between the particles of an event. An event that alone has more is an outlier. 0: no bound."""

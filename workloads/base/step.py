@@ -146,20 +146,24 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
-        """Events of a batch, by lane, in order, in parts of at most ``most_particles``. ``prepare``: by default the
-        method."""
+        """Events of a batch, in parts of at most ``most_particles``, those of a lane in order. ``prepare``: by default
+        the method."""
         prepare = prepare or self.prepare
-        lanes: dict[int, list[Microbatch]] = {}
-        for microbatch in batch.microbatches:
-            if microbatch.num_events > 0:
-                lanes.setdefault(microbatch.lane, []).append(microbatch)
         found = []
-        for lane, microbatches in lanes.items():
-            random = noise.of(lane)
-            for one in [joined(microbatches)] if self._joins else microbatches:
-                whole = prepare(one, random)
-                found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
+        for microbatches in self._together([one for one in batch.microbatches if one.num_events > 0]):
+            random = noise.of(microbatches[0].lane)
+            whole = prepare(joined(microbatches), random)
+            found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
+
+    def _together(self, microbatches: list[Microbatch]) -> Iterable[list[Microbatch]]:
+        """Microbatches that are joined: those of a lane, if memory depends on the number of particles alone."""
+        if not self._joins:
+            return [[one] for one in microbatches]
+        lanes: dict[int, list[Microbatch]] = {}
+        for one in microbatches:
+            lanes.setdefault(one.lane, []).append(one)
+        return lanes.values()
 
     def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Result of ``function(*arguments)``, replayed if ``graphs`` has a recording of it: see Graphs.

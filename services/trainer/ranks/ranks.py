@@ -119,8 +119,9 @@ class Ranks:
                 flat = torch.cat([tensor.reshape(-1) for tensor in same])
                 with self._watched():
                     dist.all_reduce(flat, group=self._device_group)
-                for tensor, part in zip(same, flat.split([tensor.numel() for tensor in same]), strict=True):
-                    tensor.copy_(part.view_as(tensor))
+                parts = flat.split([tensor.numel() for tensor in same])
+                # One operator on a GPU, not one for each weight.
+                torch._foreach_copy_(same, [part.view_as(one) for part, one in zip(parts, same, strict=True)])
 
     def gather(self, text: str) -> list[str]:
         """Texts of all ranks, in the order of the ranks."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from torch import Tensor
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
 from workloads.base.flops import counted_flops
-from workloads.base.graphs import Graphs, make_graphs
+from workloads.base.graphs import CudaRuntime, Graphs, make_graphs
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,74 @@ def test_a_recording_that_fails_is_not_kept() -> None:
         graphs(sums, given, 1.0)
     runtime.broken = None
     assert equal(graphs(sums, given, 1.0), sums(given, 1.0))
+
+
+def test_cuda_is_asked_to_warm_up_beside_the_stream_and_to_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime of CUDA that notes its calls. Their arguments are checked against torch's signatures."""
+    calls: list[str] = []
+
+    class Stream:
+        def __init__(self, name: str = "side") -> None:
+            self.name = name
+
+        def wait_stream(self, stream: Stream) -> None:
+            calls.append(f"{self.name} waits for {stream.name}")
+
+    class Graph:
+        def replay(self) -> None:
+            calls.append("replay")
+
+    @contextmanager
+    def stream(one: Stream) -> Iterator[None]:
+        calls.append(f"on {one.name}")
+        yield
+        calls.append("back")
+
+    @contextmanager
+    def graph(*arguments: Any, **options: Any) -> Iterator[None]:
+        given = bind(None, *arguments, **options).arguments
+        calls.append(f"record into {given['pool']}, {given['capture_error_mode']}")
+        assert isinstance(given["cuda_graph"], Graph)
+        yield
+        calls.append("recorded")
+
+    bind, default = inspect.signature(torch.cuda.graph.__init__).bind, Stream("default")
+    for name, fake in {
+        "Stream": Stream,
+        "stream": stream,
+        "current_stream": lambda: default,
+        "graph_pool_handle": lambda: "pool",
+        "CUDAGraph": Graph,
+        "graph": graph,
+    }.items():
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    replay, result = CudaRuntime().record(lambda: calls.append("compute") or 7)
+    replay()
+
+    assert result == 7
+    assert calls == [
+        *("side waits for default", "on side", *["compute"] * 3, "back", "default waits for side"),
+        *("record into pool, thread_local", "compute", "recorded", "replay"),
+    ]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_a_gpu_a_replay_has_the_results_of_the_computation() -> None:
+    graphs = Graphs(CudaRuntime())
+    weight = WEIGHT.cuda()
+
+    def compute(values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        return (values * weight * factor).sum(), values.sort().values
+
+    for seed in range(4):
+        weight.fill_(seed + 1)
+        for size in (100, 3000):
+            values = torch.rand(size, generator=torch.Generator().manual_seed(seed)).cuda()
+            for found, expected in zip(graphs(compute, values, 2.0), compute(values, 2.0), strict=True):
+                torch.testing.assert_close(found, expected)
 
 
 def test_what_is_asked_for_and_not_possible_is_an_error_and_what_may_be_is_logged(

@@ -78,7 +78,7 @@ def test_a_model_that_knows_its_memory_gets_the_parts_that_one_microbatch_of_a_l
 def test_of_another_model_a_microbatch_bounds_the_memory() -> None:
     task = make_line(chunk_particles=100)
     batch = Batch((points(3, 1), points(1, 5, lane=1), points(2, 4)))
-    assert [(part.lane, part.num_particles) for part in task.parts(batch, task.noise)] == [(0, 4), (0, 6), (1, 6)]
+    assert [(part.lane, part.num_particles) for part in task.parts(batch, task.noise)] == [(0, 4), (1, 6), (0, 6)]
 
 
 def test_noise_of_a_lane_is_the_same_however_its_events_come_and_with_other_lanes_beside_it() -> None:

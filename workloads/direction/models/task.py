@@ -45,6 +45,9 @@ class DirectionTask(BaseTask[ConfigT, Microbatch]):
     vector of the last steps: near 1 if the network has collapsed to one direction; 0 during the warm-up, in which a
     network that has learned nothing yet has one arbitrary direction. skipped_updates is 1 if the update was skipped
     because loss or gradient was not finite, or beyond the limits.
+
+    Unlike other models' steps, each part waits for the device: once to read how many sensors saw light, and a few times
+    more where a network chooses among them (sensors.py).
     """
 
     CPU_CHUNK = CPU_CHUNK_PULSES

@@ -12,6 +12,8 @@ from toy_events import split, toy_batch
 from toy_tasks import SMALL_WGAN, make_wgan, saved, weights, without_noise
 
 from common.errors import BadInputError
+from workloads.base.batch import Batch
+from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs
 from workloads.muons.models.wgan.networks import WganNetworks
 from workloads.muons.models.wgan.task import WganTask
@@ -106,7 +108,7 @@ def test_replayed_steps_are_those_that_compute_their_operators_each_time(setting
 def test_events_of_one_bucket_share_recordings_and_those_of_others_have_their_own() -> None:
     task, runtime = with_graphs(critic_steps=2, gp_every=2)
     task.step(toy_batch(counts=COUNTS))
-    assert runtime.recorded == 4  # critic with and without penalty, generator, count head
+    assert runtime.recorded == 4  # critic with penalty and, last, without; generator, count head
     for size in range(1, 7):
         task.step(toy_batch(counts=[*COUNTS[:-1], size]))  # 106 to 111 muons: buckets of 112 and 104
     assert runtime.recorded == 4
@@ -162,3 +164,18 @@ def test_graphs_on_a_cpu_are_refused_with_the_fix_and_may_be_left_to_the_machine
     task = make_wgan(cuda_graphs="auto")
     assert task.graphs is None
     assert not task.networks.pads
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_on_a_gpu_replayed_steps_are_those_that_compute_their_operators_each_time() -> None:
+    cuda = torch.device("cuda")
+    plain, graphs = (make_wgan(StepContext(cuda, 1), **SGD, cuda_graphs=on) for on in (False, True))
+    plain.networks.pads = True
+    for seed in range(4):
+        (microbatch,) = toy_batch(counts=COUNTS, seed=seed).microbatches
+        batch = Batch((microbatch.to(cuda),))
+        expected, found = plain.step(batch), graphs.step(batch)
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-4, msg=name)
+    assert graphs.graphs is not None, "a recording failed"

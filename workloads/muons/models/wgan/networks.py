@@ -83,17 +83,6 @@ class Draw(NamedTuple):
         return self.z_EZ, self.z_PZ
 
 
-class CriticScores(NamedTuple):
-    """Sums over events with muons, ()."""
-
-    loss: Tensor
-    """Critic loss without penalty."""
-    gap: Tensor
-    """D(real) - D(fake) before saturation."""
-    saturated: Tensor
-    """Share of the two scores near their bound."""
-
-
 class WganNetworks:
     """Standardisation, count head, generator and its running mean, critic."""
 
@@ -189,16 +178,23 @@ class WganNetworks:
                 passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
         return torch.cat(passes) if len(passes) > 1 else passes[0]
 
-    def critic_loss(self, part: WganEvents, both_PF: Tensor) -> CriticScores:
-        """Scores of the part's events and of generated ones, whose muons are ``both_PF``, (2 P, F)."""
+    def critic_scores(self, part: WganEvents, both_PF: Tensor) -> Tensor:
+        """Unbounded scores of the part's events, then of generated ones; their muons are ``both_PF``. -> (2 E,)."""
         with self._precision():  # real and generated events in one pass
-            raw_2E = self._raw_scores(both_PF, *part.twice)
-        bounded_2E = self.critic.saturate(raw_2E)
-        loss = losses.critic_loss(bounded_2E, part.signs_2E)
-        with torch.no_grad():
-            gap = -losses.critic_loss(raw_2E, part.signs_2E)
-            saturated = (self.critic.is_saturated(bounded_2E) * part.signs_2E.abs()).sum() / 2
-        return CriticScores(loss, gap, saturated)
+            raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)
+        return raw_2E
+
+    def critic_loss(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
+        """Critic loss without penalty, summed over events with muons. -> ()."""
+        return losses.critic_loss(self.critic.saturate(raw_2E), part.signs_2E)
+
+    def gap(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
+        """D(real) - D(fake) before saturation, summed over events with muons. -> ()."""
+        return -losses.critic_loss(raw_2E, part.signs_2E)
+
+    def saturated(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
+        """Share of an event's two scores near their bound, summed over events with muons. -> ()."""
+        return (self.critic.is_saturated(self.critic.saturate(raw_2E)) * part.signs_2E.abs()).sum() / 2
 
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         """Gradient penalty, summed over events."""

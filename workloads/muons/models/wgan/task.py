@@ -119,11 +119,10 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             num_present = self._num_present(batch)
             if self.config.adaptive.enabled and self.steps % self.config.adaptive.every == 0:
                 self._measure_gap(parts, num_present)
-            for _ in range(self.critic_steps):
+            for more in reversed(range(self.critic_steps)):
                 with parametrize.cached():
                     self.networks.normalise()
-                    parts, moments_2M = self._update_critic(parts, num_present, metrics)
-            metrics["fake_spread"] = least_spread(moments_2M)
+                    parts = self._update_critic(parts, num_present, metrics, is_last=more == 0)
             with parametrize.cached():
                 self.networks.normalise()
                 parts = self._update_generator(parts, num_present, self._score_weight(parts), metrics)
@@ -139,38 +138,41 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             metrics["held_out_gap"] = self._held_out_gap
 
     def _update_critic(
-        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor]
-    ) -> tuple[list[WganEvents], Tensor]:
-        """One update; the parts that fitted in memory, and moments of real and generated muons, (2, M)."""
+        self, parts: list[WganEvents], num_present: Tensor, metrics: dict[str, Tensor], *, is_last: bool
+    ) -> list[WganEvents]:
+        """One update; the parts that fitted in memory. The last one of a step is described by metrics."""
         # The penalty is the most expensive part. Computed every k-th time, it is weighted by k (arXiv:1912.04958);
         # counted over the whole run, so that its strength does not depend on `critic_steps`.
         penalise = self.penalty_weight > 0 and self.critic_updates % self.config.gp_every == 0
         penalty_weight = self.penalty_weight if penalise else 0.0
 
         def gradients_of(part: WganEvents, draw: Draw) -> PartGradients:
-            return self.compute(self._critic_gradients, part, draw, num_present, penalty_weight)
+            return self.compute(self._critic_gradients, part, draw, num_present, penalty_weight, is_last)
 
-        num_sums = 5 + 2 * (1 + 2 * self.networks.standardise.num_features)
+        num_sums = 5 + 2 * (1 + 2 * self.networks.standardise.num_features) if is_last else 3
         updated, parts = self.update("critic", self._over_parts(gradients_of), parts, metrics, num_sums=num_sums)
         self.critic_updates += 1
         if penalise:
-            self._gp_norm = updated.sums[2]
-        metrics |= {"c_loss": updated.sums[0], "w_gap": updated.sums[1], "gp_norm": self._gp_norm}
-        metrics["saturation"] = updated.sums[3]
-        if self.config.old_definitions:
-            metrics |= {"c_loss": updated.sums[0] + updated.sums[4], "w_gap": -updated.sums[0]}
-        return parts, updated.sums[5:].unflatten(0, (2, -1))
+            self._gp_norm = updated.sums[1]
+        if is_last:
+            loss, _, penalty, gap, saturation = updated.sums[:5]
+            metrics |= {"c_loss": loss, "w_gap": gap, "gp_norm": self._gp_norm, "saturation": saturation}
+            metrics["fake_spread"] = least_spread(updated.sums[5:].unflatten(0, (2, -1)))
+            if self.config.old_definitions:
+                metrics |= {"c_loss": loss + penalty, "w_gap": -loss}
+        return parts
 
     def _critic_gradients(
-        self, part: WganEvents, draw: Draw, num_present: Tensor, penalty_weight: float
+        self, part: WganEvents, draw: Draw, num_present: Tensor, penalty_weight: float, described: bool
     ) -> PartGradients:
-        """Gradients of the critic. Sums: c_loss, w_gap, gp_norm, saturation, the penalty, and `moments`."""
+        """Gradients of the critic. Sums: c_loss, gp_norm, penalty; w_gap, saturation and `moments` if ``described``."""
         networks, critic = self.networks, self.optimisers["critic"]
         with torch.no_grad():
             fake_PF = networks.fake(part, draw.noise)
         both_PF = torch.cat([part.real_PF, fake_PF])
-        scores = networks.critic_loss(part, both_PF)
-        gradients = critic.gradients(scores.loss / num_present)  # frees its graph
+        raw_2E = networks.critic_scores(part, both_PF)
+        loss = networks.critic_loss(part, raw_2E)
+        gradients = critic.gradients(loss / num_present)  # frees its graph
         norm = penalised = self.zero
         if penalty_weight > 0:
             assert draw.mix_E is not None
@@ -178,7 +180,11 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             weight = penalty_weight * self.config.gp_every / num_present
             torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
             norm, penalised = penalty.norm, penalty.penalty.detach() * penalty_weight
-        means = torch.stack([scores.loss.detach(), scores.gap, norm, scores.saturated, penalised]) / num_present
+        sums = [loss.detach(), norm, penalised]
+        if not described:
+            return PartGradients(gradients, torch.stack(sums) / num_present)
+        raw_2E = raw_2E.detach()
+        means = torch.stack([*sums, networks.gap(part, raw_2E), networks.saturated(part, raw_2E)]) / num_present
         moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
         return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
 
@@ -265,7 +271,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     def _gap(self, part: WganEvents) -> Tensor:
         """Gap D(real) - D(fake), summed over the part's events."""
         fake_PF = self.networks.fake(part, self.networks.draw(part).noise)
-        return self.networks.critic_loss(part, torch.cat([part.real_PF, fake_PF])).gap
+        return self.networks.gap(part, self.networks.critic_scores(part, torch.cat([part.real_PF, fake_PF])))
 
     # ---- Use without training.
 
