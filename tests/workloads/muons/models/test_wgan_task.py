@@ -260,7 +260,8 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
         draw = networks.draw(part)
         fake_PF = networks.fake(part, draw.noise)
         both_PF = torch.cat([part.real_PF, fake_PF])
-        loss = networks.critic_loss(part, both_PF).loss + networks.penalty(part, fake_PF, draw.mix_E).penalty
+        raw_2E = networks.critic_scores(part, both_PF)
+        loss = networks.critic_loss(part, raw_2E) + networks.penalty(part, fake_PF, draw.mix_E).penalty
         weights = [*networks.generator.parameters(), *networks.critic.parameters()]
         results.append((fake_PF, loss, *torch.autograd.grad(loss, weights, allow_unused=True)))
     for values in zip(*results, strict=True):
