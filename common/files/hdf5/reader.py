@@ -110,7 +110,7 @@ class Hdf5Reader:
         )
         if len(fillers):
             keep = np.ones(len(raw), np.bool_)
-            keep[offsets[fillers]] = False
+            keep[fillers] = False
             rows = drop_particles(rows, keep)
         return checked(rows, workload, where, events.first_row)
 
@@ -193,7 +193,7 @@ def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchem
 
 
 def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where: str) -> Int64:
-    """Rows whose only particle is a filler: all zeros. (F,).
+    """Fillers: particles of zeros only, each the only one of its event. (F,).
 
     Every other particle must have its event's ids: raises BadRowsError that names the first that differs.
     """
@@ -202,18 +202,17 @@ def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where
         ids = [(_first_bytes(raw), _first_bytes(events.raw))]
     else:
         ids = [(raw[:, i].copy(), events.raw[:, i]) for i in range(num_ids)]
-    has_any = np.flatnonzero(counts)
-    firsts = offsets[has_any]
-    of_firsts = [of_particles[firsts] for of_particles, _ in ids]
+    has_any = slice(None) if counts.all() else np.flatnonzero(counts)
+    firsts = offsets[:-1][has_any]
+    of_firsts = [of_particles.take(firsts) for of_particles, _ in ids]
     alone = np.flatnonzero((counts[has_any] == 1) & (of_firsts[0] == 0))
     # Transposed, since a reduction along short rows takes seven times as long.
-    is_filler = ~raw.take(firsts[alone], axis=0).T.copy().any(axis=0)
-    fillers = alone[is_filler]
+    fillers = alone[~raw.take(firsts[alone], axis=0).T.copy().any(axis=0)]
     if all(
         _same_ids(of_particles, of_events[has_any], firsts, of_first, fillers)
         for (of_particles, of_events), of_first in zip(ids, of_firsts, strict=True)
     ):
-        return has_any[fillers]
+        return firsts[fillers]
     expected = np.repeat(events.raw[:, :num_ids], counts, axis=0)
     wrong = (raw[:, :num_ids] != expected).any(axis=1)  # unlike their bytes, 0 and -0 are equal
     wrong[firsts[fillers]] = False
@@ -224,7 +223,7 @@ def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where
             f"{where}: a particle of row {row} has ids {_text(raw[particle, :num_ids])}, its event has "
             f"{_text(expected[particle])} ({', '.join(events.ids)}); expected the same"
         )
-    return has_any[fillers]
+    return firsts[fillers]
 
 
 def _first_bytes(raw: Array) -> Array:

@@ -77,7 +77,7 @@ class Table:
         with hdf5_errors(f"dataset {self.name!r} can't be read"):
             if self.place is not None:
                 descriptor, start = self.place
-                if os.preadv(descriptor, [out], start + first * self.row_bytes) == out.nbytes:
+                if os.preadv(descriptor, [out.data], start + first * self.row_bytes) == out.nbytes:
                     return out
                 # The file is shorter, or changed meanwhile: HDF5 reports the problem.
             space = self.dataset.get_space()

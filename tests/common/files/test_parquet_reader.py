@@ -236,3 +236,40 @@ def test_only_so_many_files_stay_open(tmp_path: Path, reader: ParquetReader) -> 
     for path in [*paths, *paths]:
         assert_rows(read(reader, part_of(path, 1)), make_events([1]))
         assert len(reader._files) <= parquet._OPEN_FILES
+
+
+def test_a_read_of_many_row_groups_holds_none_of_them_as_stored_but_the_current_one(tmp_path: Path) -> None:
+    """Arrow's pre-buffering read the whole unit's bytes at once, beside its rows."""
+    rng = np.random.default_rng(1)
+    noise = [Event(i, 0, (1.0, 0.5, 4.0, 1.0), tuple(map(tuple, rng.uniform(1, 2, (300, 3))))) for i in range(256)]
+    path = tmp_path / "f.parquet"
+    options = {"compression": "none", "use_dictionary": False}
+    pq.write_table(make_table(noise, list_of=pa.list_), path, row_group_size=16, **options)
+    stored_bytes, before = path.stat().st_size, pa.total_allocated_bytes()
+    taken: list[int] = []
+    reader = ParquetReader(MUONS)
+    parts = [replace(part_of(path, 16, row_group=group), batch_rows=16) for group in range(16)]
+    reader.read(parts, lambda: taken.append(pa.total_allocated_bytes() - before))
+    reader.close()
+    assert len(taken) == 16
+    assert taken[0] < stored_bytes / 2
+
+
+@pytest.mark.parametrize("batch_rows", [2, 100])
+def test_the_first_problem_of_a_file_is_told_although_batches_wait(
+    tmp_path: Path, reader: ParquetReader, monkeypatch: pytest.MonkeyPatch, batch_rows: int
+) -> None:
+    """A bad value in a batch that is complete comes before a page that can't be read."""
+    monkeypatch.setattr(parquet, "_SMALL_BYTES", 0)
+    bad = replace(make_event(0, 1), primary=(-1.0, 0.5, 4.0, 1.0))
+    path = tmp_path / "f.parquet"
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(make_table([bad, *make_events([1] * 5)], list_of=pa.list_), path, row_group_size=2, **options)
+    last = pq.ParquetFile(path).metadata.row_group(2).column(0)
+    content = bytearray(path.read_bytes())
+    content[last.data_page_offset + last.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    parts = [replace(part_of(path, 2, row_group=group), batch_rows=batch_rows) for group in range(3)]
+    expected = "energy_gev is -1" if batch_rows == 2 else "can't be read"
+    with pytest.raises(BadRowsError, match=expected):
+        reader.read(parts)

@@ -270,3 +270,11 @@ def test_values_that_can_t_be_are_told_with_counts_and_read_all_the_same(tmp_pat
     assert (layout.events, tally.quarantined) == (5, 0)
     assert tally.outside_values.startswith(f"{tmp_path}/0.parquet and 1 more: values that can't be: 3 of 5 of ")
     assert "primary.zenith_rad lie outside of 0 to 3.14159, the first is 57.5" in tally.outside_values
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_particles_that_can_t_be_are_told_whether_shuffled_or_not(tmp_path: Path, shuffle: bool) -> None:
+    far = [replace(event, muons=tuple((1.0, 3e5, 0.0) for _ in event.muons)) for event in make_events([1, 2])]
+    with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
+        _, tally = decode(unit_of(tmp_path, [make_events([1]), far]), new_slot())
+    assert "3 of 4 of muons.x_m lie outside of -100000 to 100000, the first is 300000" in tally.outside_values

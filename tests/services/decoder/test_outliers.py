@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from muon_files import make_events, write_events
@@ -114,8 +115,8 @@ def test_another_plan_or_other_inputs_leave_the_outliers_of_the_first_alone(tmp_
 def test_an_outlier_file_that_can_not_be_written_leaves_no_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(table: object, where: Path, **options: object) -> None:
-        where.write_bytes(b"half")
+    def full(table: object, where: pa.NativeFile, **options: object) -> None:
+        where.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     unit = Unit(7, 0, 0, 0, (Part(0, str(write_events(tmp_path / "f.parquet", EVENTS)), 0, 0, 6, 1 << 10, 0),))

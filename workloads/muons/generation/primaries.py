@@ -147,7 +147,7 @@ def _told_of(name: str) -> Iterator[None]:
 def _whole_events(path: Path, name: str, workload: EventSchema) -> Iterator[Primaries]:
     """Primaries of files with muons, read and checked as in training, without rows that hold no event."""
     _, parts = plan_file(path, workload, StreamConfig(shuffle=False), name=name)
-    for piece in rows_of(parts, workload, shuffled=False):
+    for piece in rows_of(parts, workload):
         keep = np.ones(len(piece.counts), np.bool_) if piece.is_null is None else ~piece.is_null
         yield Primaries(
             piece.event_columns["primary_id"][keep].astype(np.uint64),
