@@ -1,6 +1,6 @@
 """Launches of the Triton kernels: sizes of blocks and grids, from numbers that the host knows.
 
-Imports Triton: operators.py does so at the first call on CUDA. Shape suffixes: E events, P particles, D width.
+Imports Triton. Shape suffixes: E events, P particles, D width.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.base.kernels import torch_kernels
-from workloads.base.kernels.operators import _of_cuda
+from workloads.base.kernels import launch, torch_kernels
 from workloads.base.segments import Segments, pool, unpool
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -54,7 +53,7 @@ class Case:
     def found(self, name: str, *values: Tensor | None, pools: str) -> Any:
         """Result of the implementation that CUDA has, on the CPU."""
         on_device = [None if one is None else one.to(self.device) for one in (*values, *self.segments)]
-        result = _of_cuda(name)(*on_device, pools)
+        result = getattr(launch, name)(*on_device, pools)
         return tuple(one.cpu() for one in result) if isinstance(result, tuple) else result.cpu()
 
     def expected(self, name: str, *values: Tensor | None, pools: str) -> Any:
