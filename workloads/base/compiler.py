@@ -1,4 +1,4 @@
-"""Check that `torch.compile` can work here."""
+"""Check that `torch.compile`, or Triton by itself, can work here."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ def require_compiler(device: torch.device, setting: str) -> None:
     for problem, remedy in (_of_cuda() if device.type == "cuda" else _of_cpu(), _of_caches(device)):
         if problem:
             raise BadInputError(f"{setting} = true needs {problem}: {remedy}, or set {setting} = false")
+
+
+def missing_for_triton() -> str:
+    """Sentence that names what Triton lacks to compile and load kernels on this machine, and the remedy; else ""."""
+    problem, remedy = _of_cuda()
+    if not problem:
+        home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  (as Triton finds it)
+        folder = os.environ.get("TRITON_CACHE_DIR") or str(Path(home, ".triton", "cache"))
+        problem, remedy = _of_cache("TRITON_CACHE_DIR", folder)
+    return f"it needs {problem}: {remedy}" if problem else ""
 
 
 def _of_cpu() -> tuple[str, str]:
@@ -49,15 +59,19 @@ def _of_caches(device: torch.device) -> tuple[str, str]:
     environment = {"TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir()}
     if device.type == "cuda" and os.environ.get("TRITON_CACHE_DIR"):  # by default within the other one
         environment["TRITON_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"]
-    for variable, folder in environment.items():
-        remedy = f"set {variable} to a directory on a disk of this machine"
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-            may_execute = not os.statvfs(folder).f_flag & os.ST_NOEXEC
-        except OSError as error:
-            return f"a cache for compiled code, and {folder} can't be written ({error.strerror})", remedy
-        if not may_execute:
-            return f"a cache for compiled code, and {folder} is mounted noexec: nothing can be loaded from it", remedy
+    problems = (_of_cache(variable, folder) for variable, folder in environment.items())
+    return next((one for one in problems if one[0]), ("", ""))
+
+
+def _of_cache(variable: str, folder: str) -> tuple[str, str]:
+    remedy = f"set {variable} to a directory on a disk of this machine"
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        may_execute = not os.statvfs(folder).f_flag & os.ST_NOEXEC
+    except OSError as error:
+        return f"a cache for compiled code, and {folder} can't be written ({error.strerror})", remedy
+    if not may_execute:
+        return f"a cache for compiled code, and {folder} is mounted noexec: nothing can be loaded from it", remedy
     return "", ""

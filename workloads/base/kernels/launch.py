@@ -1,6 +1,6 @@
 """Launches of the Triton kernels: sizes of blocks and grids, from numbers that the host knows.
 
-Imports Triton: operators.py does so at the first call on CUDA. Shape suffixes: E events, P particles, D width.
+Imports Triton. Shape suffixes: E events, P particles, D width.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ def _pooled(
     acc = torch.float64 if values_PD.dtype == torch.float64 else torch.float32
     sums_TD = values_PD.new_empty(2 * num_tiles, width, dtype=acc)
     largest_TD = torch.empty_like(sums_TD) if find else None
-    places_TD = counts_E.new_empty(2 * num_tiles, width) if find else None
+    rows_TD = counts_E.new_empty(2 * num_tiles, width, dtype=torch.int32) if find else None
     mode = _FIND if find else _AT_GIVEN if given_ED is not None else _NO_MAXIMUM
     settings = {"MAX": mode, **_places(kinds), "ACC": _accumulator(values_PD), "ROWS": rows, "COLUMNS": columns}
     with _on_device_of(values_PD):
         kernels.pool_pieces[2 * num_tiles + triton.cdiv(num_events, events), blocks](
-            values_PD, given_ED, pooled_ED, argmax_ED, sums_TD, largest_TD, places_TD, event_P, counts_E, starts_E,
+            values_PD, given_ED, pooled_ED, argmax_ED, sums_TD, largest_TD, rows_TD, event_P, counts_E, starts_E,
             num_events, num_particles, num_tiles, width, EVENTS=events, **settings,
         )  # fmt: skip
         if num_tiles:
             kernels.combine[num_tiles, blocks](
-                pooled_ED, argmax_ED, sums_TD, largest_TD, places_TD, event_P, counts_E, starts_E,
+                pooled_ED, argmax_ED, sums_TD, largest_TD, rows_TD, event_P, counts_E, starts_E,
                 num_particles, width, **settings,
             )  # fmt: skip
     return pooled_ED, argmax_ED

@@ -7,7 +7,7 @@ dispatch key:
 | key | implementation |
 | --- | --- |
 | CPU | torch_kernels |
-| CUDA | Triton where it is installed, else torch_kernels: said once |
+| CUDA | Triton where it can work, else torch_kernels: said once, with the reason |
 | Autograd | `torch.autograd.Function` over the keys below |
 | shapes alone | `_like…` |
 
@@ -22,13 +22,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from workloads.base.compiler import missing_for_triton
 from workloads.base.kernels import torch_kernels
 
 LOG = logging.getLogger(__name__)
@@ -133,26 +134,18 @@ def _like_unpool(slopes_ED: Tensor, argmax_ED: Tensor | None, *segments: Any) ->
 
 
 def _of_cuda(name: str) -> Callable[..., Any]:
-    """CUDA's implementation. Triton is imported at the first call: it takes a second, and CPUs don't need it."""
-    if find_spec("triton") is None:
-
-        def in_torch(*arguments: Any) -> Any:
-            _say_once()
-            return getattr(torch_kernels, name)(*arguments)
-
-        return in_torch
-
-    def in_triton(*arguments: Any) -> Any:
-        from workloads.base.kernels import launch
-
-        return getattr(launch, name)(*arguments)
-
-    return in_triton
+    return lambda *arguments: getattr(_cuda_kernels(), name)(*arguments)
 
 
 @cache
-def _say_once() -> None:
-    LOG.warning("triton is not installed: segments are summed by torch's kernels, which are slow for long events")
+def _cuda_kernels() -> ModuleType:
+    """Implementation on CUDA, chosen at the first call: importing Triton takes a second, and CPUs don't need it."""
+    if missing := missing_for_triton():
+        LOG.warning("segments on CUDA: torch's kernels, slow for long events, instead of Triton's; %s", missing)
+        return torch_kernels
+    from workloads.base.kernels import launch
+
+    return launch
 
 
 for _name in NAMES:

@@ -22,15 +22,15 @@ LONG = tl.constexpr(128)
 
 
 @triton.jit
-def larger(a, at_a, b, at_b):
-    """Larger of two values and its place; of equal ones the first. A NaN is compared with copies of itself alone."""
-    is_b = (b > a) | ((b == a) & (at_b < at_a))
-    return tl.where(is_b, b, a), tl.where(is_b, at_b, at_a)
+def larger(a, row_a, b, row_b):
+    """Larger of two values and its row; of equal ones the first. A NaN is compared with copies of itself alone."""
+    is_b = (b > a) | ((b == a) & (row_b < row_a))
+    return tl.where(is_b, b, a), tl.where(is_b, row_b, row_a)
 
 
 @triton.jit(do_not_specialize=["num_events", "num_particles", "num_tiles"])
 def pool_pieces(
-    values, given, pooled, argmax, part_sums, part_values, part_places, event_of, counts, starts,
+    values, given, pooled, argmax, part_sums, part_values, part_rows, event_of, counts, starts,
     num_events, num_particles, num_tiles, D,
     MAX: tl.constexpr, NUM: tl.constexpr, MEAN_AT: tl.constexpr, SUM_AT: tl.constexpr, MAX_AT: tl.constexpr,
     ACC: tl.constexpr, EVENTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -40,7 +40,7 @@ def pool_pieces(
     d = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     if piece < 2 * num_tiles:
         _pool_tile(
-            piece // 2, piece % 2, d, values, part_sums, part_values, part_places, event_of, counts, starts,
+            piece // 2, piece % 2, d, values, part_sums, part_values, part_rows, event_of, counts, starts,
             num_particles, D, MAX, ACC, ROWS, COLUMNS,
         )  # fmt: skip
     else:
@@ -61,13 +61,13 @@ def _pool_events(
     count = tl.load(counts + event, mask=event < num_events, other=0)
     start = tl.load(starts + event, mask=event < num_events, other=0)
     is_short = (event < num_events) & (count <= LONG)
-    walked = tl.where(is_short, count, 0)
+    walked = tl.where(is_short, count, 0).to(tl.int32)
     in_columns = (d < D)[None, :]
     sums = tl.zeros([EVENTS, COLUMNS], ACC)
     if MAX == 1:
         has_first = (walked > 0)[:, None] & in_columns
         best = tl.load(values + start[:, None] * D + d[None, :], mask=has_first, other=0).to(ACC)
-        best_at = tl.where(has_first, start[:, None], 0)
+        best_row = tl.zeros([EVENTS, COLUMNS], tl.int32)
     for row in range(0, tl.max(walked, 0)):
         inside = (row < walked)[:, None] & in_columns
         value = tl.load(values + (start + row)[:, None] * D + d[None, :], mask=inside, other=0).to(ACC)
@@ -75,14 +75,14 @@ def _pool_events(
         if MAX == 1:
             is_larger = inside & (value > best)
             best = tl.where(is_larger, value, best)
-            best_at = tl.where(is_larger, (start + row)[:, None], best_at)
+            best_row = tl.where(is_larger, row, best_row)
     short = is_short[:, None] & in_columns
     _write_sums(pooled, event[:, None], sums, count[:, None], d[None, :], short, D, NUM, MEAN_AT, SUM_AT, ACC)
     place = event[:, None] * D + d[None, :]
     largest_place = event[:, None] * (NUM * D) + MAX_AT * D + d[None, :]
     if MAX == 1:
         tl.store(pooled + largest_place, best, mask=short)
-        tl.store(argmax + place, best_at, mask=short)
+        tl.store(argmax + place, tl.where(has_first, start[:, None] + best_row, 0), mask=short)
     if MAX == 2:
         in_events = (event < num_events)[:, None] & in_columns
         has_any = in_events & (count > 0)[:, None]
@@ -93,42 +93,43 @@ def _pool_events(
 
 @triton.jit
 def _pool_tile(
-    tile, end_of_tile, d, values, part_sums, part_values, part_places, event_of, counts, starts, num_particles, D,
+    tile, end_of_tile, d, values, part_sums, part_values, part_rows, event_of, counts, starts, num_particles, D,
     MAX: tl.constexpr, ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Partial results of the event at an end of a tile, 0 the first and 1 the last, if it is long."""
     first = tile.to(tl.int64) * TILE
-    after = tl.minimum(first + TILE, num_particles)
-    event_at_first, event_at_last = tl.load(event_of + first), tl.load(event_of + after - 1)
+    after_tile = tl.minimum(first + TILE, num_particles)
+    event_at_first, event_at_last = tl.load(event_of + first), tl.load(event_of + after_tile - 1)
     event = tl.where(end_of_tile == 0, event_at_first, event_at_last)
     count, start = tl.load(counts + event), tl.load(starts + event)
     if (count > LONG) & ((end_of_tile == 0) | (event_at_first != event_at_last)):
-        after = tl.minimum(after, start + count)
+        low = tl.maximum(first - start, 0).to(tl.int32)  # rows of the event
+        high = tl.minimum(after_tile - start, count).to(tl.int32)
         sums = tl.zeros([ROWS, COLUMNS], ACC)
         if MAX == 1:  # from the event's first value, as if it were walked in order: that matters for a NaN
             best = tl.load(values + start * D + d, mask=d < D, other=0).to(ACC)
             best = tl.broadcast_to(best[None, :], [ROWS, COLUMNS])
-            best_at = tl.full([ROWS, COLUMNS], 0, tl.int64) + start
-        for begin in range(tl.maximum(first, start), after, ROWS):
+            best_row = tl.zeros([ROWS, COLUMNS], tl.int32)
+        for begin in range(low, high, ROWS):
             row = begin + tl.arange(0, ROWS)
-            inside = (row < after)[:, None] & (d < D)[None, :]
-            value = tl.load(values + row[:, None] * D + d[None, :], mask=inside, other=0).to(ACC)
+            inside = (row < high)[:, None] & (d < D)[None, :]
+            value = tl.load(values + (start + row)[:, None] * D + d[None, :], mask=inside, other=0).to(ACC)
             sums += value
             if MAX == 1:
                 is_larger = inside & (value > best)
                 best = tl.where(is_larger, value, best)
-                best_at = tl.where(is_larger, row[:, None], best_at)
+                best_row = tl.where(is_larger, row[:, None], best_row)
         part = (2 * tile + end_of_tile).to(tl.int64) * D + d
         tl.store(part_sums + part, tl.sum(sums, 0), mask=d < D)
         if MAX == 1:
-            best_of_all, at_of_all = tl.reduce((best, best_at), 0, larger)
+            best_of_all, row_of_all = tl.reduce((best, best_row), 0, larger)
             tl.store(part_values + part, best_of_all, mask=d < D)
-            tl.store(part_places + part, at_of_all, mask=d < D)
+            tl.store(part_rows + part, row_of_all, mask=d < D)
 
 
 @triton.jit(do_not_specialize=["num_particles"])
 def combine(
-    pooled, argmax, part_sums, part_values, part_places, event_of, counts, starts, num_particles, D,
+    pooled, argmax, part_sums, part_values, part_rows, event_of, counts, starts, num_particles, D,
     MAX: tl.constexpr, NUM: tl.constexpr, MEAN_AT: tl.constexpr, SUM_AT: tl.constexpr, MAX_AT: tl.constexpr,
     ACC: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -144,7 +145,7 @@ def combine(
         at_first = (2 * tile + (start > first)).to(tl.int64) * D + d
         if MAX == 1:
             best = tl.broadcast_to(tl.load(part_values + at_first, mask=d < D, other=0)[None, :], [ROWS, COLUMNS])
-            best_at = tl.broadcast_to(tl.load(part_places + at_first, mask=d < D, other=0)[None, :], [ROWS, COLUMNS])
+            best_row = tl.broadcast_to(tl.load(part_rows + at_first, mask=d < D, other=0)[None, :], [ROWS, COLUMNS])
         for begin in range(tile, after, ROWS):
             of_tile = begin + tl.arange(0, ROWS)
             end_of_tile = (of_tile == tile) & (start > first)  # the last event of its first tile, the first of others
@@ -155,13 +156,13 @@ def combine(
                 value = tl.load(part_values + part, mask=inside, other=float("-inf"))
                 is_larger = value > best
                 best = tl.where(is_larger, value, best)
-                best_at = tl.where(is_larger, tl.load(part_places + part, mask=inside, other=0), best_at)
+                best_row = tl.where(is_larger, tl.load(part_rows + part, mask=inside, other=0), best_row)
         sum_of_all = tl.sum(sums, 0)
         _write_sums(pooled, event, sum_of_all, count, d, d < D, D, NUM, MEAN_AT, SUM_AT, ACC)
         if MAX == 1:
-            best_of_all, at_of_all = tl.reduce((best, best_at), 0, larger)
+            best_of_all, row_of_all = tl.reduce((best, best_row), 0, larger)
             tl.store(pooled + event * (NUM * D) + MAX_AT * D + d, best_of_all, mask=d < D)
-            tl.store(argmax + event * D + d, at_of_all, mask=d < D)
+            tl.store(argmax + event * D + d, start + row_of_all, mask=d < D)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from workloads.base.kernels import operators
+from workloads.base.kernels import launch, operators
 from workloads.base.kernels.operators import NAMES, POOL, POOL_FINDING_LARGEST, UNPOOL
 from workloads.base.segments import Segments, pool_with_argmax, unpool
 
@@ -66,18 +66,27 @@ def test_traced_unpooling_has_the_same_bits_and_adds_to_no_place_in_any_order() 
 def test_cuda_without_triton_uses_torch_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(operators, "find_spec", lambda name: None)
-    operators._say_once.cache_clear()
+    monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: None)
+    operators._cuda_kernels.cache_clear()
     values_PD = random(8, 3, dtype=torch.float32)
-    pool, unpool = operators._of_cuda("pool"), operators._of_cuda("unpool")
 
     with caplog.at_level(logging.WARNING):
-        pooled_ED = pool(values_PD, None, *TENSORS, "mean")
-        unpool(pooled_ED, None, *TENSORS, "mean")
+        pooled_ED = operators._of_cuda("pool")(values_PD, None, *TENSORS, "mean")
+        operators._of_cuda("unpool")(pooled_ED, None, *TENSORS, "mean")
+    operators._cuda_kernels.cache_clear()
 
     assert torch.equal(pooled_ED, POOL(values_PD, None, *TENSORS, "mean"))
-    assert [record.message for record in caplog.records if "triton is not installed" in record.message] != []
-    assert len(caplog.records) == 1
+    (record,) = caplog.records
+    assert "torch's kernels" in record.message
+    assert "install torch with CUDA" in record.message
+
+
+def test_cuda_with_triton_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "missing_for_triton", lambda: "")
+    operators._cuda_kernels.cache_clear()
+    chosen = operators._cuda_kernels()
+    operators._cuda_kernels.cache_clear()
+    assert chosen is launch
 
 
 def test_every_device_has_an_implementation_of_its_own() -> None:

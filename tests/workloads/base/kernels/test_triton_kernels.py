@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from workloads.base.kernels import torch_kernels
-from workloads.base.kernels.operators import _of_cuda
+from workloads.base.kernels import launch, torch_kernels
 from workloads.base.segments import Segments, pool, unpool
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -54,7 +53,7 @@ class Case:
     def found(self, name: str, *values: Tensor | None, pools: str) -> Any:
         """Result of the implementation that CUDA has, on the CPU."""
         on_device = [None if one is None else one.to(self.device) for one in (*values, *self.segments)]
-        result = _of_cuda(name)(*on_device, pools)
+        result = getattr(launch, name)(*on_device, pools)
         return tuple(one.cpu() for one in result) if isinstance(result, tuple) else result.cpu()
 
     def expected(self, name: str, *values: Tensor | None, pools: str) -> Any:
@@ -194,7 +193,7 @@ def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch
     wide = {"part_sums", "part_values"}
     numbers = {"num_events", "num_particles", "num_tiles", "D"}
     blocks = {"ACC": getattr(triton.language, f"float{acc[2:]}"), "EVENTS": 8, "ROWS": 16, "COLUMNS": 128}
-    for mode, unused in ((0, {"given", "argmax", "part_values", "part_places"}), (1, {"given"}), (2, {"argmax"})):
+    for mode, unused in ((0, {"given", "argmax", "part_values", "part_rows"}), (1, {"given"}), (2, {"argmax"})):
         pools = {"MAX": mode, "NUM": 2, "MEAN_AT": 0, "SUM_AT": -1 if mode else 1, "MAX_AT": 1 if mode else -1}
         for kernel in (kernels.pool_pieces, kernels.combine, kernels.unpool_rows):
             of_kernel = set() if mode and kernel is kernels.unpool_rows else unused
@@ -202,6 +201,7 @@ def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch
             signature = {}
             for name in kernel.arg_names:
                 element = dtype if name in {"values", "pooled", "slopes"} else acc if name in wide else "i64"
+                element = "i32" if name == "part_rows" else element
                 signature[name] = "constexpr" if name in constants else "i32" if name in numbers else f"*{element}"
             constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
             compiled = triton.compile(
