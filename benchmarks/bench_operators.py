@@ -43,7 +43,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
-from workloads.base.graphs import Graphs
+from workloads.base.graphs import Graphs, Recorded
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -107,8 +107,9 @@ class NothingReplayed:
     def __init__(self) -> None:
         self.replays = 0
 
-    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
-        return self._replay, compute()
+    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
+        result = compute()
+        return Recorded(self._replay, result, result)
 
     def _replay(self) -> None:
         self.replays += 1

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from workloads.base.graphs import Recorded
+
 Result = TypeVar("Result")
 
 
@@ -22,10 +24,11 @@ class FakeRuntime:
         self.replayed = 0
         self.broken: RuntimeError | None = None
 
-    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
         if self.broken:
             raise self.broken
         self.recorded += 1
+        expected = compute()
         with _Recorder() as recorder:
             result = compute()
         for own in tree_leaves(result):
@@ -39,7 +42,7 @@ class FakeRuntime:
                     if isinstance(own, Tensor):
                         own.copy_(new)
 
-        return replay, result
+        return Recorded(replay, result, expected)
 
 
 class _Recorder(TorchDispatchMode):

@@ -12,10 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import groupby
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 MOST_GRAPHS = 32
 """Recordings that are kept, those used last: each holds its input and results, all share the memory in between."""
 _WARM_UP_RUNS = 3
+_TOLERANCE, _ROUNDING = 1e-3, 1e-5
+"""Largest difference of a first replay, relative to the norm, and for what cancels: a GPU may sum in another order."""
 
 Result = TypeVar("Result")
 
@@ -33,11 +36,19 @@ Result = TypeVar("Result")
 class GraphRuntime(Protocol):
     """Recorder of the device's operators."""
 
-    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
-        """Function that repeats the operators of ``compute``, and the tensors where it writes the results.
+    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
+        """Recording of the operators of ``compute``."""
 
-        They have no values before the first repetition.
-        """
+
+class Recorded(NamedTuple, Generic[Result]):
+    """Recorded operators."""
+
+    replay: Callable[[], None]
+    """Function that repeats them."""
+    result: Result
+    """Tensors where it writes the results; without values before the first repetition."""
+    expected: Result
+    """Results without a recording."""
 
 
 class CudaRuntime:
@@ -46,19 +57,20 @@ class CudaRuntime:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, compute: Callable[[], Result]) -> tuple[Callable[[], None], Result]:
+    def record(self, compute: Callable[[], Result]) -> Recorded[Result]:
         """See GraphRuntime. Waits for the device."""
         side = torch.cuda.Stream()  # libraries allocate at first use, which a recording doesn't allow
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_RUNS):
+            for _ in range(_WARM_UP_RUNS - 1):
                 compute()
+            expected = compute()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads copy the next batch meanwhile: only what this one calls is restricted.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = compute()
-        return graph.replay, result
+        return Recorded(graph.replay, result, expected)
 
 
 @dataclass(frozen=True)
@@ -92,14 +104,13 @@ class Graphs:
         )
         recording = self._recordings.get(key)
         if recording is None:
-            recording = self._recorded(compute, arguments)
-            self._recordings[key] = recording
+            recording = self._recordings[key] = self._recorded(compute, arguments)
             if len(self._recordings) > self._most:
                 self._recordings.popitem(last=False)
         else:
             self._recordings.move_to_end(key)
             _copy(list(_leaves(recording.arguments)), given)
-        recording.replay()
+            recording.replay()
         result: Result = recording.result
         return result
 
@@ -108,8 +119,15 @@ class Graphs:
         self._recordings.clear()
 
     def _recorded(self, compute: Callable[..., Result], arguments: tuple[Any, ...]) -> _Recording:
+        """New recording, replayed once. Raises RuntimeError if that has other results than the computation itself."""
         own = _with_tensors(arguments, Tensor.clone)
-        replay, result = self._runtime.record(lambda: compute(*own))
+        replay, result, expected = self._runtime.record(lambda: compute(*own))
+        replay()
+        for one, other in zip(tree_leaves(result), tree_leaves(expected), strict=True):
+            if (one - other).double().norm() > _TOLERANCE * other.double().norm() + _ROUNDING:
+                raise RuntimeError(
+                    f"a recording of {compute.__qualname__} has other results than the computation itself"
+                )
         return _Recording(own, replay, result)
 
 

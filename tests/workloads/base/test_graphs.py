@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,8 +16,12 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
+<<<<<<< HEAD
 from workloads.base.flops import counted_flops
 from workloads.base.graphs import CudaRuntime, Graphs, make_graphs
+=======
+from workloads.base.graphs import CudaRuntime, Graphs, Recorded, make_graphs
+>>>>>>> i17-fewops
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,23 @@ def test_a_recording_that_fails_is_not_kept() -> None:
     assert equal(graphs(sums, given, 1.0), sums(given, 1.0))
 
 
+def test_a_recording_with_other_results_than_the_computation_is_refused() -> None:
+    class Wrong(FakeRuntime):
+        def record(self, compute: Callable[[], Output]) -> Recorded[Output]:  # type: ignore[override]
+            recorded = super().record(compute)
+            return recorded._replace(replay=lambda: recorded.result.total.fill_(1.01 * float(recorded.expected.total)))
+
+    graphs = Graphs(Wrong())
+    with pytest.raises(RuntimeError, match="a recording of sums has other results"):
+        graphs(sums, make_input(3), 1.0)
+
+
+def test_a_recording_of_a_batch_that_is_not_finite_is_not_refused() -> None:
+    given = make_input(3)
+    given.values[0] = torch.nan
+    assert Graphs(FakeRuntime())(sums, given, 1.0).total.isnan()
+
+
 def test_cuda_is_asked_to_warm_up_beside_the_stream_and_to_record_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime of CUDA that notes its calls. Their arguments are checked against torch's signatures."""
     calls: list[str] = []
@@ -169,10 +190,10 @@ def test_cuda_is_asked_to_warm_up_beside_the_stream_and_to_record_once(monkeypat
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, fake)
 
-    replay, result = CudaRuntime().record(lambda: calls.append("compute") or 7)
-    replay()
+    recorded = CudaRuntime().record(lambda: calls.append("compute") or len(calls))
+    recorded.replay()
 
-    assert result == 7
+    assert recorded.expected < recorded.result
     assert calls == [
         *("side waits for default", "on side", *["compute"] * 3, "back", "default waits for side"),
         *("record into pool, thread_local", "compute", "recorded", "replay"),
