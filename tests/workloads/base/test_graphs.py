@@ -16,12 +16,8 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from workloads.base.batch import Microbatch
-<<<<<<< HEAD
 from workloads.base.flops import counted_flops
-from workloads.base.graphs import CudaRuntime, Graphs, make_graphs
-=======
 from workloads.base.graphs import CudaRuntime, Graphs, Recorded, make_graphs
->>>>>>> i17-fewops
 
 
 @dataclass(frozen=True)
