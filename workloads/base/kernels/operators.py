@@ -61,7 +61,8 @@ def _pool_finding_largest(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _unpool(*arguments: Any) -> Tensor:
-    is_traced = is_in_torch_dispatch_mode()
+    # Modes of torch's own trace a graph; one of ours, which counts operators, sees this one as it is.
+    is_traced = is_in_torch_dispatch_mode() and not is_in_torch_dispatch_mode(include_infra_modes=False)
     with _BelowAutograd():
         slopes_PD: Tensor = torch_kernels.unpool_by_reading(*arguments) if is_traced else UNPOOL(*arguments)
     return slopes_PD

@@ -20,6 +20,7 @@ from common.errors import BadInputError
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.segments import Segments
+from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan.config import NetworkConfig
 from workloads.muons.models.wgan.energy_score import EnergyScore
 from workloads.muons.models.wgan.networks import WganEvents, WganNetworks
@@ -253,19 +254,21 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs == [5, 5], "generator and critic of two updates each, and penalty; for any number of events"
 
-    (microbatch,) = toy_batch(23).microbatches
+    segments = Segments.from_counts(torch.arange(23) % 7, int((torch.arange(23) % 7).sum()))
+    conditions_EC, features_PF = torch.randn(23, NUM_CONDITIONS), torch.randn(segments.num_particles, 2)
     results = []
     for networks in (plain.networks, compiled.networks):
-        part = networks.events(microbatch, torch.Generator().manual_seed(5))
-        draw = networks.draw(part)
-        fake_PF = networks.fake(part, draw.noise)
-        both_PF = torch.cat([part.real_PF, fake_PF])
-        raw_2E = networks.critic_scores(part, both_PF)
-        loss = networks.critic_loss(part, raw_2E) + networks.penalty(part, fake_PF, draw.mix_E).penalty
+        noise = networks.generator.noise(segments, torch.Generator().manual_seed(5))
+        values = (
+            networks._generate(conditions_EC, segments, noise),
+            networks._raw_scores(features_PF, conditions_EC, segments),
+            networks._slope(features_PF, conditions_EC, segments),
+        )
+        loss = sum((one.square().sum() for one in values), torch.zeros(()))
         weights = [*networks.generator.parameters(), *networks.critic.parameters()]
-        results.append((fake_PF, loss, *torch.autograd.grad(loss, weights, allow_unused=True)))
-    for values in zip(*results, strict=True):
-        torch.testing.assert_close(*values, rtol=1e-3, atol=1e-5)
+        results.append((*values, *torch.autograd.grad(loss, weights)))
+    for expected_value, found_value in zip(*results, strict=True):
+        torch.testing.assert_close(found_value, expected_value, rtol=1e-3, atol=1e-5)
 
 
 def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
