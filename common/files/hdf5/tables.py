@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import h5py
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from common.errors import BadInputError
 from common.files.file_kind import open_file
+from common.files.hdf5.stored import StoredRows
 from common.files.other_fields import fields_problem
 from common.input_errors import LIBRARY_ERRORS, one_line, raise_if_machine
 from common.schema import NO_TABLES, EventSchema
@@ -54,8 +56,6 @@ class Table:
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
     """Type after reading: in this machine's byte order."""
-    place: tuple[int, int] | None = None
-    """Descriptor of the file, and offset of the first byte, if the rows are stored as one piece and as read."""
 
     @property
     def rows(self) -> int:
@@ -75,15 +75,16 @@ class Table:
         if not num:
             return out
         with hdf5_errors(f"dataset {self.name!r} can't be read"):
-            if self.place is not None:
-                descriptor, start = self.place
-                if os.preadv(descriptor, [out.data], start + first * self.row_bytes) == out.nbytes:
-                    return out
-                # The file is shorter, or changed meanwhile: HDF5 reports the problem.
+            if self._stored is not None and self._stored.read(first, out):
+                return out  # else the file is shorter than it was, and HDF5 reports it
             space = self.dataset.get_space()
             space.select_hyperslab((first, *(0 for _ in self.shape[1:])), shape)
             self.dataset.read(h5py.h5s.create_simple(shape), space, out)
         return out
+
+    @cached_property
+    def _stored(self) -> StoredRows | None:
+        return StoredRows.of(self.dataset)
 
 
 @dataclass(frozen=True)
@@ -202,10 +203,6 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
         if opened.shape is None or len(opened.shape) != num_dimensions:
             raise BadTables(f"dataset {name!r} has shape {opened.shape}; expected {num_dimensions} dimensions")
         shape, dataset = tuple(opened.shape), opened.id
-        place = None
-        if properties.get_layout() == h5py.h5d.CONTIGUOUS and dtype.isnative:
-            start = dataset.get_offset()
-            place = None if start is None else (file.id.get_vfd_handle(), start)
         if properties.get_layout() == h5py.h5d.CHUNKED:
             chunk_bytes = dtype.itemsize * int(np.prod([int(n) for n in properties.get_chunk()]))
             if _CACHE_BYTES < 2 * chunk_bytes <= MOST_CACHE_BYTES:
@@ -213,7 +210,7 @@ def _open(file: h5py.File, name: str, kinds: str, num_dimensions: int) -> Table:
                 access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
                 access.set_chunk_cache(521, 2 * chunk_bytes, 0.75)
                 dataset = h5py.h5d.open(file.id, name.encode(), access)
-    return Table(name, dataset, shape, dtype.newbyteorder("="), place)
+    return Table(name, dataset, shape, dtype.newbyteorder("="))
 
 
 def _check_widths(tables: Mapping[str, Table], workload: EventSchema, rows: int) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -18,7 +19,9 @@ from muon_files import Event, make_event, make_events, write_events
 from common.config import SourceConfig, StreamConfig
 from common.files.by_content import ContentReader
 from common.files.hdf5 import reader as hdf5
+from common.files.hdf5 import stored
 from common.files.hdf5.reader import Hdf5Reader
+from common.files.hdf5.stored import StoredRows
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
@@ -94,6 +97,7 @@ def test_any_part_of_a_file_is_those_events(
     for slice_particles in (1 << 17, 5):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hdf5, "_SLICE_PARTICLES", slice_particles)
+            patch.setattr(stored, "_LEAST_CHUNK_BYTES", 0)
             found = reader.read([part_of(path, events, first, rows, group)])
         assert_events(found, expected)
         assert sum(piece.particles_dropped for piece in found) == sum(not event.muons for event in expected)
@@ -302,3 +306,42 @@ def test_a_file_truncated_while_it_is_open_is_refused(tmp_path: Path, reader: Hd
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(BadRowsError, match=r"f\.h5: rows 0 to 11"):
         reader.read([part_of(path, GOOD)])
+
+
+@pytest.mark.parametrize("options", [{"libver": "earliest"}, {"libver": "latest"}, {"userblock_size": 512}])
+@pytest.mark.parametrize("chunk_rows", [1, 3, 100])
+@pytest.mark.parametrize("chunk_width", [1, 2, 5])
+def test_chunks_without_filters_are_read_from_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], chunk_rows: int, chunk_width: int
+) -> None:
+    monkeypatch.setattr(stored, "_LEAST_CHUNK_BYTES", 0)
+    numbers = np.arange(200, dtype="<f4").reshape(40, 5)
+    with h5py.File(tmp_path / "f.h5", "w", **options) as file:
+        chunks = (min(chunk_rows, 40), chunk_width)
+        dataset = file.create_dataset("numbers", data=numbers, chunks=chunks, maxshape=(None, 5))
+        file.flush()
+        found = StoredRows.of(dataset.id)
+        assert (found is None) == ("userblock_size" in options)  # HDF5's offsets of chunks are those behind it
+        for first, end in ((0, 40), (2, 3), (5, 31), (39, 40)):
+            out = np.zeros((end - first, 5), "<f4")
+            assert found is None or (found.read(first, out) and np.array_equal(out, numbers[first:end]))
+
+
+def test_chunks_that_are_missing_filtered_swapped_or_small_are_left_to_hdf5(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        kinds: dict[str, dict[str, Any]] = {
+            "good": {"chunks": (1024, 4)},
+            "one piece": {},
+            "missing": {"chunks": (1024, 4)},
+            "filtered": {"chunks": (1024, 4), "fletcher32": True},
+            "swapped": {"chunks": (1024, 4), "dtype": ">f4"},
+            "small": {"chunks": (128, 4)},
+            "empty": {"chunks": (1024, 4), "shape": (0, 4), "maxshape": (None, 4)},
+        }
+        found = {}
+        for name, options in kinds.items():
+            dataset = file.create_dataset(name, **{"shape": (4096, 4), "dtype": "<f4", **options})
+            dataset[: 1024 if name == "missing" else None] = 1
+            file.flush()
+            found[name] = StoredRows.of(dataset.id) is not None
+    assert found == {name: name in ("good", "one piece") for name in kinds}
