@@ -16,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.native import dense as native
+from workloads.base.segments import Segments, spread
+
 LEAK = 0.2
 
 Pullback = Callable[[Tensor], Tensor]
@@ -32,10 +35,23 @@ class Dense(nn.Module):
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Output of the layer. (R, A) -> (R, D)."""
-        return self.activate(self.linear(input_RA))
+        weight_DA = self.linear.weight
+        if library := native.library_for(input_RA, weight_DA):
+            return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
+        return self._activate(self.linear(input_RA))
 
-    def activate(self, linear_RD: Tensor) -> Tensor:
-        """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
+    def with_context(self, input_RA: Tensor, context_EC: Tensor, segments: Segments) -> Tensor:
+        """Output of the layer for rows [context of the row's event, input]. (R, A), (E, C) -> (R, D).
+
+        The event's part of the linear layer is computed once for each event, not for each of its particles.
+        """
+        of_event_DC, of_row_DA = self.linear.weight.split([context_EC.shape[1], input_RA.shape[1]], 1)
+        of_event_ED = F.linear(context_EC, of_event_DC, self.linear.bias)
+        if library := native.library_for(input_RA, of_row_DA):
+            return native.dense(library, input_RA, of_row_DA, of_event_ED, self.norm, LEAK, segments.event_P)[0]
+        return self._activate(torch.addmm(spread(of_event_ED, segments), input_RA, of_row_DA.t()))
+
+    def _activate(self, linear_RD: Tensor) -> Tensor:
         if self.norm is None:
             return F.leaky_relu(linear_RD, LEAK)
         return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
@@ -43,6 +59,11 @@ class Dense(nn.Module):
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through the layer; both are differentiable."""
         weight_DA, norm = self.linear.weight, self.norm
+        library = native.library_for(input_RA, weight_DA)
+        if library is not None and norm is not None:
+            layer = native.dense(library, input_RA, weight_DA, self.linear.bias, norm, LEAK)
+            scale_D = norm.weight
+            return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
         linear_RD = F.linear(input_RA, weight_DA, self.linear.bias)
         if norm is None:
             output_RD = F.leaky_relu(linear_RD, LEAK)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
@@ -56,12 +55,8 @@ class Generator(nn.Module):
         """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
         z_EZ, z_PZ = noise
         context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
-        # The event's part of the first layer is computed once for each event, not for each of its muons.
-        linear = self.muon_input.linear
-        of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
-        of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        muons_PD = torch.addmm(spread(of_event_ED, segments), self.local_inputs(z_PZ), of_muon_DZ.t())
-        features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
+        muons_PD = self.muon_input.with_context(self.local_inputs(z_PZ), context_ED, segments)
+        features_PF: Tensor = self.muon_network(muons_PD)
         return features_PF.to(z_EZ.dtype)
 
 
