@@ -88,9 +88,9 @@ class _Dense(torch.autograd.Function):
         if scale_D is not None:
             normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
         library.dense_forward(
-            *(input_RA.data_ptr(), rows, inputs, weight_DA.data_ptr(), outputs, bias.data_ptr(), _at(index_R)),
-            *(_at(scale_D), _at(shift_D), epsilon, leak, normal_RD.data_ptr(), inverse_R.data_ptr()),
-            output_RD.data_ptr(),
+            *(address(input_RA), rows, inputs, address(weight_DA), outputs, address(bias), address(index_R)),
+            *(address(scale_D), address(shift_D), epsilon, leak, address(normal_RD), address(inverse_R)),
+            address(output_RD),
         )
         ctx.save_for_backward(input_RA, weight_DA, scale_D, index_R, output_RD, normal_RD, inverse_R)
         ctx.bias_shape, ctx.leak, ctx.library = bias.shape, leak, library
@@ -112,9 +112,9 @@ class _Dense(torch.autograd.Function):
             if scale_D is not None:
                 to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
         ctx.library.dense_backward(
-            *(_at(of_output), _at(of_rows), input_RA.data_ptr(), normal_RD.data_ptr(), inverse_R.data_ptr()),
-            *(output_RD.data_ptr(), rows, inputs, weight_DA.data_ptr(), outputs, _at(index_R), _at(scale_D), ctx.leak),
-            *(_at(to_input), _at(to_weight), _at(to_bias), _at(to_scale), _at(to_shift)),
+            *(address(of_output), address(of_rows), address(input_RA), address(normal_RD), address(inverse_R)),
+            *(address(output_RD), rows, inputs, address(weight_DA), outputs, address(index_R), address(scale_D), ctx.leak),
+            *(address(to_input), address(to_weight), address(to_bias), address(to_scale), address(to_shift)),
         )
         return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None, None
 
@@ -136,8 +136,8 @@ class _Pullback(torch.autograd.Function):
         (rows, outputs), inputs = slope_RD.shape, weight_DA.shape[1]
         pulled_RD, result_RA = torch.empty_like(slope_RD), slope_RD.new_empty(rows, inputs)
         library.pullback_forward(
-            *(slope_RD.data_ptr(), normal_RD.data_ptr(), inverse_R.data_ptr(), output_RD.data_ptr(), rows, inputs),
-            *(weight_DA.data_ptr(), outputs, scale_D.data_ptr(), leak, pulled_RD.data_ptr(), result_RA.data_ptr()),
+            *(address(slope_RD), address(normal_RD), address(inverse_R), address(output_RD), rows, inputs),
+            *(address(weight_DA), outputs, address(scale_D), leak, address(pulled_RD), address(result_RA)),
         )
         ctx.save_for_backward(slope_RD, normal_RD, weight_DA, scale_D, output_RD, inverse_R, pulled_RD)
         ctx.leak, ctx.library = leak, library
@@ -152,14 +152,14 @@ class _Pullback(torch.autograd.Function):
         to_slope, to_rows = torch.empty_like(slope_RD), torch.empty_like(slope_RD)
         to_weight, to_scale = torch.empty_like(weight_DA), torch.zeros_like(scale_D)
         ctx.library.pullback_backward(
-            *(of_result.data_ptr(), slope_RD.data_ptr(), normal_RD.data_ptr(), inverse_R.data_ptr()),
-            *(output_RD.data_ptr(), pulled_RD.data_ptr(), rows, inputs, weight_DA.data_ptr(), outputs),
-            *(scale_D.data_ptr(), ctx.leak, to_slope.data_ptr(), to_rows.data_ptr(), to_weight.data_ptr()),
-            to_scale.data_ptr(),
+            *(address(of_result), address(slope_RD), address(normal_RD), address(inverse_R)),
+            *(address(output_RD), address(pulled_RD), rows, inputs, address(weight_DA), outputs),
+            *(address(scale_D), ctx.leak, address(to_slope), address(to_rows), address(to_weight)),
+            address(to_scale),
         )
         return to_slope, to_rows, to_weight, to_scale, None, None, None, None
 
 
-def _at(tensor: Tensor | None) -> int | None:
+def address(tensor: Tensor | None) -> int | None:
     """Address of a tensor's values, None for none."""
     return None if tensor is None else tensor.data_ptr()

@@ -18,7 +18,8 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("dense.cpp")
+_HERE = Path(__file__).parent
+SOURCES, HEADERS = (_HERE / "dense.cpp", _HERE / "particles.cpp"), (_HERE / "rows.h",)
 # Not -ffast-math: a loss that is not finite must stay so, since updates are checked for it.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _COMPILERS = ("g++", "clang++", "c++")
@@ -29,6 +30,10 @@ _ARGUMENTS: Mapping[str, str] = {
     "dense_backward": "pppppp ll p l pp f ppppp",
     "pullback_forward": "pppp ll p l p f pp",
     "pullback_backward": "pppppp ll p l p f pppp",
+    "chain_forward": "p ll p l pp pppp l f ppp ll",
+    "chain_backward": "pppp lll ppp l f pppppp",
+    "pooled_forward": "p ll p l ppp pp f pppp f f pppppp",
+    "pooled_backward": "pp ll p l pp pp ppp f ppppp ppppppppp",
 }
 """Function -> its arguments: p pointer, l number of rows or columns, f number."""
 
@@ -62,12 +67,12 @@ def built(environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = 
     compiler = _compiler(environment)
     folder = _folder(environment)
     key = hashlib.sha256()
-    for part in (SOURCE.read_bytes(), _version(compiler), _processor(), " ".join(flags).encode()):
+    for part in (*(path.read_bytes() for path in (*SOURCES, *HEADERS)), _version(compiler), _processor(), " ".join(flags).encode()):
         key.update(hashlib.sha256(part).digest())
-    path = folder / f"dense-{key.hexdigest()[:32]}.so"
+    path = folder / f"layers-{key.hexdigest()[:32]}.so"
     if not path.exists():
         started_s = time.monotonic()
-        _build([compiler, *flags, str(SOURCE)], path)
+        _build([compiler, *flags, *map(str, SOURCES)], path)
         logger.info("layers on the CPU: C++, built in %.1f s into %s", time.monotonic() - started_s, path)
     library = ctypes.CDLL(str(path))
     for name, arguments in _ARGUMENTS.items():

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from workloads.base.native import dense as native
-from workloads.base.segments import Segments, spread
 
 LEAK = 0.2
 
@@ -38,20 +37,10 @@ class Dense(nn.Module):
         weight_DA = self.linear.weight
         if library := native.library_for(input_RA, weight_DA):
             return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
-        return self._activate(self.linear(input_RA))
+        return self.activate(self.linear(input_RA))
 
-    def with_context(self, input_RA: Tensor, context_EC: Tensor, segments: Segments) -> Tensor:
-        """Output of the layer for rows [context of the row's event, input]. (R, A), (E, C) -> (R, D).
-
-        The event's part of the linear layer is computed once for each event, not for each of its particles.
-        """
-        of_event_DC, of_row_DA = self.linear.weight.split([context_EC.shape[1], input_RA.shape[1]], 1)
-        of_event_ED = F.linear(context_EC, of_event_DC, self.linear.bias)
-        if library := native.library_for(input_RA, of_row_DA):
-            return native.dense(library, input_RA, of_row_DA, of_event_ED, self.norm, LEAK, segments.event_P)[0]
-        return self._activate(torch.addmm(spread(of_event_ED, segments), input_RA, of_row_DA.t()))
-
-    def _activate(self, linear_RD: Tensor) -> Tensor:
+    def activate(self, linear_RD: Tensor) -> Tensor:
+        """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
         if self.norm is None:
             return F.leaky_relu(linear_RD, LEAK)
         return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
