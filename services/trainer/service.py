@@ -46,7 +46,7 @@ from services.trainer.telemetry.open_telemetry import ReadValidationEvents, open
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
-from workloads.base.cpu_tuning import choose_matrix_products
+from workloads.base.cpu_tuning import tune_cpu
 from workloads.base.device import device_named
 from workloads.base.own_model import own_training
 from workloads.base.random_streams import SharedPurpose, stream_seed
@@ -277,7 +277,7 @@ def set_up_torch(config: Config, device: torch.device) -> None:
     if precision == "tf32" or (precision == "auto" and device.type == "cuda"):
         torch.set_float32_matmul_precision("high")
     elif not config.trainer.deterministic:
-        choose_matrix_products(device)
+        tune_cpu(device)
     torch.manual_seed(stream_seed(SharedPurpose.TRAINER, config.seed))
     if config.trainer.deterministic:
         be_deterministic()

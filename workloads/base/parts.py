@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -45,7 +46,10 @@ class PartPool:
 
     def __init__(self, threads: int) -> None:
         """``threads`` 1: parts are computed in the calling thread, one after the other."""
-        self._pool = ThreadPoolExecutor(threads, "step") if threads > 1 else None
+        # A new thread starts with OpenMP's default, one thread for each core, and MKL would follow it: each product would
+        # be split anew among busy cores, with other bits than in the calling thread.
+        one_thread = partial(torch.set_num_threads, torch.get_num_threads())
+        self._pool = ThreadPoolExecutor(threads, "step", one_thread) if threads > 1 else None
 
     def map(self, compute: Callable[..., Result], *arguments: Iterable[Any]) -> Iterator[Result]:
         """Results in the order of the parts, so that sums of them don't depend on the number of threads.

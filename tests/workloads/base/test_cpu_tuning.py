@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from native_layers import compiled, layers_in_cpp
 
 from workloads.base import cpu_tuning
-from workloads.base.cpu_tuning import MOST_ERROR, choose_matrix_products, error_of_a_product, mkl_is_held_back
+from workloads.base.cpu_tuning import (
+    MOST_ERROR,
+    choose_matrix_products,
+    error_of_a_layer,
+    error_of_a_product,
+    mkl_is_held_back,
+    tune_cpu,
+)
+from workloads.base.native import library
 
 CPU = torch.device("cpu")
 
@@ -84,3 +93,33 @@ def test_an_error_of_bfloat16_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
     assert error_of_a_product() > 100 * MOST_ERROR
+
+
+def test_a_gpus_process_computes_no_layers_in_cpp() -> None:
+    tune_cpu(torch.device("cuda"))
+    assert library.used() is None
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.process
+def test_layers_in_cpp_are_used_if_they_are_right(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(library, "built", compiled)
+    tune_cpu(CPU)
+    assert library.used() is compiled()
+    assert caplog.messages[-1] == "layers on the CPU: C++"
+    assert error_of_a_layer() < MOST_ERROR
+
+    monkeypatch.setattr(cpu_tuning, "error_of_a_layer", lambda: 1e-3)
+    tune_cpu(CPU)
+    assert library.used() is None
+    assert caplog.messages[-1] == "layers on the CPU: torch, since those in C++ have errors of 1e-03"
+
+
+@pytest.mark.process
+def test_an_error_of_a_layer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with layers_in_cpp():
+        monkeypatch.setattr(cpu_tuning.F, "leaky_relu", lambda values, leak: values)
+        assert error_of_a_layer() > 100 * MOST_ERROR

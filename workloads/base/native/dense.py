@@ -63,7 +63,9 @@ def pullback(
     ``layer``: result of `dense` with normalisation, ``scale_D`` its factors.
     """
     output_RD, normal_RD, inverse_R = layer
-    found: Tensor = _Pullback.apply(slope_RD, normal_RD, weight_DA, scale_D, output_RD.detach(), inverse_R, leak, library)
+    found: Tensor = _Pullback.apply(
+        slope_RD, normal_RD, weight_DA, scale_D, output_RD.detach(), inverse_R, leak, library
+    )
     return found
 
 
@@ -113,7 +115,16 @@ class _Dense(torch.autograd.Function):
                 to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
         ctx.library.dense_backward(
             *(address(of_output), address(of_rows), address(input_RA), address(normal_RD), address(inverse_R)),
-            *(address(output_RD), rows, inputs, address(weight_DA), outputs, address(index_R), address(scale_D), ctx.leak),
+            *(
+                address(output_RD),
+                rows,
+                inputs,
+                address(weight_DA),
+                outputs,
+                address(index_R),
+                address(scale_D),
+                ctx.leak,
+            ),
             *(address(to_input), address(to_weight), address(to_bias), address(to_scale), address(to_shift)),
         )
         return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None, None

@@ -1,4 +1,4 @@
-"""Two layers over the particles of events in C++, as functions of torch: a generator's, and a critic's with its pooling.
+"""Two layers over the particles of events in C++, as functions of torch: a generator's, and a critic's with pooling.
 
 Same results as torch's to 1e-6, relative; differentiable once. Shape suffixes: P particles, E events, A inputs,
 D width, F features.

@@ -13,7 +13,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.remotes import Remotes
 from common.slow_progress import SlowProgress
-from workloads.base.cpu_tuning import choose_matrix_products
+from workloads.base.cpu_tuning import tune_cpu
 from workloads.base.device import device_named
 from workloads.base.front import Front
 from workloads.muons.generation.files import FilePrimaries
@@ -42,7 +42,7 @@ def run_generate(front: Front, options: GenerateOptions) -> str:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = device_named(options.device)
-    choose_matrix_products(device)
+    tune_cpu(device)
     trained = load_trained(options.checkpoint, device)
     settings = front.file_settings(options.inputs, toml=options.toml, assignments=options.assignments)
     source = merged_source(settings.source, trained.run.source, options.depth_kind)
