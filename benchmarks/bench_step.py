@@ -10,9 +10,9 @@ Command, from the repository's root:
 
 Table: seconds a step, median, and the ratio of each pair, by the clock and in CPU time of the process; the two take
 turns. The plain step has `--threads` threads inside of each operation and torch's own matrix products, the shipped one
-computes as many parts of the batch at the same time, as the trainer sets it up (workloads/base/cpu_tuning.py). Then the rate of the
-step's matrix products as a fraction of the machine's own rate for them (measured here, in float32); on a GPU also its
-memory.
+computes as many parts of the batch at the same time, as the trainer sets it up (workloads/base/cpu_tuning.py). Then the
+rate of the step's matrix products as a fraction of the machine's own rate for them (measured here, in float32); on a
+GPU also its memory.
 
 Reading: under other load the plain step's threads wait for each other at every operation, and the ratio is far too
 large (8 instead of 2), in CPU time, too: quote it from a quiet machine, or with `--threads 1` in CPU time.

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from common.heap import keep_freed_memory
 from workloads.base.native import dense, library
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ def tune_cpu(device: torch.device) -> None:
     """Let this process compute layers and products in the fastest way that keeps float32's accuracy, if on a CPU."""
     if device.type != "cpu":
         return
+    keep_freed_memory()
     choose_matrix_products(device)
     if not library.use():
         return
