@@ -106,9 +106,10 @@ def test_layers_in_cpp_are_used_if_they_are_right(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(library, "built", compiled)
+    made = compiled()
+    monkeypatch.setattr(library, "built", lambda: made)
     tune_cpu(CPU)
-    assert library.used() is compiled()
+    assert library.used() is made
     assert caplog.messages[-1] == "layers on the CPU: C++"
     assert error_of_a_layer() < MOST_ERROR
 

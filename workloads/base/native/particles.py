@@ -34,6 +34,24 @@ def chain(
     return features_PF
 
 
+def chain_into(
+    library: ctypes.CDLL,
+    into_FP: Tensor,
+    input_PA: Tensor,
+    context_ED: Tensor,
+    event_P: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    leak: float,
+) -> None:
+    """Write the output of `chain` into (F, P), of which each row is contiguous. All others are contiguous."""
+    (rows, inputs), (features, width) = input_PA.shape, weights[3].shape
+    weight1, weight2, bias2, weight3, bias3 = map(address, weights)
+    library.chain_forward(
+        *(address(input_PA), rows, inputs, weight1, width, address(context_ED), address(event_P)),
+        *(weight2, bias2, weight3, bias3, features, leak, None, None, address(into_FP), 1, into_FP.stride(0)),
+    )
+
+
 def pooled(
     library: ctypes.CDLL,
     input_PA: Tensor,
