@@ -12,8 +12,8 @@ void dense_forward(const float *x, long R, long A, const float *weight, long D, 
                    const float *gamma, const float *beta, float epsilon, float leak, float *normal, float *inverse,
                    float *output) {
   std::vector<float> panels = panels_of_transpose(weight, D, A);
-  for (long r0 = 0; r0 < R; r0 += ROWS) {
-    long m = least(ROWS, R - r0);
+  for (long r0 = 0; r0 < R; r0 += TILE) {
+    long m = least(TILE, R - r0);
     product<false>(x + r0 * A, A, 1, m, panels.data(), PANEL, A * PANEL, A, D, output + r0 * D, D);
     for (long r = r0; r < r0 + m; r++) {
       const float *of_row = bias + (index ? index[r] * D : 0);

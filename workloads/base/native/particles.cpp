@@ -12,10 +12,10 @@ void chain_forward(const float *x, long R, long A, const float *weight1, long D,
                    const float *weight2, const float *bias2, const float *weight3, const float *bias3, long F,
                    float leak, float *hidden1, float *hidden2, float *y, long y_row, long y_column) {
   std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels2 = panels_of_transpose(weight2, D, D);
-  std::vector<float> room(2 * ROWS * D);
-  for (long r0 = 0; r0 < R; r0 += ROWS) {
-    long m = least(ROWS, R - r0);
-    float *first = hidden1 ? hidden1 + r0 * D : room.data(), *second = hidden2 ? hidden2 + r0 * D : &room[ROWS * D];
+  std::vector<float> room(2 * TILE * D);
+  for (long r0 = 0; r0 < R; r0 += TILE) {
+    long m = least(TILE, R - r0);
+    float *first = hidden1 ? hidden1 + r0 * D : room.data(), *second = hidden2 ? hidden2 + r0 * D : &room[TILE * D];
     product<false>(x + r0 * A, A, 1, m, panels1.data(), PANEL, A * PANEL, A, D, first, D);
     for (long i = 0; i < m; i++)
       for (long d = 0; d < D; d += VL) {
@@ -82,9 +82,9 @@ void pooled_forward(const float *x, long R, long A, const float *weight1, long D
                     float *normal1, float *inverse1, float *normal2, float *inverse2, float *pooled, int *largest) {
   typedef int whole __attribute__((vector_size(4 * VL), aligned(4), may_alias));
   std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels2 = panels_of_transpose(weight2, D, D);
-  std::vector<float> hidden(ROWS * D);
-  for (long r0 = 0; r0 < R; r0 += ROWS) {
-    long m = least(ROWS, R - r0);
+  std::vector<float> hidden(TILE * D);
+  for (long r0 = 0; r0 < R; r0 += TILE) {
+    long m = least(TILE, R - r0);
     product<false>(x + r0 * A, A, 1, m, panels1.data(), PANEL, A * PANEL, A, D, normal1 + r0 * D, D);
     for (long i = 0; i < m; i++) {
       float *hat = normal1 + (r0 + i) * D;

@@ -66,11 +66,9 @@ static void rest(long m, const float *a, long row, long column, const float *b, 
 template <bool add>
 static void product(const float *a, long row, long column, long m, const float *b, long b_row, long panel, long K, long N,
                     float *c, long c_row) {
-  for (long i = 0; i < m; i += ROWS) {
-    long now = least(ROWS, m - i);
-    for (long n = 0; n < N; n += PANEL)
-      rest<ROWS, add>(now, a + i * row, row, column, b + n / PANEL * panel, b_row, K, c + i * c_row + n, c_row);
-  }
+  for (long n = 0; n < N; n += PANEL)  // a panel stays in the cache for all rows
+    for (long i = 0; i < m; i += ROWS)
+      rest<ROWS, add>(least(ROWS, m - i), a + i * row, row, column, b + n / PANEL * panel, b_row, K, c + i * c_row + n, c_row);
 }
 
 static long padded(long columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
