@@ -30,10 +30,10 @@ _ARGUMENTS: Mapping[str, str] = {
     "dense_backward": "pppppp ll p l pp f ppppp",
     "pullback_forward": "pppp ll p l p f pp",
     "pullback_backward": "pppppp ll p l p f pppp",
-    "chain_forward": "p ll p l pp pppp l f ppp ll",
-    "chain_backward": "pppp lll ppp l f pppppp",
-    "pooled_forward": "p ll p l ppp pp f pppp f f pppppp",
-    "pooled_backward": "pp ll p l pp pp ppp f ppppp ppppppppp",
+    "chain_forward": "p ll p l pp pppp l f pp ll",
+    "chain_backward": "ppp lll ppp pp l f pppppp",
+    "pooled_forward": "p ll p l ppp pp f pppp f f pppp",
+    "pooled_backward": "pp ll p l ppp pp f ppp f ppp ppppppppp",
 }
 """Function -> its arguments: p pointer, l number of rows or columns, f number."""
 

@@ -48,7 +48,7 @@ def chain_into(
     weight1, weight2, bias2, weight3, bias3 = map(address, weights)
     library.chain_forward(
         *(address(input_PA), rows, inputs, weight1, width, address(context_ED), address(event_P)),
-        *(weight2, bias2, weight3, bias3, features, leak, None, None, address(into_FP), 1, into_FP.stride(0)),
+        *(weight2, bias2, weight3, bias3, features, leak, None, address(into_FP), 1, into_FP.stride(0)),
     )
 
 
@@ -92,33 +92,33 @@ class _Chain(torch.autograd.Function):
     ) -> Tensor:
         input_PA, context_ED, weight1_DA = input_PA.contiguous(), context_ED.contiguous(), weight1_DA.contiguous()
         (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
-        hidden1_PD, hidden2_PD = (input_PA.new_empty(rows, width) if is_trained else None for _ in range(2))
+        hidden2_PD = input_PA.new_empty(rows, width) if is_trained else None
         features_PF = input_PA.new_empty(rows, features)
         library.chain_forward(
             *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
             *(address(weight2_DD), address(bias2_D), address(weight3_FD), address(bias3_F), features, leak),
-            *(address(hidden1_PD), address(hidden2_PD), address(features_PF), features, 1),
+            *(address(hidden2_PD), address(features_PF), features, 1),
         )
-        ctx.save_for_backward(input_PA, event_P, weight1_DA, weight2_DD, weight3_FD, hidden1_PD, hidden2_PD)
-        ctx.num_events, ctx.leak, ctx.library = context_ED.shape[0], leak, library
+        ctx.save_for_backward(input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD)
+        ctx.leak, ctx.library = leak, library
         return features_PF
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        input_PA, event_P, weight1_DA, weight2_DD, weight3_FD, hidden1_PD, hidden2_PD = ctx.saved_tensors
+        input_PA, context_ED, event_P, weight1_DA, weight2_DD, weight3_FD, hidden2_PD = ctx.saved_tensors
         if ctx.needs_input_grad[0]:
             raise NotImplementedError("the inputs of a chain are noise: there is no gradient with respect to them")
         of_features = gradients[0].contiguous()
         (rows, inputs), width, features = input_PA.shape, weight1_DA.shape[0], weight3_FD.shape[0]
-        to_context = input_PA.new_zeros(ctx.num_events, width)
+        to_context = torch.zeros_like(context_ED)
         to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
         to_bias2, to_weight3 = input_PA.new_zeros(width), torch.zeros_like(weight3_FD)
         to_bias3 = input_PA.new_zeros(features)
         ctx.library.chain_backward(
-            *(address(of_features), address(input_PA), address(hidden1_PD), address(hidden2_PD), rows, inputs, width),
-            *(address(event_P), address(weight2_DD), address(weight3_FD), features, ctx.leak, address(to_weight1)),
-            *(address(to_context), address(to_weight2), address(to_bias2), address(to_weight3), address(to_bias3)),
+            *(address(of_features), address(input_PA), address(hidden2_PD), rows, inputs, width, address(weight1_DA)),
+            *(address(context_ED), address(event_P), address(weight2_DD), address(weight3_FD), features, ctx.leak),
+            *(address(to_weight1), address(to_context), address(to_weight2), address(to_bias2), address(to_weight3), address(to_bias3)),
         )
         return None, to_context, None, to_weight1, to_weight2, to_bias2, to_weight3, to_bias3, None, None, None
 
@@ -144,42 +144,39 @@ class _Pooled(torch.autograd.Function):
         input_PA, context_ED, weight1_DA = input_PA.contiguous(), context_ED.contiguous(), weight1_DA.contiguous()
         (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
         epsilon1, epsilon2, leak = numbers
-        normal1_PD, normal2_PD = (input_PA.new_empty(rows, width) for _ in range(2))
-        inverse1_P, inverse2_P = (input_PA.new_empty(rows) for _ in range(2))
+        normal2_PD, inverse2_P = input_PA.new_empty(rows, width), input_PA.new_empty(rows)
         pooled_ED = input_PA.new_zeros(events, 2 * width)
         largest_ED = torch.zeros(events, width, dtype=torch.int32)
         library.pooled_forward(
             *(address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED), address(event_P)),
             *(address(counts_E), address(scale1_D), address(shift1_D), epsilon1, address(weight2_DD)),
-            *(address(bias2_D), address(scale2_D), address(shift2_D), epsilon2, leak, address(normal1_PD)),
-            *(address(inverse1_P), address(normal2_PD), address(inverse2_P), address(pooled_ED), address(largest_ED)),
+            *(address(bias2_D), address(scale2_D), address(shift2_D), epsilon2, leak, address(normal2_PD)),
+            *(address(inverse2_P), address(pooled_ED), address(largest_ED)),
         )
         ctx.save_for_backward(
-            *(input_PA, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D),
-            *(normal1_PD, inverse1_P, normal2_PD, inverse2_P, largest_ED),
+            *(input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D),
+            *(normal2_PD, inverse2_P, largest_ED),
         )
-        ctx.leak, ctx.library = leak, library
+        ctx.epsilon1, ctx.leak, ctx.library = epsilon1, leak, library
         return pooled_ED
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        input_PA, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D, *kept = (
-            ctx.saved_tensors
-        )
-        normal1_PD, inverse1_P, normal2_PD, inverse2_P, largest_ED = kept
+        input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, *kept = ctx.saved_tensors
+        weight2_DD, scale2_D, shift2_D, normal2_PD, inverse2_P, largest_ED = kept
         of_pooled = gradients[0].contiguous()
         (rows, inputs), width = input_PA.shape, weight1_DA.shape[0]
         to_input = torch.empty_like(input_PA) if ctx.needs_input_grad[0] else None
         to_weight1 = to_context = to_scale1 = to_shift1 = to_weight2 = to_bias2 = to_scale2 = to_shift2 = None
         if ctx.needs_input_grad[4]:
             to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
-            to_context = input_PA.new_zeros(largest_ED.shape)
+            to_context = torch.zeros_like(context_ED)
             to_scale1, to_shift1, to_bias2, to_scale2, to_shift2 = input_PA.new_zeros(5, width).unbind(0)
         ctx.library.pooled_backward(
-            *(address(of_pooled), address(input_PA), rows, inputs, address(weight1_DA), width, address(event_P)),
-            *(address(counts_E), address(scale1_D), address(shift1_D), address(weight2_DD), address(scale2_D)),
-            *(address(shift2_D), ctx.leak, address(normal1_PD), address(inverse1_P), address(normal2_PD)),
+            *(address(of_pooled), address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED)),
+            *(address(event_P), address(counts_E), address(scale1_D), address(shift1_D), ctx.epsilon1),
+            *(address(weight2_DD), address(scale2_D), address(shift2_D), ctx.leak, address(normal2_PD)),
             *(address(inverse2_P), address(largest_ED), address(to_input), address(to_weight1), address(to_context)),
             *(address(to_scale1), address(to_shift1), address(to_weight2), address(to_bias2), address(to_scale2)),
             address(to_shift2),
