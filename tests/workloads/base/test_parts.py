@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 from line_task import points
 
 from workloads.base.batch import Microbatch
-from workloads.base.parts import (
-    CPU_CHUNK_PARTICLES,
-    PartPool,
-    chunks,
-    halved_if_out_of_memory,
-    particles_in_cache,
-    second_level_cache_bytes,
-)
+from workloads.base.parts import CPU_CHUNK_PARTICLES, PartPool, chunks, halved_if_out_of_memory
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -31,23 +23,6 @@ def test_parts_have_at_most_so_many_particles_and_by_default_what_suits_the_devi
     assert [part.num_particles for part in chunks(microbatch, 0, CPU, 2500)] == [2000, 2000, 1000]  # by the model
     assert list(chunks(microbatch, 0, CUDA)) == [microbatch]
     assert [part.num_particles for part in chunks(microbatch, 3000, CUDA)] == [3000, 2000]
-
-
-@pytest.mark.parametrize(
-    ("cache_kib", "particles"),
-    [(1024, 4096), (1280, 4096), (2048, 8192), (512, 2048), (256, 1024), (64, 1024), (1 << 20, 16384), (0, 4096)],
-)
-def test_parts_are_as_large_as_the_cache_allows(cache_kib: int, particles: int) -> None:
-    assert particles_in_cache(cache_kib << 10) == particles
-
-
-def test_the_size_of_the_cache_is_read_from_the_system(tmp_path: Path) -> None:
-    size = tmp_path / "size"
-    assert second_level_cache_bytes(size) == 0
-    size.write_text("2048K\n")
-    assert second_level_cache_bytes(size) == 2 << 20
-    size.write_text("")
-    assert second_level_cache_bytes(size) == 0
 
 
 def test_results_come_in_the_order_of_the_parts_and_random_numbers_are_drawn_in_it() -> None:

@@ -118,7 +118,14 @@ class _Chain(torch.autograd.Function):
         ctx.library.chain_backward(
             *(address(of_features), address(input_PA), address(hidden2_PD), rows, inputs, width, address(weight1_DA)),
             *(address(context_ED), address(event_P), address(weight2_DD), address(weight3_FD), features, ctx.leak),
-            *(address(to_weight1), address(to_context), address(to_weight2), address(to_bias2), address(to_weight3), address(to_bias3)),
+            *(
+                address(to_weight1),
+                address(to_context),
+                address(to_weight2),
+                address(to_bias2),
+                address(to_weight3),
+                address(to_bias3),
+            ),
         )
         return None, to_context, None, to_weight1, to_weight2, to_bias2, to_weight3, to_bias3, None, None, None
 
