@@ -72,8 +72,8 @@ def make_cases(num_events: int, threads: int) -> dict[str, Callable[[], object]]
     network = WganConfig().network
     widths = Widths.all(network.hidden, (network.z_global, network.z_local))
     ours = {
-        "icestream, recipe and penalty of cr_muons": made_task(threads, num_events, **same),
-        "icestream, penalty of cr_muons": made_task(threads, num_events),
+        "icestream, recipe and penalty of cr_muons": make_task(threads, num_events, **same),
+        "icestream, penalty of cr_muons": make_task(threads, num_events),
     }
     for task in ours.values():
         task.observe(batch)
@@ -94,7 +94,7 @@ def make_cases(num_events: int, threads: int) -> dict[str, Callable[[], object]]
     return cases | {name: lambda task=task: task.step(batch) for name, task in ours.items()}
 
 
-def made_task(threads: int, num_events: int, **settings: Any) -> WganTask:
+def make_task(threads: int, num_events: int, **settings: Any) -> WganTask:
     """Task whose penalty sees as many muons as the script's: those of one part of PENALTY_MUONS."""
     config = WganConfig(gp_every=PENALTY_EVERY, chunk_particles=PENALTY_MUONS, **settings)
     task = WganTask(config, StepContext(CPU, seed=1, threads=threads))
