@@ -58,3 +58,16 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def compiler_for_process_tests_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers in C++ are built by a compiler, which is a process; each test decides anew about their use."""
+    from workloads.base.native import library
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not in a test without the marker `process`")
+
+    monkeypatch.setattr(library, "_used", None)
+    if request.node.get_closest_marker("process") is None:
+        monkeypatch.setattr(library, "built", refuse)

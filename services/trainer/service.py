@@ -47,6 +47,7 @@ from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fill
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 from workloads.base.context import StepContext
+from workloads.base.cpu_tuning import tune_cpu
 from workloads.base.device import device_named
 from workloads.base.own_model import own_training
 from workloads.base.random_streams import SharedPurpose, stream_seed
@@ -278,6 +279,8 @@ def set_up_torch(config: Config, device: torch.device) -> None:
     precision = config.trainer.precision
     if precision == "tf32" or (precision == "auto" and device.type == "cuda"):
         torch.set_float32_matmul_precision("high")
+    elif not config.trainer.deterministic:
+        tune_cpu(device)
     torch.manual_seed(stream_seed(SharedPurpose.TRAINER, config.seed))
     if config.trainer.deterministic:
         be_deterministic()

@@ -1,11 +1,12 @@
 """Floating-point operations of a step, counted while it runs: those of matrix products, in all of its threads.
 
-Anything else (norms, activations, sums over an event) is limited by memory, and counts nothing. An operator of our own
-that multiplies matrices counts what `torch.utils.flop_counter.register_flop_formula` says of it.
+Anything else (norms, activations, sums over an event) is limited by memory, and counts nothing. Layers in C++
+(`workloads/base/native`), which are no operators of torch, call `count_products`.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +51,12 @@ def counted_flops() -> Iterator[FlopCount]:
 def is_counting() -> bool:
     """True while operators are counted: then each has to be called, and not replayed."""
     return _active is not None
+
+
+def count_products(*products: tuple[int, ...]) -> None:
+    """Count matrix products that torch does not see: (rows, terms, columns) of each."""
+    if _active is not None:
+        _active.add(sum(2 * math.prod(sizes) for sizes in products))
 
 
 def for_other_threads(compute: Callable[..., Result]) -> Callable[..., Result]:

@@ -11,6 +11,7 @@ from services.config.root import Config
 from services.trainer.health.health import Health
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.service import new_state, set_up_torch, step_context, training_of
+from workloads.base.cpu_tuning import mkl_is_held_back
 from workloads.base.training import Training
 
 
@@ -27,7 +28,7 @@ def test_a_model_is_told_the_runs_inputs_seed_and_precision() -> None:
     ("precision", "device", "products"),
     [
         ("auto", "cuda", "high"),
-        ("auto", "cpu", "highest"),
+        ("auto", "cpu", "medium" if mkl_is_held_back() else "highest"),  # float32 by oneDNN
         ("tf32", "cuda", "high"),
         ("float32", "cuda", "highest"),
         ("bf16", "cuda", "highest"),
@@ -41,6 +42,16 @@ def test_matrix_products_are_tf32_on_cuda_unless_configured(precision: str, devi
         assert torch.get_float32_matmul_precision() == products
     finally:
         torch.set_float32_matmul_precision("highest")
+        torch.set_num_threads(threads)
+
+
+def test_deterministic_runs_never_choose_their_matrix_products() -> None:
+    threads = torch.get_num_threads()
+    try:
+        set_up_torch(Config.model_validate({"trainer": {"deterministic": True}}), torch.device("cpu"))
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.use_deterministic_algorithms(False)
         torch.set_num_threads(threads)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from native_layers import layers_in_cpp
 from torch import Tensor
 from trained import make_sampler
 
+from workloads.base.device import torch_threads
 from workloads.base.segments import Segments
 from workloads.muons.models.wgan import inference
 from workloads.muons.models.wgan.config import NetworkConfig, SamplingConfig, WganConfig
@@ -15,8 +17,8 @@ from workloads.muons.models.wgan.sampler import WganSampler
 PRIMARY_E4 = torch.tensor([[1e6, 0.3, 56.0, 1500.0], [3e5, 1.0, 1.0, 2500.0], [9e7, 0.1, 4.0, 1100.0]])
 
 
-def sampler_of(azimuth: str = "symmetric", **sampling: float) -> WganSampler:
-    network = NetworkConfig.model_validate({"azimuth": azimuth, "hidden": 24, "count_hidden": 8})
+def sampler_of(azimuth: str = "symmetric", hidden: int = 24, **sampling: float) -> WganSampler:
+    network = NetworkConfig.model_validate({"azimuth": azimuth, "hidden": hidden, "count_hidden": 8})
     sampler = make_sampler(WganConfig(network=network, sampling=SamplingConfig.model_validate(sampling)))
     with torch.no_grad():
         for parameter in sampler.generator.parameters():  # biases, too, must matter
@@ -45,6 +47,22 @@ def test_the_fast_pass_gives_the_muons_of_the_plain_one(azimuth: str, max_deviat
     expected = plain(sampler, primary_E4, counts_E, torch.Generator().manual_seed(5))
     assert fast.shape == expected.shape == (int(counts_E.sum()), 3)
     torch.testing.assert_close(fast, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.process  # a compiler
+@pytest.mark.parametrize("azimuth", ["symmetric", "learned"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_layers_in_cpp_give_the_muons_of_torchs_on_any_number_of_threads(azimuth: str, threads: int) -> None:
+    counts_E = torch.randint(0, 9, (120,), generator=torch.Generator().manual_seed(1))
+    counts_E[7] = 500
+    arguments = PRIMARY_E4.repeat(40, 1), counts_E
+    expected = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+    with layers_in_cpp():
+        alone = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+        with torch_threads(threads):
+            found = sampler_of(azimuth, hidden=32).draw_muons(*arguments, torch.Generator().manual_seed(5))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found, alone)
 
 
 def test_pieces_are_the_plain_pass_of_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.native.dense import dense, library_for
+from workloads.base.native.particles import chain_into
+from workloads.base.parts import PartPool
 from workloads.muons.models.standardise import POSITION_SCALE_M, Standardise
 from workloads.muons.models.wgan.layers import LEAK, Dense
 from workloads.muons.models.wgan.model import Generator, size_E1
@@ -26,6 +29,7 @@ class PieceSizes:
 
     events: int
     particles: int
+    """Rows that torch computes at once; the library in C++ has blocks of its own."""
     counts: int
     """Events in one draw of numbers of muons."""
 
@@ -49,6 +53,8 @@ class Inference:
         self._standardise = standardise
         self._max_deviation = max_deviation
         self._buffers: dict[str, Tensor] = {}
+        self._threads = torch.get_num_threads()
+        self._pool = PartPool(self._threads)
 
     def draw(self, primary_E4: Tensor, counts_E: Tensor, random: torch.Generator) -> Tensor:
         """Muons. (E, 4), (E,) of any length -> (P, 3) = [energy_gev, x_m, y_m]."""
@@ -72,9 +78,7 @@ class Inference:
                 )
                 of_event_ED = self._events(layers, known_EC[first:last], random)
                 features_FP = self._buffer("features", (layers.last_FD.shape[0], end - begin), muons_P3)
-                for at in range(0, end - begin, pieces.particles):
-                    piece = slice(at, at + pieces.particles)
-                    self._particles(layers, of_event_ED, event_P[piece], features_FP[:, piece], random)
+                self._particles(layers, of_event_ED, event_P, features_FP, random, pieces.particles)
                 self._to_muons(layers, features_FP, muons_P3[begin:end], random)
         return muons_P3
 
@@ -83,7 +87,11 @@ class Inference:
         num = len(known_EC)
         z_EZ = self._buffer("noise", (num, self._generator.z_global), known_EC).normal_(generator=random)
         row_ED = torch.cat([z_EZ, known_EC], 1)
+        library = library_for(row_ED, layers.context_DD.t())
         for weight_AD, bias_D, norm in layers.event:
+            if library:
+                row_ED = dense(library, row_ED, weight_AD.t(), bias_D, norm, LEAK)[0]
+                continue
             linear_ED = self._buffer("event", (num, len(bias_D)), known_EC)
             torch.addmm(bias_D, row_ED, weight_AD, out=linear_ED)
             row_ED = F.layer_norm(linear_ED, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
@@ -92,14 +100,35 @@ class Inference:
         return torch.addmm(layers.first_bias_D, row_ED, layers.context_DD, out=of_event_ED)
 
     def _particles(
-        self, layers: _Layers, of_event_ED: Tensor, event_P: Tensor, into_FP: Tensor, random: torch.Generator
+        self,
+        layers: _Layers,
+        of_event_ED: Tensor,
+        event_P: Tensor,
+        into_FP: Tensor,
+        random: torch.Generator,
+        at_once: int,
     ) -> None:
-        """Compute one piece. Each layer is computed in place, or into one of two alternating buffers."""
+        """Features of the particles of a piece; without the library in C++, of so many at once."""
+        z_PZ = self._buffer("noise", (len(event_P), self._generator.z_local), into_FP).normal_(generator=random)
+        z_PZ = self._generator.local_inputs(z_PZ)
+        if library := library_for(z_PZ, layers.context_DD.t()):
+
+            def compute(rows: slice) -> None:
+                chain_into(library, into_FP[:, rows], z_PZ[rows], of_event_ED, event_P[rows], layers.chain, LEAK)
+
+            at_once = -(-len(event_P) // self._threads)  # the same result however they are divided
+            list(self._pool.map(compute, (slice(at, at + at_once) for at in range(0, len(event_P), at_once))))
+            return
+        for first in range(0, len(event_P), at_once):
+            piece = slice(first, first + at_once)
+            self._by_torch(layers, z_PZ[piece], of_event_ED, event_P[piece], into_FP[:, piece])
+
+    def _by_torch(self, layers: _Layers, z_PZ: Tensor, of_event_ED: Tensor, event_P: Tensor, into_FP: Tensor) -> None:
+        """Compute the features. Each layer is computed in place, or into one of two alternating buffers."""
         num, width = len(event_P), of_event_ED.shape[1]
-        z_PZ = self._buffer("noise", (num, self._generator.z_local), into_FP).normal_(generator=random)
         first_PD = self._buffer("first", (num, width), into_FP)
         torch.index_select(of_event_ED, 0, event_P, out=first_PD)
-        F.leaky_relu_(first_PD.addmm_(self._generator.local_inputs(z_PZ), layers.noise_ZD), LEAK)
+        F.leaky_relu_(first_PD.addmm_(z_PZ, layers.noise_ZD), LEAK)
         second_PD = self._buffer("second", (num, width), into_FP)
         torch.addmm(layers.hidden_bias_D, first_PD, layers.hidden_DD, out=second_PD)
         F.leaky_relu_(second_PD, LEAK)
@@ -147,6 +176,8 @@ class _Layers:
     hidden_DD: Tensor
     hidden_bias_D: Tensor
     last_FD: Tensor
+    chain: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+    """Weights of the last three layers for the library in C++, without the last bias."""
     last_bias_F1: Tensor
     scale_F1: Tensor
     """Scale of one standard deviation."""
@@ -162,14 +193,16 @@ class _Layers:
         if not standardise.symmetric:
             unit_F[1:] = 1.0
         scale_F = standardise.feature_spread_F * unit_F
+        noise_DZ, last_FD = first.weight[:, first.out_features :], last.weight * scale_F.unsqueeze(1)
         return cls(
             event=tuple(_weights(layer) for layer in generator.event_network),
             context_DD=first.weight[:, : first.out_features].t(),
             first_bias_D=first.bias,
-            noise_ZD=first.weight[:, first.out_features :].t(),
+            noise_ZD=noise_DZ.t(),
             hidden_DD=hidden.linear.weight.t(),
             hidden_bias_D=hidden.linear.bias,
-            last_FD=last.weight * scale_F.unsqueeze(1),
+            last_FD=last_FD,
+            chain=(noise_DZ.contiguous(), hidden.linear.weight, hidden.linear.bias, last_FD, torch.zeros_like(scale_F)),
             last_bias_F1=(last.bias * scale_F).unsqueeze(1),
             scale_F1=scale_F.unsqueeze(1),
             mean_F1=(standardise.feature_mean_F * unit_F).unsqueeze(1),

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.native import dense as native
+
 LEAK = 0.2
 
 Pullback = Callable[[Tensor], Tensor]
@@ -32,6 +34,9 @@ class Dense(nn.Module):
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Output of the layer. (R, A) -> (R, D)."""
+        weight_DA = self.linear.weight
+        if library := native.library_for(input_RA, weight_DA):
+            return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
         return self.activate(self.linear(input_RA))
 
     def activate(self, linear_RD: Tensor) -> Tensor:
@@ -43,6 +48,11 @@ class Dense(nn.Module):
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through the layer; both are differentiable."""
         weight_DA, norm = self.linear.weight, self.norm
+        library = native.library_for(input_RA, weight_DA)
+        if library is not None and norm is not None:
+            layer = native.dense(library, input_RA, weight_DA, self.linear.bias, norm, LEAK)
+            scale_D = norm.weight
+            return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
         linear_RD = F.linear(input_RA, weight_DA, self.linear.bias)
         if norm is None:
             output_RD = F.leaky_relu(linear_RD, LEAK)

@@ -14,10 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from workloads.base.native import dense as native
+from workloads.base.native import particles as native_particles
 from workloads.base.segments import Segments, pool, pool_with_argmax, spread, unpool
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan.config import NetworkConfig
-from workloads.muons.models.wgan.layers import Dense
+from workloads.muons.models.wgan.layers import LEAK, Dense
 
 
 class Generator(nn.Module):
@@ -60,8 +62,14 @@ class Generator(nn.Module):
         linear = self.muon_input.linear
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
-        muons_PD = torch.addmm(spread(of_event_ED, segments), self.local_inputs(z_PZ), of_muon_DZ.t())
-        features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
+        z_PZ = self.local_inputs(z_PZ)
+        features_PF: Tensor
+        if library := native.library_for(z_PZ, of_muon_DZ):
+            layers = (of_muon_DZ, *self.muon_network.parameters())
+            features_PF = native_particles.chain(library, z_PZ, of_event_ED, segments, layers, LEAK)
+        else:
+            muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
+            features_PF = self.muon_network(self.muon_input.activate(muons_PD))
         return features_PF.to(z_EZ.dtype)
 
 
@@ -94,8 +102,7 @@ class Critic(nn.Module):
 
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
-        muons_PD = self.muon_input(torch.cat([features_PF, spread(conditions_EC, segments)], 1))
-        pooled_ED = pool(self.muon_hidden(muons_PD), segments, self.pools)
+        pooled_ED = self._pooled(features_PF, conditions_EC, segments)
         event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
         return self._score(self.event_hidden(self.event_input(event_ED)), conditions_EC)
 
@@ -134,6 +141,20 @@ class Critic(nn.Module):
         through_PD = unpool(pooled_slopes_ED, segments, self.pools, argmax_ED)
         slope_PF: Tensor = first_back(second_back(through_PD))[:, : self.num_features]
         return slope_PF.to(features_PF.dtype)
+
+    def _pooled(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
+        """Embedded muons, pooled over each event. (P, F), (E, C) -> (E, D x pools)."""
+        first, second = self.muon_input, self.muon_hidden
+        library = native.library_for(features_PF, first.linear.weight)
+        if library and first.norm is not None and second.norm is not None and self.pools == ("mean", "max"):
+            of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
+            of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)
+            return native_particles.pooled(
+                *(library, features_PF, of_event_ED, segments, (of_muon_DF, first.norm)),
+                *((second.linear.weight, second.linear.bias, second.norm), LEAK),
+            )
+        muons_PD = second(first(torch.cat([features_PF, spread(conditions_EC, segments)], 1)))
+        return pool(muons_PD, segments, self.pools)
 
     def _score(self, event_ED: Tensor, conditions_EC: Tensor) -> Tensor:
         projected_E = (event_ED * self.projection(conditions_EC)).sum(1) / math.sqrt(event_ED.shape[1])

@@ -1,0 +1,114 @@
+"""Layers in C++ against torch's, value by value, with their gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_layers import compiled, layers_in_cpp
+from torch import Tensor, nn
+
+from workloads.base.native.dense import dense, library_for, pullback
+from workloads.muons.models.wgan.layers import LEAK, Dense
+
+pytestmark = pytest.mark.process  # a compiler
+
+
+def require_same(found: Tensor, expected: Tensor, most: float = 1e-6) -> None:
+    """Error relative to the largest value."""
+    found, expected = found.detach(), expected.detach()
+    assert float((found - expected).abs().max()) <= most * float(expected.abs().max())
+
+
+def layer_of(inputs: int, outputs: int, *, layer_norm: bool = True) -> Dense:
+    torch.manual_seed(inputs)
+    layer = Dense(inputs, outputs, layer_norm=layer_norm)
+    for parameter in layer.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return layer
+
+
+@pytest.mark.parametrize("layer_norm", [True, False])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 7, 32), (100, 128, 128), (53, 262, 64), (48, 3, 96)])
+def test_a_layer_and_its_gradients_are_torchs(rows: int, inputs: int, outputs: int, layer_norm: bool) -> None:
+    layer = layer_of(inputs, outputs, layer_norm=layer_norm)
+    input_RA = torch.randn(rows, inputs, requires_grad=True)
+    slope_RD = torch.randn(rows, outputs)
+    expected = layer(input_RA)
+    found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)[0]
+    require_same(found, expected)
+    of = [input_RA, *layer.parameters()]
+    for one, other in zip(
+        torch.autograd.grad(found, of, slope_RD), torch.autograd.grad(expected, of, slope_RD), strict=True
+    ):
+        require_same(one, other, 5e-6)
+
+
+def test_each_row_may_have_the_bias_of_its_event() -> None:
+    layer, counts_E = layer_of(5, 32), torch.tensor([3, 0, 60, 1])
+    event_P = torch.repeat_interleave(counts_E)
+    input_PA, bias_ED = torch.randn(64, 5, requires_grad=True), torch.randn(4, 32, requires_grad=True)
+    assert layer.norm is not None
+    expected = F.leaky_relu(layer.norm(F.linear(input_PA, layer.linear.weight) + bias_ED[event_P]), LEAK)
+    found = dense(compiled(), input_PA, layer.linear.weight, bias_ED, layer.norm, LEAK, event_P)[0]
+    require_same(found, expected)
+    for one, other in zip(
+        torch.autograd.grad(found.square().sum(), [input_PA, bias_ED]),
+        torch.autograd.grad(expected.square().sum(), [input_PA, bias_ED]),
+        strict=True,
+    ):
+        require_same(one, other, 5e-6)
+
+
+def test_a_pullback_and_its_gradients_are_those_of_double_precision() -> None:
+    layer = layer_of(40, 64)
+    input_RA, slope_RD, weight_RA = torch.randn(70, 40), torch.randn(70, 64), torch.randn(70, 40)
+    assert layer.norm is not None
+
+    def gradients(layer: Dense, *rows: Tensor, cpp: bool) -> list[Tensor]:
+        input_RA, slope_RD, weight_RA = rows
+        of = [input_RA.requires_grad_(), slope_RD.requires_grad_(), *layer.parameters()]
+        if cpp:
+            assert layer.norm is not None
+            found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)
+            result_RA = pullback(compiled(), slope_RD, found, layer.linear.weight, layer.norm.weight, LEAK)
+        else:
+            (result_RA,) = torch.autograd.grad(layer(input_RA), input_RA, slope_RD, create_graph=True)
+        return [result_RA.detach(), *torch.autograd.grad((result_RA * weight_RA).sum(), of, allow_unused=True)]
+
+    found = gradients(layer, input_RA, slope_RD, weight_RA, cpp=True)
+    expected = gradients(
+        layer.double(), *(rows.detach().double() for rows in (input_RA, slope_RD, weight_RA)), cpp=False
+    )
+    for one, other in zip(found, expected, strict=True):
+        zero = torch.zeros(1)  # no gradient
+        require_same(*(zero if values is None else values.double() for values in (one, other)), 1e-5)
+
+
+def test_a_value_that_is_not_finite_stays_so() -> None:
+    layer = layer_of(5, 32, layer_norm=False)
+    input_RA = torch.ones(20, 5)
+    input_RA[7, 2] = torch.nan
+    found = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, None, LEAK)[0]
+    assert found.isnan().any(1).tolist() == [row == 7 for row in range(20)]
+
+
+def test_torch_computes_what_the_library_cannot() -> None:
+    rows, weight = torch.randn(3, 5), torch.randn(32, 5)
+    assert library_for(rows, weight) is None  # not in use
+    with layers_in_cpp():
+        assert library_for(rows, weight) is compiled()
+        assert library_for(rows, torch.randn(33, 5)) is None
+        assert library_for(rows.double(), weight.double()) is None
+        assert library_for(rows.to("meta"), weight) is None
+        with torch.autocast("cpu", torch.bfloat16):
+            assert library_for(rows, weight) is None
+
+
+def test_a_second_derivative_is_refused_and_not_wrong() -> None:
+    layer = layer_of(5, 32)
+    input_RA = torch.randn(20, 5, requires_grad=True)
+    output = dense(compiled(), input_RA, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)[0]
+    (slope_RA,) = torch.autograd.grad(output.sum(), input_RA, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        slope_RA.sum().backward()

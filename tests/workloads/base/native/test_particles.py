@@ -1,0 +1,90 @@
+"""Two layers over the particles of events in C++, against torch's operations, value by value, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from native_layers import compiled
+from torch import Tensor, nn
+
+from workloads.base.native.particles import chain, pooled
+from workloads.base.segments import Segments, spread
+
+pytestmark = pytest.mark.process  # a compiler
+
+LEAK = 0.2
+COUNTS = ([1], [3, 0, 60, 1, 0], [48, 12, 7])
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).requires_grad_()
+
+
+def segments_of(counts: list[int]) -> Segments:
+    return Segments.from_counts(torch.tensor(counts), sum(counts))
+
+
+def compare(found: Tensor, expected: Tensor, of: Sequence[Tensor]) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    slope = torch.randn(found.shape)
+    for one, other in zip(torch.autograd.grad(found, of, slope), torch.autograd.grad(expected, of, slope), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-5 * max(1.0, float(other.abs().max())))
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("features", [2, 3])
+def test_a_chain_and_its_gradients_are_torchs(counts: list[int], features: int) -> None:
+    segments, width = segments_of(counts), 64
+    input_PA, context_ED = numbers(sum(counts), 8).detach(), numbers(len(counts), width)
+    weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(features, width), numbers(features)
+    hidden = F.leaky_relu(F.linear(input_PA, weights[0]) + spread(context_ED, segments), LEAK)
+    expected = F.linear(F.leaky_relu(F.linear(hidden, *weights[1:3]), LEAK), *weights[3:])
+    with torch.no_grad():
+        alone = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
+    found = chain(compiled(), input_PA, context_ED, segments, weights, LEAK)
+    assert torch.equal(found, alone)
+    scale = float(expected.detach().abs().max())
+    compare(found / scale, expected / scale, [context_ED, *weights])
+
+
+def test_a_chain_has_no_gradient_for_its_inputs() -> None:
+    segments, width = segments_of([2, 3]), 32
+    weights = numbers(width, 8), numbers(width, width), numbers(width), numbers(2, width), numbers(2)
+    found = chain(compiled(), numbers(5, 8), numbers(2, width), segments, weights, LEAK)
+    with pytest.raises(NotImplementedError, match="are noise"):
+        found.sum().backward()
+
+
+@pytest.mark.parametrize("counts", COUNTS)
+def test_pooled_layers_and_their_gradients_are_torchs(counts: list[int]) -> None:
+    segments, width = segments_of(counts), 64
+    norms = nn.LayerNorm(width), nn.LayerNorm(width)
+    for parameter in (*norms[0].parameters(), *norms[1].parameters()):
+        nn.init.uniform_(parameter, -1.0, 1.0)
+    input_PA, context_ED = numbers(sum(counts), 3), numbers(len(counts), width)
+    weight1_DA, weight2_DD, bias_D = numbers(width, 3), numbers(width, width), numbers(width)
+    hidden = F.leaky_relu(norms[0](F.linear(input_PA, weight1_DA) + spread(context_ED, segments)), LEAK)
+    rows = F.leaky_relu(norms[1](F.linear(hidden, weight2_DD, bias_D)), LEAK)
+    events = [
+        torch.cat([one.mean(0), one.max(0).values]) if len(one) else torch.zeros(2 * width)
+        for one in rows.split(counts)
+    ]
+    found = pooled(
+        compiled(), input_PA, context_ED, segments, (weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK
+    )
+    of = [input_PA, context_ED, weight1_DA, weight2_DD, bias_D, *norms[0].parameters(), *norms[1].parameters()]
+    compare(found, torch.stack(events), of)
+
+
+def test_of_equal_particles_the_first_is_the_largest() -> None:
+    segments, width = segments_of([3, 2]), 32
+    norm = nn.LayerNorm(width)
+    input_PA = torch.ones(5, 2, requires_grad=True)
+    layers = (numbers(width, 2), norm), (numbers(width, width), numbers(width), norm)
+    found = pooled(compiled(), input_PA, numbers(2, width), segments, *layers, LEAK)
+    (slope_PA,) = torch.autograd.grad(found[:, width:].square().sum(), input_PA)
+    assert slope_PA[[0, 3]].abs().min() > 0
+    assert slope_PA[[1, 2, 4]].abs().max() == 0

@@ -1,0 +1,70 @@
+"""The WGAN's step with its layers in C++, against the same step by torch and the plain one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from native_layers import layers_in_cpp
+from toy_events import toy_batch
+from toy_tasks import CPU, SMALL_WGAN
+
+from workloads.base.context import StepContext
+from workloads.muons.models.wgan.config import WganConfig
+from workloads.muons.models.wgan.task import WganTask
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "benchmarks"))
+
+from reference_step import ReferenceStep
+
+pytestmark = pytest.mark.process  # a compiler
+
+WIDE = SMALL_WGAN.model_copy(update={"hidden": 64})
+
+
+def task(threads: int = 1, **settings: object) -> WganTask:
+    config = {"network": WIDE, "optimiser": "sgd", "generator_lr": 0.002, "critic_lr": 0.002, **settings}
+    return WganTask(WganConfig.model_validate(config), StepContext(CPU, 1, threads=threads))
+
+
+def test_a_single_update_is_that_of_the_plain_step_to_rounding() -> None:
+    in_cpp = task(critic_steps=1)
+    plain = ReferenceStep(in_cpp.config, CPU, seed=1)
+    batch = toy_batch(512)
+    with layers_in_cpp():
+        found = in_cpp.step(batch)
+    expected = plain.step(batch)
+    assert {name: float(found[name]) for name in expected} == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"network": WIDE.model_copy(update={"pooling": "max"})},
+        {"network": WIDE.model_copy(update={"layer_norm": False})},
+        {"network": WIDE.model_copy(update={"layer_norm": False, "spectral_norm": True}), "penalty_weight": 0},
+        {"network": WIDE.model_copy(update={"azimuth": "learned", "score_limit": 0.0})},
+    ],
+    ids=["default", "max", "no normalisation", "spectral", "learned azimuth"],
+)
+def test_a_step_changes_the_weights_as_torchs_does(settings: dict[str, object]) -> None:
+    in_cpp, by_torch = task(critic_steps=1, **settings), task(critic_steps=1, **settings)
+    batch = toy_batch(200)
+    with layers_in_cpp():
+        in_cpp.step(batch)
+    by_torch.step(batch)
+    for name, module in by_torch.networks.modules().items():
+        found = in_cpp.networks.modules()[name].state_dict()
+        for key, one in module.state_dict().items():
+            torch.testing.assert_close(found[key], one, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_that_are_computed_at_once_give_the_step_of_one_after_the_other() -> None:
+    narrow = SMALL_WGAN.model_copy(update={"hidden": 32})
+    one, four = (task(threads, network=narrow, chunk_particles=8) for threads in (1, 4))
+    with layers_in_cpp():
+        for seed in range(3):
+            assert one.step(toy_batch(seed=seed)) == four.step(toy_batch(seed=seed))

@@ -1,0 +1,93 @@
+"""Choice of the libraries for layers and matrix products on a CPU.
+
+Layers are computed in C++ where there is a compiler (workloads/base/native). For other products torch has two libraries
+for float32: MKL, its default, and oneDNN, which it uses if `torch.set_float32_matmul_precision` allows less than
+float32. MKL uses AVX-512 on Intel's processors only; oneDNN on any, and on those without units for bfloat16 tiles (AMX)
+in full float32. The choice is by properties of the machine and by the error of a product, not by the time that one
+takes: a resumed run would otherwise be free to choose anew, and its bits would differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from common.heap import keep_freed_memory
+from workloads.base.native import dense, library
+
+logger = logging.getLogger(__name__)
+
+MOST_ERROR = 1e-6
+"""Largest error of a product, relative to the sum of its terms' absolute values; float32 reaches 2e-7."""
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def tune_cpu(device: torch.device) -> None:
+    """Let this process compute layers and products in the fastest way that keeps float32's accuracy, if on a CPU."""
+    if device.type != "cpu":
+        return
+    keep_freed_memory()
+    choose_matrix_products(device)
+    if not library.use():
+        return
+    error = error_of_a_layer()
+    if error > MOST_ERROR:
+        library.use_torch()
+        logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
+    else:
+        logger.info("layers on the CPU: C++")
+
+
+def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bool:
+    """Let oneDNN compute this process's float32 products where it is the faster one. True if it does now.
+
+    No effect on a GPU's products: call it only if ``device`` is where the networks are.
+    """
+    if device.type != "cpu" or not mkl_is_held_back(cpuinfo):
+        return False
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    error = error_of_a_product()
+    if error > MOST_ERROR:
+        torch.set_float32_matmul_precision(before)
+        logger.info("matrix products: MKL, since oneDNN's have errors of %.0e on this CPU", error)
+        return False
+    logger.info("matrix products: oneDNN, since MKL does not use AVX-512 on this CPU")
+    return True
+
+
+def mkl_is_held_back(cpuinfo: Path = _CPUINFO) -> bool:
+    """True if MKL, where torch has it, does not use this processor's AVX-512."""
+    if not (torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()):
+        return False
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:  # no Linux
+        return False
+    found = {name.strip(): value.split() for name, _, value in (line.partition(":") for line in lines)}
+    return found.get("vendor_id", []) not in ([], ["GenuineIntel"]) and "avx512f" in found.get("flags", [])
+
+
+def error_of_a_product() -> float:
+    """Largest error of a float32 product of random numbers, relative to the sum of its terms' absolute values."""
+    random = torch.Generator().manual_seed(0)
+    rows, weights = (torch.randn(size, 128, generator=random) for size in (256, 128))
+    exact = rows.double() @ weights.double()
+    size = rows.double().abs() @ weights.double().abs()
+    return float((((rows @ weights).double() - exact).abs() / size).max())
+
+
+def error_of_a_layer() -> float:
+    """Largest difference of a layer of random numbers from torch's, relative to the largest number."""
+    random = torch.Generator().manual_seed(0)
+    rows, weights, bias = (torch.randn(size, generator=random) for size in ((50, 40), (64, 40), (64,)))
+    norm = torch.nn.LayerNorm(64)
+    layers_in_c = dense.library_for(rows, weights)
+    assert layers_in_c is not None
+    with torch.no_grad():
+        found = dense.dense(layers_in_c, rows, weights, bias, norm, 0.2)[0]
+        expected = F.leaky_relu(norm(F.linear(rows, weights, bias)), 0.2)
+        return float((found - expected).abs().max() / expected.abs().max())

@@ -1,0 +1,142 @@
+// Products of small matrices and what stands between them, on blocks of rows that stay in the first-level cache.
+//
+// R rows, A inputs, D outputs (a multiple of PANEL). All arrays are contiguous float32.
+
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX512F__)
+enum { VL = 16, ROWS = 12 };
+#elif defined(__AVX__)
+enum { VL = 8, ROWS = 6 };
+#else
+enum { VL = 4, ROWS = 8 };
+#endif
+enum { PANEL = 2 * VL, TILE = 48 };
+
+typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+
+static inline vec load(const float *from) { return *(const vec *)from; }
+static inline void store(float *to, vec value) { *(vec *)to = value; }
+static inline vec all(float value) { return vec{} + value; }
+template <int N>
+static inline float total_of(const float *values) {
+  if constexpr (N == 4) return (values[0] + values[2]) + (values[1] + values[3]);
+  else {
+    typedef float half __attribute__((vector_size(2 * N), aligned(4), may_alias));
+    half sum = *(const half *)values + *(const half *)(values + N / 2);
+    return total_of<N / 2>((const float *)&sum);
+  }
+}
+static inline float total(vec value) { return total_of<VL>((const float *)&value); }
+static inline vec leaky(vec value, vec sign, float leak) { return sign > 0 ? value : value * leak; }
+static inline long least(long a, long b) { return a < b ? a : b; }
+
+// Block C (M x PANEL) = A (M x K) B (K x PANEL), added to C if `add`. Element (i, k) of A: a[i * row + k * column].
+template <int M, bool add>
+static inline void block(const float *a, long row, long column, const float *b, long b_row, long K, float *c, long c_row) {
+  vec sum[M][2];
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 2; j++) sum[i][j] = add ? load(c + i * c_row + j * VL) : all(0);
+  for (long k = 0; k < K; k++) {
+    vec left = load(b + k * b_row), right = load(b + k * b_row + VL);
+#pragma GCC unroll 12
+    for (int i = 0; i < M; i++) {
+      vec factor = all(a[i * row + k * column]);
+      sum[i][0] += factor * left;
+      sum[i][1] += factor * right;
+    }
+  }
+  for (int i = 0; i < M; i++)
+    for (int j = 0; j < 2; j++) store(c + i * c_row + j * VL, sum[i][j]);
+}
+
+template <int M, bool add>
+static void rest(long m, const float *a, long row, long column, const float *b, long b_row, long K, float *c, long c_row) {
+  if constexpr (M > 0) {
+    if (m == M) return block<M, add>(a, row, column, b, b_row, K, c, c_row);
+    rest<M - 1, add>(m, a, row, column, b, b_row, K, c, c_row);
+  }
+}
+
+// C (m x N) = A B, or C += A B. B in panels: column n of row k at b[n / PANEL * panel + k * b_row + n % PANEL].
+template <bool add>
+static void product(const float *a, long row, long column, long m, const float *b, long b_row, long panel, long K, long N,
+                    float *c, long c_row) {
+  for (long n = 0; n < N; n += PANEL)  // a panel stays in the cache for all rows
+    for (long i = 0; i < m; i += ROWS)
+      rest<ROWS, add>(least(ROWS, m - i), a + i * row, row, column, b + n / PANEL * panel, b_row, K, c + i * c_row + n, c_row);
+}
+
+static long padded(long columns) { return (columns + PANEL - 1) / PANEL * PANEL; }
+
+// Panels of the transpose of W (D x A): for rows times Wᵀ.
+static std::vector<float> panels_of_transpose(const float *weight, long D, long A) {
+  std::vector<float> packed(D * A);
+  for (long d = 0; d < D; d++)
+    for (long k = 0; k < A; k++) packed[(d / PANEL * A + k) * PANEL + d % PANEL] = weight[d * A + k];
+  return packed;
+}
+
+// Panels of W (D x A), with columns of 0 up to a multiple of PANEL: for rows times W.
+static std::vector<float> panels_of(const float *weight, long D, long A) {
+  std::vector<float> packed(D * padded(A));
+  for (long k = 0; k < A; k += PANEL)
+    for (long d = 0; d < D; d++)
+      std::memcpy(&packed[(k / PANEL * D + d) * PANEL], weight + d * A + k, 4 * least(PANEL, A - k));
+  return packed;
+}
+
+// Rows (m x D) times W into result (m x A).
+static void times_weight(const float *rows, long m, long D, const std::vector<float> &panels, long A, float *result,
+                         std::vector<float> &room) {
+  long width = padded(A);
+  if (width == A) return product<false>(rows, D, 1, m, panels.data(), PANEL, D * PANEL, D, A, result, A);
+  room.resize(m * width);
+  product<false>(rows, D, 1, m, panels.data(), PANEL, D * PANEL, D, width, room.data(), width);
+  for (long i = 0; i < m; i++) std::memcpy(result + i * A, &room[i * width], 4 * A);
+}
+
+// Sum over rows of left (m x A) and right (m x D), as (A x D): the transpose of a weight's gradient.
+static void add_outer(const float *left, long A, const float *right, long D, long m, std::vector<float> &sum) {
+  product<true>(left, 1, A, A, right, D, PANEL, m, D, sum.data(), D);
+}
+
+static void transposed(const std::vector<float> &from, long A, long D, float *to) {
+  for (long d0 = 0; d0 < D; d0 += 16)
+    for (long k = 0; k < A; k++)
+      for (long d = d0; d < d0 + 16; d++) to[d * A + k] = from[k * D + d];
+}
+
+// (v - mean(v) - n̂ mean(n̂ v)) * inverse, in place, for a row; n̂ is the normalised row.
+static inline void project(float *v, const float *normal, float inverse, long D) {
+  vec sum = all(0), dot = all(0);
+  for (long d = 0; d < D; d += VL) {
+    sum += load(v + d);
+    dot += load(v + d) * load(normal + d);
+  }
+  vec mean = all(total(sum) / D), along = all(total(dot) / D);
+  for (long d = 0; d < D; d += VL)
+    store(v + d, (load(v + d) - mean - load(normal + d) * along) * inverse);
+}
+
+// value normalised in place, for a row of D: mean 0, spread 1. Returns the inverse of the spread.
+static inline float normalise(float *value, float epsilon, long D) {
+  vec sum = all(0), square = all(0);
+  for (long d = 0; d < D; d += VL) sum += load(value + d);
+  vec mean = all(total(sum) / D);
+  for (long d = 0; d < D; d += VL) {
+    vec centred = load(value + d) - mean;
+    square += centred * centred;
+  }
+  float inverse = 1 / std::sqrt(total(square) / D + epsilon);
+  for (long d = 0; d < D; d += VL) store(value + d, (load(value + d) - mean) * inverse);
+  return inverse;
+}
+
+static inline void add(float *to, const float *values, long D) {
+  for (long d = 0; d < D; d += VL) store(to + d, load(to + d) + load(values + d));
+}
