@@ -279,7 +279,7 @@ def set_up_torch(config: Config, device: torch.device) -> None:
     precision = config.trainer.precision
     if precision == "tf32" or (precision == "auto" and device.type == "cuda"):
         torch.set_float32_matmul_precision("high")
-    elif not config.trainer.deterministic:
+    else:
         tune_cpu(device)
     torch.manual_seed(stream_seed(SharedPurpose.TRAINER, config.seed))
     if config.trainer.deterministic:

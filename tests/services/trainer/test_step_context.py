@@ -12,6 +12,7 @@ from services.trainer.health.health import Health
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.service import new_state, set_up_torch, step_context, training_of
 from workloads.base.cpu_tuning import mkl_is_held_back
+from workloads.base.native import library
 from workloads.base.training import Training
 
 
@@ -45,14 +46,19 @@ def test_matrix_products_are_tf32_on_cuda_unless_configured(precision: str, devi
         torch.set_num_threads(threads)
 
 
-def test_deterministic_runs_never_choose_their_matrix_products() -> None:
+def test_a_deterministic_run_on_a_cpu_computes_in_the_same_way_as_any_other() -> None:
     threads = torch.get_num_threads()
+    chosen = []
     try:
-        set_up_torch(Config.model_validate({"trainer": {"deterministic": True}}), torch.device("cpu"))
-        assert torch.get_float32_matmul_precision() == "highest"
+        for deterministic in (False, True):
+            set_up_torch(Config.model_validate({"trainer": {"deterministic": deterministic}}), torch.device("cpu"))
+            chosen.append((torch.get_float32_matmul_precision(), library.used() is not None))
+            torch.set_float32_matmul_precision("highest")
     finally:
         torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
         torch.set_num_threads(threads)
+    assert chosen[0] == chosen[1]
 
 
 class Sameness:
