@@ -36,7 +36,7 @@ CURVES = dict.fromkeys(("c_loss", "g_loss", "m_loss", "w_gap", "gp_norm"), 1e-5)
 """How far the curves of one and two trainers may be apart, in parts of the value or of 1. Sums are added in another
 order; a gradient's norm shows it most."""
 JUMPS = ("gp_norm",)
-"""Curves that rounding may move further in single steps: the slope jumps where another muon becomes an event's largest."""
+"""Curves that rounding may move further in single steps: the slope jumps where another muon becomes the largest."""
 CHECKPOINT_STEPS = 5
 
 
