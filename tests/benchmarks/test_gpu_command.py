@@ -148,9 +148,21 @@ def test_without_torch_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "torch 2.7 or newer is needed, and this Python has none\n")
 
 
+def heed_interruptions() -> None:
+    """In a process that a shell starts in the background, and in its children, SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_what_was_measured_before_an_interruption_is_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--quick", "-o", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interruptions,
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if "s  plain, float32, 256 events" in line:
