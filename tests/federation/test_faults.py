@@ -22,7 +22,7 @@ def file(federation: Federation) -> None:
         federation.put(PATH, CONTENT)
 
 
-def got(federation: Federation, url: str, read_s: float = 5, method: str = "GET", **headers: str) -> tuple[int, bytes]:
+def got(federation: Federation, url: str, read_s: float = 30, method: str = "GET", **headers: str) -> tuple[int, bytes]:
     """Status and what arrived of the body; an error is raised with the connection's own type."""
 
     async def ask(session: aiohttp.ClientSession) -> tuple[int, bytes]:
@@ -32,7 +32,7 @@ def got(federation: Federation, url: str, read_s: float = 5, method: str = "GET"
     return with_client(federation.certs, ask, read_s)
 
 
-def arrived(federation: Federation, url: str, read_s: float = 5) -> tuple[int, str]:
+def arrived(federation: Federation, url: str, read_s: float = 30) -> tuple[int, str]:
     """Bytes that came before the body ended, and how it ended."""
 
     async def ask(session: aiohttp.ClientSession) -> tuple[int, str]:
