@@ -18,7 +18,9 @@ class OutsideValues:
         self._rules: dict[Column, list[ValueRule]] = {}
         self._found: dict[ValueRule, tuple[int, int, float]] = {}
         for rule in workload.physical:
-            self._rules.setdefault(workload.column(rule.column), []).append(rule)
+            column = workload.column(rule.column)
+            if column in workload.read_columns:  # a derived one is not in the rows yet
+                self._rules.setdefault(column, []).append(rule)
 
     def add(self, rows: RaggedRows, first: int | None = None) -> None:
         """Add rows, with their fillers; with ``first``, of each column that many values at most."""

@@ -75,6 +75,8 @@ def for_other_threads(compute: Callable[..., Result]) -> Callable[..., Result]:
 class _Counter(TorchDispatchMode):
     """Mode that counts each operator of its thread, and of the threads of the backward pass that this one waits for."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, count: FlopCount) -> None:
         super().__init__()
         self._count = count
@@ -83,7 +85,7 @@ class _Counter(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func._overloadpacket)
+        formula = flop_registry.get(getattr(func, "_overloadpacket", None))  # torch.cond, for example, has none
         if formula is not None and not types:  # shapes of subclasses, nested tensors for example, are no numbers
             self._count.add(int(formula(*args, **(kwargs or {}), out_val=result)))
         return result

@@ -198,7 +198,7 @@ def _check_ids(raw: Array, counts: Int64, offsets: Int64, events: _Events, where
     Every other particle must have its event's ids: raises BadRowsError that names the first that differs.
     """
     num_ids = len(events.ids)
-    if num_ids * raw.itemsize == 8:  # both ids as one item
+    if num_ids * raw.itemsize == 8 and raw.dtype == events.raw.dtype:  # both ids as one item
         ids = [(_first_bytes(raw), _first_bytes(events.raw))]
     else:
         ids = [(raw[:, i].copy(), events.raw[:, i]) for i in range(num_ids)]

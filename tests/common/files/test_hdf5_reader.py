@@ -207,6 +207,18 @@ def test_two_muons_of_zeros_are_no_stand_in_for_none(tmp_path: Path, reader: Hdf
         reader.read([part_of(path, GOOD)])
 
 
+def test_ids_of_muons_in_another_type_than_those_of_events_are_compared_as_numbers(
+    tmp_path: Path, reader: Hdf5Reader
+) -> None:
+    events = [replace(make_event(number, 2), major=0, minor=5 + number) for number in range(2)]
+    tables = tables_of(events, dtype="<f8")
+    tables["muons"] = tables["muons"].astype("<f4")
+    assert_events(reader.read([part_of(write_tables(tmp_path / "good.h5", tables), events)]), events)
+    tables["muons"][:, :2] = 0
+    with pytest.raises(BadRowsError, match="ids 0 0, its event has 0 5"):
+        reader.read([part_of(write_tables(tmp_path / "bad.h5", tables), events)])
+
+
 def test_large_ids_are_exact_as_far_as_the_file_stores_them(tmp_path: Path, reader: Hdf5Reader) -> None:
     events = [replace(make_event(1, 2), major=2**53 - 1), replace(make_event(2, 0), major=2**40, minor=2**24 + 1)]
     path = write_tables(tmp_path / "f.h5", tables_of(events, dtype="<f8"))

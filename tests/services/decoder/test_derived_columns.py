@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from derived_columns import DERIVED, charges_of, write_derived
 
 from common.config import StreamConfig
 from common.ragged import event_columns, slot_bytes_needed
+from common.schema import ValueRule
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -35,3 +37,10 @@ def test_a_unit_has_the_derived_columns_in_the_order_of_the_schema() -> None:
     assert [column.name for column in DERIVED.columns_per("particle")] == ["opens", "hits"]
     assert [column.name for column in event_columns(DERIVED)][:2] == ["total", "number"]
     assert [column.name for column in DERIVED.read_columns] == ["hits", "number"]
+
+
+def test_a_physical_range_of_a_derived_column_is_left_to_who_derives_it(tmp_path: Path) -> None:
+    schema = replace(DERIVED, physical=(ValueRule("total", 0, minimum=0.0, maximum=1.0),))
+    stream = StreamConfig(batch_events=8, unit_events=25, slot_mib=1)
+    path = write_derived(tmp_path / "0.parquet", range(30))
+    assert sum(unit.layout.events for unit in decoded(planned([path], schema, stream), schema, stream, tmp_path)) == 30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -36,3 +38,11 @@ def test_later_steps_count_by_their_particles_and_a_batch_of_another_rank_counts
     meter.step(task, Batch(()))  # type: ignore[arg-type]
     assert meter.total == pytest.approx((small.num_particles + large.num_particles) * 30.0)
     assert task.counted == [False, True, False, False], "counting costs time"
+
+
+def test_a_compiled_model_is_not_counted_so_that_a_restart_computes_as_before() -> None:
+    meter, task = FlopMeter(), ProductTask()
+    task.config = SimpleNamespace(compile=True)  # type: ignore[attr-defined]
+    meter.step(task, toy_batch(30))  # type: ignore[arg-type]
+    assert task.counted == [False]
+    assert meter.total == 0.0

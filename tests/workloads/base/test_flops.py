@@ -113,3 +113,9 @@ def test_an_error_in_another_thread_is_the_callers() -> None:
     with pytest.raises(ZeroDivisionError), counted_flops():
         list(PartPool(2).map(fail, range(2)))
     assert not is_counting()
+
+
+def test_an_operator_that_takes_functions_is_passed_over() -> None:
+    with counted_flops() as count:
+        torch.cond(torch.tensor(True), lambda one: one + 1, lambda one: one - 1, (torch.ones(3),))
+    assert count.flops == 0
