@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -40,6 +42,19 @@ def tune_cpu(device: torch.device) -> None:
         logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
     else:
         logger.info("layers on the CPU: C++")
+
+
+@contextmanager
+def tuned_cpu(device: torch.device) -> Iterator[None]:
+    """Context with `tune_cpu`; afterwards a caller's own computations are as before."""
+    precision, was_used = torch.get_float32_matmul_precision(), library.used() is not None
+    tune_cpu(device)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        if not was_used:
+            library.use_torch()
 
 
 def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bool:

@@ -13,7 +13,6 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.remotes import Remotes
 from common.slow_progress import SlowProgress
-from workloads.base.cpu_tuning import tune_cpu
 from workloads.base.device import device_named
 from workloads.base.front import Front
 from workloads.muons.generation.files import FilePrimaries
@@ -41,9 +40,7 @@ def run_generate(front: Front, options: GenerateOptions) -> str:
     kind, constant = parse_counts(options.counts)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    device = device_named(options.device)
-    tune_cpu(device)
-    trained = load_trained(options.checkpoint, device)
+    trained = load_trained(options.checkpoint, device_named(options.device))
     settings = front.file_settings(options.inputs, toml=options.toml, assignments=options.assignments)
     source = merged_source(settings.source, trained.run.source, options.depth_kind)
     settings, depth = replace(settings, source=source), source.depth_kind

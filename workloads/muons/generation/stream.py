@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from workloads.base.cpu_tuning import tuned_cpu
 from workloads.base.random_streams import stream_seed
 from workloads.muons.generation.generator import MuonGenerator
 from workloads.muons.generation.primaries import Float32, Int64, Primaries, vertical
@@ -57,12 +58,14 @@ def generate(
     for index, chunk in enumerate(chunks(primaries)):
         random = torch.Generator(generator.device).manual_seed(stream_seed(MuonPurpose.GENERATION, seed, index))
         primary_E4 = torch.from_numpy(vertical(chunk.primary_E4, depth_kind)).to(generator.device)
-        wanted_E = _counts(chunk, primary_E4, generator, rule, random)
+        with tuned_cpu(generator.device):
+            wanted_E = _counts(chunk, primary_E4, generator, rule, random)
         counts_E = wanted_E.clamp(max=rule.max_count)
         is_capped = (wanted_E > rule.max_count).cpu().numpy()
         counts = counts_E.cpu().numpy()
         for first, end in pieces(counts, MAX_MUONS):
-            muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
+            with tuned_cpu(generator.device):
+                muons_P3 = generator.draw_muons(primary_E4[first:end], counts_E[first:end], random).cpu().numpy()
             yield GeneratedEvents(
                 chunk.rows(first, end), counts[first:end], muons_P3, int(np.count_nonzero(is_capped[first:end]))
             )
