@@ -69,5 +69,6 @@ def compiler_for_process_tests_only(request: pytest.FixtureRequest, monkeypatch:
         raise RuntimeError("not in a test without the marker `process`")
 
     monkeypatch.setattr(library, "_used", None)
+    monkeypatch.setattr(library, "_found", None)
     if request.node.get_closest_marker("process") is None:
         monkeypatch.setattr(library, "built", refuse)

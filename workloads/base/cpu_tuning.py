@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,24 +38,40 @@ def tune_cpu(device: torch.device) -> None:
     if not library.use():
         return
     error = error_of_a_layer()
-    if error > MOST_ERROR:
+    if not error <= MOST_ERROR:  # also of NaN
         library.use_torch()
         logger.warning("layers on the CPU: torch, since those in C++ have errors of %.0e", error)
     else:
         logger.info("layers on the CPU: C++")
 
 
+_LOCK = threading.Lock()
+_inside = 0
+"""Contexts of `tuned_cpu` that are open, in all threads."""
+_before: tuple[str, bool] = ("highest", False)
+"""Precision of products, and whether the layers in C++ were in use, before the first of them."""
+
+
 @contextmanager
 def tuned_cpu(device: torch.device) -> Iterator[None]:
-    """Context with `tune_cpu`; afterwards a caller's own computations are as before."""
-    precision, was_used = torch.get_float32_matmul_precision(), library.used() is not None
-    tune_cpu(device)
+    """Context with `tune_cpu`; after the last one, a caller's own computations are as before."""
+    global _inside, _before
+    with _LOCK:
+        if _inside == 0:
+            _before = torch.get_float32_matmul_precision(), library.used() is not None
+        _inside += 1
     try:
+        with _LOCK:
+            tune_cpu(device)
         yield
     finally:
-        torch.set_float32_matmul_precision(precision)
-        if not was_used:
-            library.use_torch()
+        with _LOCK:
+            _inside -= 1
+            if _inside == 0:
+                precision, was_used = _before
+                torch.set_float32_matmul_precision(precision)
+                if not was_used:
+                    library.use_torch()
 
 
 def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bool:
@@ -67,7 +84,7 @@ def choose_matrix_products(device: torch.device, cpuinfo: Path = _CPUINFO) -> bo
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     error = error_of_a_product()
-    if error > MOST_ERROR:
+    if not error <= MOST_ERROR:
         torch.set_float32_matmul_precision(before)
         logger.info("matrix products: MKL, since oneDNN's have errors of %.0e on this CPU", error)
         return False
@@ -98,10 +115,10 @@ def error_of_a_product() -> float:
 def error_of_a_layer() -> float:
     """Largest difference of a layer of irregular numbers from torch's, relative to the largest number."""
     rows, weights, bias = _numbers(50, 40), _numbers(64, 40), _numbers(64)
-    norm = torch.nn.LayerNorm(64)
-    layers_in_c = dense.library_for(rows, weights)
-    assert layers_in_c is not None
-    with torch.no_grad():
+    norm = torch.nn.LayerNorm(64, dtype=torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):  # whatever the caller has chosen
+        layers_in_c = dense.library_for(rows, weights)
+        assert layers_in_c is not None
         found = dense.dense(layers_in_c, rows, weights, bias, norm, 0.2)[0]
         expected = F.leaky_relu(norm(F.linear(rows, weights, bias)), 0.2)
         return float((found - expected).abs().max() / expected.abs().max())

@@ -17,6 +17,7 @@ from workloads.base.cpu_tuning import (
     error_of_a_product,
     mkl_is_held_back,
     tune_cpu,
+    tuned_cpu,
 )
 from workloads.base.native import library
 
@@ -124,3 +125,40 @@ def test_an_error_of_a_layer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with layers_in_cpp():
         monkeypatch.setattr(cpu_tuning.F, "leaky_relu", lambda values, leak: values)
         assert error_of_a_layer() > 100 * MOST_ERROR
+
+
+def test_contexts_that_overlap_leave_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_tuning, "tune_cpu", lambda _: torch.set_float32_matmul_precision("medium"))
+    one, other = tuned_cpu(CPU), tuned_cpu(CPU)
+    one.__enter__()
+    other.__enter__()
+    one.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "medium", "the other one is still inside"
+    other.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_build_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def fails() -> None:
+        tries.append(1)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(library, "built", fails)
+    for _ in range(3):
+        assert not library.use()
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("error", ["error_of_a_product", "error_of_a_layer"])
+def test_an_error_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+    monkeypatch.setattr(cpu_tuning, error, lambda: float("nan"))
+    monkeypatch.setattr(library, "use", lambda: True)
+    monkeypatch.setattr(library, "_used", object())
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    if error == "error_of_a_product":
+        assert not choose_matrix_products(CPU, cpuinfo(tmp_path, "AuthenticAMD", "avx512f"))
+    else:
+        tune_cpu(CPU)
+        assert library.used() is None

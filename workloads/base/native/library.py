@@ -38,6 +38,8 @@ _ARGUMENTS: Mapping[str, str] = {
 """Function -> its arguments: p pointer, l number of rows or columns, f number."""
 
 _used: ctypes.CDLL | None = None
+_found: ctypes.CDLL | str | None = None
+"""Outcome of this process's only try to build: the library, or why there is none; None before it."""
 
 
 def used() -> ctypes.CDLL | None:
@@ -47,12 +49,14 @@ def used() -> ctypes.CDLL | None:
 
 def use() -> bool:
     """Let the library compute the layers on the CPU from now on; True if it does. Builds it on first use: 3 s."""
-    global _used
-    if _used is None:
+    global _used, _found
+    if _found is None:
         try:
-            _used = built()
+            _found = built()
         except (OSError, RuntimeError) as error:
+            _found = str(error)
             logger.info("layers on the CPU: torch, slower than C++ (%s)", error)
+    _used = None if isinstance(_found, str) else _found
     return _used is not None
 
 
