@@ -162,3 +162,15 @@ def test_an_error_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pyte
     else:
         tune_cpu(CPU)
         assert library.used() is None
+
+
+@pytest.mark.process
+def test_a_callers_autocast_or_type_of_numbers_does_not_matter() -> None:
+    with layers_in_cpp(), torch.autocast("cpu"):
+        assert cpu_tuning.error_of_a_layer() <= MOST_ERROR
+    torch.set_default_dtype(torch.float64)
+    try:
+        with layers_in_cpp():
+            assert cpu_tuning.error_of_a_layer() <= MOST_ERROR
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -132,6 +132,8 @@ def _build(command: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         _run([*command, "-o", str(made)])
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # a part of a library ends the process that loads it
         made.rename(path)
 
 
