@@ -132,7 +132,8 @@ static inline float normalise(float *value, float epsilon, long D) {
     vec centred = load(value + d) - mean;
     square += centred * centred;
   }
-  float inverse = 1 / std::sqrt(total(square) / D + epsilon);
+  float variance = total(square) / D;  // one that overflows must not make a row of zeros
+  float inverse = std::isfinite(variance) ? 1 / std::sqrt(variance + epsilon) : NAN;
   for (long d = 0; d < D; d += VL) store(value + d, (load(value + d) - mean) * inverse);
   return inverse;
 }

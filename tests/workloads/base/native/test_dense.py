@@ -112,3 +112,11 @@ def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     (slope_RA,) = torch.autograd.grad(output.sum(), input_RA, create_graph=True)
     with pytest.raises(RuntimeError, match="does not require grad"):
         slope_RA.sum().backward()
+
+
+def test_a_row_whose_spread_overflows_is_not_finite() -> None:
+    layer = layer_of(4, 32)
+    rows = torch.tensor([[1e30, -1e30, 5e29, 1e30], [1.0, 2.0, 3.0, 4.0]])
+    found = dense(compiled(), rows, layer.linear.weight, layer.linear.bias, layer.norm, LEAK)[0]
+    assert not found[0].isfinite().any()
+    assert found[1].isfinite().all()
