@@ -73,7 +73,7 @@ NUM_FILES = 2
 
 @dataclass(frozen=True)
 class Subject:
-    """What is decoded."""
+    """Subject of the benchmark."""
 
     schema: EventSchema
     events: int

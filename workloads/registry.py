@@ -89,7 +89,7 @@ def imported(target: str) -> Any:
 
 
 def _place(error: Exception) -> str:
-    """Where in a workload the error was raised."""
+    """Place in a workload where the error was raised."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]

@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 def measure(stage: Stage, setting: Setting, limit_s: float, say: Say) -> Finding:
-    """What a stage finds within its limit, in a process of its own."""
+    """Findings of a stage within its limit, in a process of its own."""
     begun_s = time.monotonic()
     deadline_s = begun_s + limit_s
     finding = Finding(stage.name)

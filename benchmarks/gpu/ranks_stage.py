@@ -60,7 +60,7 @@ def run(setting: Setting, channel: Channel) -> None:
 
 
 def _answer(end: Connection, wait_s: float) -> tuple[float, Tensor] | str:
-    """What a rank found, or its error."""
+    """Findings of a rank, or its error."""
     try:
         if not end.poll(wait_s):
             return "a rank did not answer in time"

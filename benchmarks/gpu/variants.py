@@ -38,7 +38,7 @@ class Variant(NamedTuple):
 
     name: str
     settings: Mapping[str, Any] = {}
-    """Of `trainer.wgan`."""
+    """Settings of `trainer.wgan`."""
     is_plain: bool = False
     """The step of benchmarks/reference_step.py."""
     is_fed: bool = False

@@ -175,7 +175,7 @@ def occupant(run_dir: Path) -> Holder | None:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What the files of a run directory say, at one moment."""
+    """State of a run by the files of its directory, at one moment."""
 
     run_dir: Path
     config: Mapping[str, Any]

@@ -29,7 +29,7 @@ class FedBatch:
     position: StreamPosition
     audit_lines: tuple[str, ...]
     ids: tuple[Mapping[str, Array], ...] = ()
-    """Of each microbatch: see FedMicrobatch."""
+    """Ids of each microbatch: see FedMicrobatch."""
 
     @classmethod
     def of(cls, parts: Sequence[FedMicrobatch], position: StreamPosition) -> Self:

@@ -119,7 +119,7 @@ def _version(compiler: str) -> bytes:
 
 
 def _processor() -> bytes:
-    """What -march=native depends on: a home directory may be shared by machines with different processors."""
+    """Description of the processor, for -march=native: machines with different ones may share a home directory."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

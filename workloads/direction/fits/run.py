@@ -26,7 +26,7 @@ from workloads.direction.importers.beside import write_geometry_beside
 
 @dataclass
 class _Outcome:
-    """What was done, and the errors of files that can't be used."""
+    """Summary of the fits, and the errors of files that can't be used."""
 
     written: Written
     bad: list[str]

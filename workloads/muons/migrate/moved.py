@@ -30,7 +30,7 @@ _BY_NAME = {flag.name: flag for flag in (*FLAGS, *EARLIER)}
 
 @dataclass
 class Moved:
-    """What an old command line becomes."""
+    """Counterpart of an old command line."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Values by key."""
