@@ -51,6 +51,7 @@ import pyarrow.parquet as pq
 from common.config import StreamConfig
 from common.files.footers import read_footer
 from common.files.layout import writer_options
+from common.files.native import FILES
 from common.files.parquet.reader import ParquetReader
 from common.messages import Unit
 from common.plan import SlotCapacity, StagedFile, plan_block
@@ -200,6 +201,7 @@ def main() -> None:
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
     share_one_heap()
+    FILES.use()
     if arguments.memory_of:
         shuffle, *names = arguments.memory_of
         print(json.dumps(memory_above_start(arguments.workload, [Path(name) for name in names], shuffle == "shuffled")))

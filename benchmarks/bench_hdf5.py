@@ -32,6 +32,7 @@ import numpy as np
 
 from common.config import StreamConfig
 from common.files.hdf5.reader import Hdf5Reader
+from common.files.native import FILES
 from common.files.whole_file import plan_file
 from common.messages import Part
 from services.decoder.heap import share_one_heap
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     share_one_heap()
+    FILES.use()
     tables = flat_tables(arguments.events)
     print(f"{'stored':<12}{'h5py ns/event':>14}{'reader ns/event':>17}{'ratio':>8}")
     ratios = {}

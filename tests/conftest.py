@@ -62,13 +62,16 @@ def one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def compiler_for_process_tests_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers in C++ are built by a compiler, which is a process; each test decides anew about their use."""
-    from workloads.base.native import library
+    """Libraries in C++ are built by a compiler, which is a process; each test decides anew about their use."""
+    from common.files.native import FILES
+    from common.native import build
+    from workloads.base.native.library import LAYERS
 
     def refuse(*_: object) -> None:
         raise RuntimeError("not in a test without the marker `process`")
 
-    monkeypatch.setattr(library, "_used", None)
-    monkeypatch.setattr(library, "_found", None)
+    for library in (LAYERS, FILES):
+        monkeypatch.setattr(library, "used", None)
+        monkeypatch.setattr(library, "found", None)
     if request.node.get_closest_marker("process") is None:
-        monkeypatch.setattr(library, "built", refuse)
+        monkeypatch.setattr(build, "built", refuse)

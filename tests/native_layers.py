@@ -1,4 +1,4 @@
-"""The layers in C++, built once for all tests of a process."""
+"""Libraries in C++, built once for all tests of a process."""
 
 from __future__ import annotations
 
@@ -6,31 +6,44 @@ import ctypes
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from workloads.base.native import library
+from common.files.native import FILES
+from common.native import build
+from common.native.library import NativeLibrary
+from workloads.base.native.library import LAYERS
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="icestream-native-")
 
 
 @cache
-def compiled() -> ctypes.CDLL:
+def compiled(library: NativeLibrary = LAYERS) -> ctypes.CDLL:
     """The library; skips the test where there is no compiler."""
     environment = {"PATH": os.environ.get("PATH", ""), "XDG_CACHE_HOME": _FOLDER.name}
     if not any(Path(folder, "g++").exists() for folder in environment["PATH"].split(":")):
         pytest.skip("no g++")
-    return library.built(environment)
+    return build.built(library.sources, environment)
 
 
 @contextmanager
-def layers_in_cpp() -> Iterator[None]:
-    """Context in which the layers are computed in C++."""
-    before, library._used = library._used, compiled()
+def in_cpp(library: NativeLibrary) -> Iterator[None]:
+    """Context in which that library is in use."""
+    before, library.used = library.used, compiled(library)
     try:
         yield
     finally:
-        library._used = before
+        library.used = before
+
+
+def layers_in_cpp() -> AbstractContextManager[None]:
+    """Context in which the layers are computed in C++."""
+    return in_cpp(LAYERS)
+
+
+def files_in_cpp() -> AbstractContextManager[None]:
+    """Context in which files are decoded in C++."""
+    return in_cpp(FILES)

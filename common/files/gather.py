@@ -5,6 +5,7 @@ R rows in pieces, E of them in the order wanted, P particles.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.files.native import FILES, address
 from common.files.room import joined
 from common.unit_arrays import Array
 
@@ -31,6 +33,12 @@ def offsets_of(counts: Int64 | npt.NDArray[np.bool_]) -> Int64:
 def take_rows(pieces: Sequence[Array], order: Int64, out: Array) -> None:
     """Rows in the given order: out[i] = row order[i] of all pieces together. (R, F) -> (E, F)."""
     rows = joined(pieces)
+    library = FILES.used
+    if library is not None and rows.flags.c_contiguous and out.flags.c_contiguous:
+        order = np.ascontiguousarray(order)
+        width = rows.itemsize * rows.shape[1]
+        if library.take_rows(address(rows), len(rows), width, address(order), len(order), address(out)) == 0:
+            return
     # `clip` only saves a buffer.
     np.take(as_items(rows), order, out=as_items(out), mode="clip")
 
@@ -47,7 +55,10 @@ def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, o
         return
     particles = joined(pieces)
     pieces.clear()
-    rows = _as_strings(particles, offsets_of(np.concatenate(counts)))
+    offsets = offsets_of(np.concatenate(counts) if len(counts) > 1 else counts[0])
+    if FILES.used is not None and _taken(FILES.used, particles, offsets, order, out):
+        return
+    rows = _as_strings(particles, offsets)
     del particles
     indices, target = pa.array(order), out.reshape(-1).view(np.uint8)
     filled = 0
@@ -57,6 +68,19 @@ def take_particles(pieces: list[Array], counts: Sequence[Int64], order: Int64, o
         num_bytes = int(offsets[-1] - offsets[0])
         target[filled : filled + num_bytes] = np.frombuffer(taken.buffers()[2], np.uint8, num_bytes, int(offsets[0]))
         filled += num_bytes
+
+
+def _taken(library: ctypes.CDLL, particles: Array, offsets: Int64, order: Int64, out: Array) -> bool:
+    """True if the particles were taken in C++."""
+    if not (particles.flags.c_contiguous and out.flags.c_contiguous) or offsets[-1] != len(particles):
+        return False
+    order = np.ascontiguousarray(order)
+    width = particles.itemsize * particles.shape[1]
+    code: int = library.take_particles(
+        *(address(particles), address(offsets), len(offsets) - 1, width, address(order), len(order)),
+        *(address(out), len(out)),
+    )
+    return code == 0
 
 
 def as_items(rows: Array) -> Array:

@@ -15,6 +15,7 @@ from common import messages as m
 from common.bounds import working_bytes
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
+from common.files.native import FILES
 from common.input_errors import MachineError
 from common.own_memory import asked_for_too_much, limit_memory, too_much
 from common.plan_hash import plan_hash
@@ -40,6 +41,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
     """
     pa.set_cpu_count(config.decoder.threads)
     pa.set_io_thread_count(config.decoder.threads)
+    FILES.use()  # before the limit of memory, which a compiler would inherit
     while not stop:
         try:
             transport = PeerTransport(run_dir, config.transport, writable=True, stopped=lambda: bool(stop))

@@ -6,7 +6,7 @@ R rows, P particles.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from common.files.checks import checked, drop_particles
 from common.files.gather import offsets_of
+from common.files.hdf5.span import SpanLayout, read_span
 from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
+from common.files.native import FILES
 from common.files.reader import Beat
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
@@ -42,6 +44,7 @@ class Hdf5Reader:
         self._workload = workload
         self._layout = workload.tables
         self._files: OrderedDict[str, Tables] = OrderedDict()
+        self._span_layout = SpanLayout.of(workload, workload.tables)
         self._scratch = np.empty(0, np.uint8)
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
@@ -83,6 +86,10 @@ class Hdf5Reader:
                 f"{where}: dataset {tables.counts.name!r} asks for {before + offsets[-1]} rows of "
                 f"{tables.particles.name!r}, which has {tables.particles.rows}"
             )
+        piece = self._span(tables, first, counts[part.first_row :], before, large_above)
+        if piece is not None:
+            yield piece
+            return
         events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, where, first)
         row = 0
         while row < part.rows:
@@ -94,6 +101,31 @@ class Hdf5Reader:
             yield self._piece(raw, np.diff(offsets[row : end + 1]), events.rows(row, end), where, large_above)
             row = end
 
+    def _span(
+        self, tables: Tables, first: int, counts: Int64, particle: int, large_above: int
+    ) -> RaggedRows | None:
+        """Checked rows from ``first`` on, read in C++; None: numpy must read them, or report why they can't be read."""
+        if FILES.used is None or self._span_layout is None:
+            return None
+        span = read_span(FILES.used, self._span_layout, tables, first, counts, particle)
+        if span is None:
+            return None
+        large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
+        large_events = None
+        if len(large):
+            offsets = offsets_of(counts)
+            of_rows = [tables.particles.read(particle + int(offsets[row]), int(counts[row])) for row in large]
+            ids = span.event_columns[self._span_layout.identity.name][large]
+            large_events = _table(of_rows, dict(zip(self._layout.ids, ids.T, strict=True)), span.raw_events[large], self._workload, self._layout)
+        return RaggedRows(
+            counts=span.counts,
+            event_columns=span.event_columns,
+            particle_columns=span.particle_columns,
+            large=large,
+            large_events=large_events,
+            particles_dropped=int(counts.sum()) - int(span.counts.sum()),
+        )
+
     def _piece(self, raw: Array, counts: Int64, events: _Events, where: str, large_above: int) -> RaggedRows:
         """Checked rows of a slice. ``raw`` (P, ids and numbers) is the reader's buffer, reused for the next slice."""
         offsets = offsets_of(counts)
@@ -101,12 +133,17 @@ class Hdf5Reader:
         fillers = _check_ids(raw, counts, offsets, events, f"{where}, dataset {layout.particles!r}")
         source = workload.source_column(layout.particle_list)
         large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
+        large_events = None
+        if len(large):
+            of_rows = [raw[offsets[row] : offsets[row + 1]] for row in large]
+            ids = {name: events.ids[name][large] for name in layout.ids}
+            large_events = _table(of_rows, ids, events.raw[large], workload, layout)
         rows = RaggedRows(
             counts=counts,
             event_columns=events.columns,
             particle_columns={source.into: _select(raw, len(layout.ids), source, workload)},
             large=large,
-            large_events=_table(raw, offsets, events, large, workload, layout) if len(large) else None,
+            large_events=large_events,
         )
         if len(fillers):
             keep = np.ones(len(raw), np.bool_)
@@ -245,16 +282,18 @@ def _same_ids(of_particles: Array, of_events: Array, firsts: Int64, of_firsts: A
 
 
 def _table(
-    raw: Array, offsets: Int64, events: _Events, rows: Int64, workload: EventSchema, layout: FlatTables
+    raw: Sequence[Array], ids: Mapping[str, Array], raw_events: Array, workload: EventSchema, layout: FlatTables
 ) -> pa.Table:
-    """Table of the workload's source columns for those rows, with all numbers of the file."""
+    """Table of the workload's source columns for N events, with all numbers of the file.
+
+    ``raw``: particles of each event as stored. ``ids``: by file column, (N,). ``raw_events``: events as stored.
+    """
     num_ids = len(layout.ids)
-    columns: dict[str, pa.Array] = {name: pa.array(events.ids[name][rows]) for name in layout.ids}
-    columns[layout.event_list] = _lists(events.raw[rows, num_ids:])
-    of_rows = [raw[offsets[row] : offsets[row + 1], num_ids:] for row in rows]
-    particles = _lists(np.concatenate(of_rows) if of_rows else raw[:0, num_ids:])
+    columns: dict[str, pa.Array] = {name: pa.array(ids[name]) for name in layout.ids}
+    columns[layout.event_list] = _lists(raw_events[:, num_ids:])
+    particles = _lists(np.concatenate(raw)[:, num_ids:])
     columns[layout.particle_list] = pa.ListArray.from_arrays(
-        pa.array(offsets_of(np.array([len(one) for one in of_rows], np.int64)), pa.int32()), particles
+        pa.array(offsets_of(np.array([len(one) for one in raw], np.int64)), pa.int32()), particles
     )
     return pa.table({source.name: columns[source.name] for source in workload.source_columns})
 

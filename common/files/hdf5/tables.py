@@ -82,6 +82,18 @@ class Table:
             self.dataset.read(h5py.h5s.create_simple(shape), space, out)
         return out
 
+    @property
+    def in_one_piece(self) -> tuple[int, int] | None:
+        """Descriptor of the file and offset of the first row, if all rows lie one after the other; else None.
+
+        Raises MachineError, BadTables.
+        """
+        with hdf5_errors(f"dataset {self.name!r} can't be read"):
+            stored = self._stored
+        if stored is None or stored.starts.size != 1:
+            return None
+        return stored.descriptor, int(stored.starts[0, 0])
+
     @cached_property
     def _stored(self) -> StoredRows | None:
         return StoredRows.of(self.dataset)

@@ -14,8 +14,11 @@ import pyarrow.parquet as pq
 from common.errors import BadInputError
 from common.files.file_kind import open_file
 from common.files.parquet.batches import to_rows
+from common.files.native import FILES
 from common.files.parquet.columns import read_names, schema_problem
+from common.files.parquet.footer import DamagedFooter, parse_footer
 from common.files.parquet.missing_ids import MissingIds, rows_in_file
+from common.files.parquet.plain import PlainFile, PlainRows, UnusualError
 from common.files.reader import Beat
 from common.files.room import Room
 from common.files.rows import BadRowsError, RaggedRows
@@ -45,6 +48,9 @@ class ParquetReader:
 
     def read(self, parts: Sequence[Part], beat: Beat = lambda: None, *, large_above: int = 1 << 62) -> list[RaggedRows]:
         """The rows of the parts: see Reader."""
+        plain = self._plain(parts, beat, large_above)
+        if plain is not None:
+            return [plain]
         rows = _Rows(self._workload, parts, large_above)
         for _, of_file in itertools.groupby(parts, lambda part: part.path):
             try:
@@ -60,6 +66,29 @@ class ParquetReader:
         """Close all files."""
         for path in list(self._files):
             self._close(path)
+
+    def _plain(self, parts: Sequence[Part], beat: Beat, large_above: int) -> RaggedRows | None:
+        """The rows of the parts, read in C++; None: Arrow must read them, or report why they can't be read."""
+        library = FILES.used
+        if library is None or any(part.first_row or part.batch_rows or not part.path for part in parts):
+            return None
+        rows: PlainRows | None = None
+        try:
+            for part in parts:
+                opened = self._open(part.path, own_copy=bool(part.remote))
+                if opened.plain is None or not opened.is_whole(part):
+                    return None
+                if rows is None:
+                    promised = sum(one.rows for one in parts), sum(one.particles for one in parts)
+                    rows = PlainRows(library, self._workload, *promised)
+                rows.add(opened.plain, part.row_group, part.rows)
+                beat()
+            return None if rows is None else rows.all(large_above)
+        except UnusualError:
+            opened.read_by_arrow()  # the next units of this file are read faster without a try
+            return None
+        except (BadInputError, MemoryError, pa.ArrowException, *LIBRARY_ERRORS):
+            return None
 
     def _batches(self, parts: Sequence[Part], beat: Beat) -> Iterator[pa.RecordBatch]:
         """Record batches with the rows of parts of one file."""
@@ -125,6 +154,7 @@ class ParquetReader:
         opened = self._files.pop(path, None)
         if opened is not None:
             opened.file.close()
+            opened.read_by_arrow()
 
 
 class _Rows:
@@ -182,7 +212,7 @@ def _name(part: Part) -> str:
     return f"{part.name}: row group {part.row_group}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class _File:
     """An open file."""
 
@@ -191,26 +221,46 @@ class _File:
     """Columns to read."""
     ids: MissingIds | None
     """Ids that the file has no columns for; None: it has all."""
+    plain: PlainFile | None
+    """The same file for reading in C++; None: Arrow reads it."""
 
     @classmethod
     def of(cls, path: Path, workload: EventSchema, *, own_copy: bool) -> _File:
         """Open a file. Raises BadInputError if it lacks the workload's columns: it may have been replaced since."""
         with open_file(path) as opened:  # Arrow would wait for ever for a pipe that took the file's place
+            name = f"/proc/self/fd/{opened.fileno()}"
             # An unreadable page of a mapping is a SIGBUS. Copies in the cache are changed by this run only.
             file = pq.ParquetFile(
-                f"/proc/self/fd/{opened.fileno()}",
+                name,
                 memory_map=own_copy,
                 buffer_size=0 if own_copy else _BUFFER_BYTES,
                 pre_buffer=False,  # it would read all row groups of the unit at once, whatever the buffer's size
                 page_checksum_verification=True,
             )
-        schema = file.schema_arrow
-        problem = schema_problem(schema, workload)
-        if problem:
-            file.close()
-            raise BadInputError(problem)
-        leaves = [file.schema.column(i).path for i in range(len(file.schema))]
-        return cls(file, list(read_names(schema, leaves, workload).values()), MissingIds.of(schema, workload, path))
+            schema = file.schema_arrow
+            problem = schema_problem(schema, workload)
+            if problem:
+                file.close()
+                raise BadInputError(problem)
+            leaves = [file.schema.column(i).path for i in range(len(file.schema))]
+            names, ids = list(read_names(schema, leaves, workload).values()), MissingIds.of(schema, workload, path)
+            plain = None
+            if FILES.used is not None and ids is None:
+                try:
+                    plain = PlainFile.of(file, opened.fileno(), parse_footer(Path(name)), workload)
+                except DamagedFooter:
+                    pass  # Arrow reads it, or reports it
+            return cls(file, names, ids, plain)
+
+    def read_by_arrow(self) -> None:
+        """Leave this file to Arrow from now on."""
+        if self.plain is not None:
+            self.plain.close()
+            self.plain = None
+
+    def is_whole(self, part: Part) -> bool:
+        """True if the part has all rows of its row group, by the file's metadata."""
+        return part.row_group < self.file.metadata.num_row_groups and part.rows == self.rows_of(part.row_group)
 
     def rows_of(self, row_group: int) -> int:
         """Rows of a row group."""

@@ -19,6 +19,7 @@ from workloads.base.cpu_tuning import (
     tune_cpu,
     tuned_cpu,
 )
+from common.native import build
 from workloads.base.native import library
 
 CPU = torch.device("cpu")
@@ -108,7 +109,7 @@ def test_layers_in_cpp_are_used_if_they_are_right(
 ) -> None:
     caplog.set_level("INFO")
     made = compiled()
-    monkeypatch.setattr(library, "built", lambda: made)
+    monkeypatch.setattr(build, "built", lambda _: made)
     tune_cpu(CPU)
     assert library.used() is made
     assert caplog.messages[-1] == "layers on the CPU: C++"
@@ -141,11 +142,11 @@ def test_contexts_that_overlap_leave_the_process_as_it_was(monkeypatch: pytest.M
 def test_a_build_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
-    def fails() -> None:
+    def fails(_: object) -> None:
         tries.append(1)
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(library, "built", fails)
+    monkeypatch.setattr(build, "built", fails)
     for _ in range(3):
         assert not library.use()
     assert len(tries) == 1
@@ -155,7 +156,7 @@ def test_a_build_that_failed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch)
 def test_an_error_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     monkeypatch.setattr(cpu_tuning, error, lambda: float("nan"))
     monkeypatch.setattr(library, "use", lambda: True)
-    monkeypatch.setattr(library, "_used", object())
+    monkeypatch.setattr(library.LAYERS, "used", object())
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     if error == "error_of_a_product":
         assert not choose_matrix_products(CPU, cpuinfo(tmp_path, "AuthenticAMD", "avx512f"))

@@ -1,0 +1,125 @@
+"""Rows of flat tables read in C++: float32 tables, each in one piece of the file.
+
+Whatever is unusual or wrong is left to numpy, which gives the same rows, and words all errors. R rows, P particles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from common.files.hdf5.tables import Tables
+from common.files.native import address
+from common.schema import Column, EventSchema, FlatTables
+from common.unit_arrays import Array
+
+Int64 = npt.NDArray[np.int64]
+
+_IDS = 2
+_BUFFER_BYTES = 1 << 17
+"""Bytes read at a time: they must still be in the CPU's cache when they are cut."""
+
+
+@dataclass(frozen=True)
+class SpanLayout:
+    """Columns of a workload whose tables C++ reads."""
+
+    events: Column
+    particles: Column
+    identity: Column
+    positive: int
+    """Number of a particle that is above 0, or the particle is a filler."""
+    least: npt.NDArray[np.float32]
+    """Minimum of each number of an event."""
+    most: npt.NDArray[np.float32]
+    """Maximum of each number of an event."""
+
+    @classmethod
+    def of(cls, workload: EventSchema, layout: FlatTables) -> SpanLayout | None:
+        """The columns; None: numpy must read them."""
+        of_events, of_particles = (workload.source_column(n) for n in (layout.event_list, layout.particle_list))
+        events, particles = workload.column(of_events.into), workload.column(of_particles.into)
+        ids = [workload.source_column(name) for name in layout.ids]
+        identity = workload.column(ids[0].into)
+        rules = [rule for rule in workload.rules if rule.column == particles.name]
+        positive = [rule.field for rule in rules if rule.drop_unless_positive]
+        is_known = (
+            [(one.into, one.field) for one in ids] == [(identity.name, place) for place in range(_IDS)]
+            and len(identity.fields) == _IDS
+            and identity.dtype in ("<u8", "<i8")
+            and events.dtype == particles.dtype == "<f4"
+            and workload.stored_fields(of_events) == events.fields
+            and workload.stored_fields(of_particles) == particles.fields
+            and len({column.name for column in workload.read_columns}) == 3
+            and len(positive) == 1
+            and all(rule.minimum == -np.inf and rule.maximum == np.inf for rule in rules)
+            and not any(rule.column == identity.name for rule in workload.rules)
+            and not any(rule.column == events.name and rule.drop_unless_positive for rule in workload.rules)
+        )
+        if not is_known:
+            return None
+        least = np.full(len(events.fields), -np.inf, np.float32)
+        most = np.full(len(events.fields), np.inf, np.float32)
+        for rule in workload.rules:
+            if rule.column == events.name:
+                least[rule.field] = max(least[rule.field], np.float32(rule.minimum))
+                most[rule.field] = min(most[rule.field], np.float32(rule.maximum))
+        return cls(events, particles, identity, positive[0], least, most)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows as read, checked, without fillers."""
+
+    raw_events: Array
+    """Ids and numbers as stored. (R, ids and numbers)."""
+    event_columns: dict[str, Array]
+    particle_columns: dict[str, Array]
+    counts: Int64
+    """Particles of each row, without fillers. (R,)."""
+
+
+def read_span(
+    library: ctypes.CDLL, layout: SpanLayout, tables: Tables, first: int, counts: Int64, particle: int
+) -> Span | None:
+    """Rows from ``first`` on, whose particles begin with that one; None: numpy must read them.
+
+    ``counts``: particles of each row as stored, none negative. Raises MachineError, BadTables.
+    """
+    place = tables.particles.in_one_piece
+    num, rows = int(counts.sum()), len(counts)
+    width, event_width = len(layout.particles.fields), len(layout.events.fields)
+    if (
+        place is None
+        or tables.particles.dtype != np.dtype("<f4")
+        or tables.events.dtype != np.dtype("<f4")
+        or tables.particles.shape[1:] != (_IDS + width,)
+        or tables.events.shape[1:] != (_IDS + event_width,)
+    ):
+        return None
+    raw = tables.events.read(first, rows)
+    events, ids = np.empty((rows, event_width), "<f4"), np.empty((rows, _IDS), layout.identity.dtype)
+    code = library.split_events(
+        *(address(raw), rows, event_width, address(layout.least), address(layout.most), address(events), address(ids))
+    )
+    if code:
+        return None
+    descriptor, start = place
+    kept_counts, particles = np.empty(rows, np.int64), np.empty((num, width), "<f4")
+    buffer = np.empty(_BUFFER_BYTES, np.uint8)
+    kept = library.read_particles(
+        *(descriptor, start + particle * tables.particles.row_bytes, num, width),
+        *(address(counts), rows, address(raw), raw.strides[0], layout.positive),
+        *(address(buffer), len(buffer), address(kept_counts), address(particles)),
+    )
+    if kept < 0:
+        return None
+    return Span(
+        raw,
+        {layout.events.name: events, layout.identity.name: ids},
+        {layout.particles.name: particles[:kept]},
+        kept_counts,
+    )

@@ -1,0 +1,107 @@
+"""Building of libraries in C++ by the machine's own compiler, for its processor, kept in the user's cache."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.native.library import Sources
+
+logger = logging.getLogger(__name__)
+
+# Not -ffast-math: a loss that is not finite must stay so, since updates are checked for it.
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+_COMPILERS = ("g++", "clang++", "c++")
+_BUILD_TIMEOUT_S = 120.0
+_KINDS = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
+
+
+def built(
+    sources: Sources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS
+) -> ctypes.CDLL:
+    """The library, from the cache or built now. Raises OSError or RuntimeError that says why there is none."""
+    compiler = _compiler(environment)
+    folder = _folder(environment)
+    key = hashlib.sha256()
+    for part in (
+        *(path.read_bytes() for path in (*sources.files, *sources.headers)),
+        _version(compiler),
+        _processor(),
+        " ".join(flags).encode(),
+    ):
+        key.update(hashlib.sha256(part).digest())
+    path = folder / f"{sources.name}-{key.hexdigest()[:32]}.so"
+    if not path.exists():
+        started_s = time.monotonic()
+        _build([compiler, *flags, *map(str, sources.files)], path)
+        logger.info("built %s in %.1f s", path, time.monotonic() - started_s)
+    library = ctypes.CDLL(str(path))
+    for name, signature in sources.functions.items():
+        arguments, _, result = signature.partition("->")
+        function = getattr(library, name)
+        function.restype = _KINDS[result.strip()] if result else None
+        function.argtypes = [_KINDS[kind] for kind in arguments.replace(" ", "")]
+    return library
+
+
+def _compiler(environment: Mapping[str, str]) -> str:
+    chosen = environment.get("CXX", "")
+    for name in (chosen,) if chosen else _COMPILERS:
+        if found := shutil.which(name, path=environment.get("PATH")):
+            return found
+    raise RuntimeError(f"CXX = {chosen} is no compiler" if chosen else "there is no C++ compiler")
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    """Folder for compiled code, of this user alone: it is loaded and run."""
+    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    folder = Path(cache) / "icestream" / "native"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = folder.stat()
+    if state.st_uid != os.getuid() or state.st_mode & 0o022:
+        raise RuntimeError(f"{folder} could be written by others")
+    return folder
+
+
+def _version(compiler: str) -> bytes:
+    """The compiler's file: asking it for its version would start a process each time."""
+    path = Path(compiler).resolve()
+    state = path.stat()
+    return f"{path} {state.st_size} {state.st_mtime_ns}".encode()
+
+
+def _processor() -> bytes:
+    """Description of the processor, for -march=native: machines with different ones may share a home directory."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = list(os.uname())
+    return "\n".join(line for line in lines if not line.startswith(("cpu MHz", "bogomips", "processor"))).encode()
+
+
+def _build(command: list[str], path: Path) -> None:
+    """Write the library at ``path``, whole or not at all: other processes may build it at the same time."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        _run([*command, "-o", str(made)])
+        with made.open("rb") as file:
+            os.fsync(file.fileno())  # a part of a library ends the process that loads it
+        made.rename(path)
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{command[0]} took more than {_BUILD_TIMEOUT_S:.0f} s") from None
+    if done.returncode != 0:
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise RuntimeError(f"{command[0]}: {reason}")
