@@ -22,7 +22,7 @@ FILES = NativeLibrary(
             "declared_size": "l p l -> l",
             "read_page": "p ll llll ll pl pl pl p -> l",
             "split_events": "p ll pp pp -> l",
-            "read_particles": "ll ll pl pl l pl pp -> l",
+            "read_particles": "ll ll pl pl l ppl pp -> l",
         },
     ),
     without="decoding of files: numpy and Arrow, slower than C++",

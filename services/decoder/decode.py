@@ -6,8 +6,9 @@ R rows of the unit's parts, E events in the slot, P particles.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -35,8 +36,8 @@ from services.decoder.microbatch import microbatch_bounds
 from services.decoder.outliers import Outliers, outlier_path, write_outliers
 
 _CHECKED_VALUES = 256
-"""Values of a column, from the start of each piece, that are compared with their physical range: a file with swapped
-columns shows at once, and all values would cost more."""
+"""Values of a column, from the start of each file's rows, that are compared with their physical range: a file with
+swapped columns shows at once, and all values would cost more."""
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -156,10 +157,10 @@ class Decode:
         return is_outlier & ~(is_empty | is_other), is_empty, is_other
 
     def _outside_values(self, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> str:
-        """Values outside of their physical ranges among the first of each piece; empty if there are none."""
+        """Values outside of their physical ranges among the first of each file; empty if there are none."""
         found = OutsideValues(self.workload)
-        for piece in pieces:
-            found.add(piece, first=_CHECKED_VALUES)
+        for rows in _first_rows(parts, pieces, _CHECKED_VALUES):
+            found.add(rows)
         names = dict.fromkeys(part.name for part in parts)
         where = f"{next(iter(names), '')}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
         return "".join(shown(f"{where}: {problem}") for problem in found.problems())
@@ -211,6 +212,29 @@ def _is_too_large(error: MachineError | MemoryError) -> bool:
     """True if a part needs more memory than this process may use; else the error concerns the machine."""
     is_memory = isinstance(error, MemoryError) or error.number == errno.ENOMEM
     return is_memory and asked_for_too_much()
+
+
+def _first_rows(parts: Sequence[Part], pieces: Sequence[RaggedRows], most: int) -> Iterator[RaggedRows]:
+    """First rows of each file, at most so many, with at most so many particles, however the rows lie in pieces."""
+    row = 0
+    for _, of_file in itertools.groupby(parts, key=lambda part: part.file):
+        end = row + sum(part.rows for part in of_file)
+        first, last, particles = row, min(end, row + most), most
+        at = 0
+        for piece in pieces:
+            start, stop = max(first - at, 0), min(last - at, len(piece.counts))
+            at += len(piece.counts)
+            if start < stop:
+                before = int(piece.counts[:start].sum())
+                num = min(int(piece.counts[start:stop].sum()), particles)
+                particles -= num
+                yield replace(
+                    piece,
+                    event_columns={name: column[start:stop] for name, column in piece.event_columns.items()},
+                    particle_columns={n: column[before : before + num] for n, column in piece.particle_columns.items()},
+                    is_null=None if piece.is_null is None else piece.is_null[start:stop],
+                )
+        row = end
 
 
 def _copy(arrays: UnitArrays, parts: Sequence[Part], pieces: Sequence[RaggedRows]) -> None:

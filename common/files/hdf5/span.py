@@ -19,8 +19,8 @@ from common.unit_arrays import Array
 Int64 = npt.NDArray[np.int64]
 
 _IDS = 2
-_BUFFER_BYTES = 1 << 17
-"""Bytes read at a time: they must still be in the CPU's cache when they are cut."""
+_BLOCK_PARTICLES = 4_096
+"""Particles read at a time: they must still be in the CPU's cache when they are cut."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,14 @@ class Span:
 
 
 def read_span(
-    library: ctypes.CDLL, layout: SpanLayout, tables: Tables, first: int, counts: Int64, particle: int
+    library: ctypes.CDLL, layout: SpanLayout, tables: Tables, first: int, counts: Int64, particle: int, num: int
 ) -> Span | None:
-    """Rows from ``first`` on, whose particles begin with that one; None: numpy must read them.
+    """Rows from ``first`` on, whose ``num`` particles begin with that one; None: numpy must read them.
 
     ``counts``: particles of each row as stored, none negative. Raises MachineError, BadTables.
     """
     place = tables.particles.in_one_piece
-    num, rows = int(counts.sum()), len(counts)
-    width, event_width = len(layout.particles.fields), len(layout.events.fields)
+    rows, width, event_width = len(counts), len(layout.particles.fields), len(layout.events.fields)
     if (
         place is None
         or tables.particles.dtype != np.dtype("<f4")
@@ -109,11 +108,12 @@ def read_span(
         return None
     descriptor, start = place
     kept_counts, particles = np.empty(rows, np.int64), np.empty((num, width), "<f4")
-    buffer = np.empty(_BUFFER_BYTES, np.uint8)
+    most = max(_BLOCK_PARTICLES, int(counts.max(initial=0)))
+    buffer, before = np.empty(most * tables.particles.row_bytes, np.uint8), np.empty(most + 1, np.int32)
     kept = library.read_particles(
         *(descriptor, start + particle * tables.particles.row_bytes, num, width),
         *(address(counts), rows, address(raw), raw.strides[0], layout.positive),
-        *(address(buffer), len(buffer), address(kept_counts), address(particles)),
+        *(address(buffer), address(before), most, address(kept_counts), address(particles)),
     )
     if kept < 0:
         return None
