@@ -51,3 +51,13 @@ def layers_in_cpp() -> AbstractContextManager[None]:
 def files_in_cpp() -> AbstractContextManager[None]:
     """Context in which files are decoded in C++."""
     return in_cpp(FILES)
+
+
+@pytest.fixture(autouse=True, params=["Python", pytest.param("C++", marks=pytest.mark.process)])
+def both_ways(request: pytest.FixtureRequest, compiler_for_process_tests_only: None) -> Iterator[None]:
+    """Each test of a module that imports this fixture runs without the library for files and with it."""
+    if request.param == "Python":
+        yield
+    else:
+        with files_in_cpp():
+            yield

@@ -247,7 +247,7 @@ extern "C" long declared_size(long codec, const uint8_t* raw, long size) {
   Bytes bytes{raw, raw + size};
   uint64_t found;
   if (codec == 1) return bytes.varint(found) && found <= INT32_MAX ? static_cast<long>(found) : kUnusual;
-  if (codec != 6 || size < 18) return kUnusual;
+  if (codec != 6 || size < 6) return kUnusual;
   // A frame of zstd: magic number, descriptor, window, dictionary, size (RFC 8878, 3.1.1).
   static constexpr uint8_t kMagic[4] = {0x28, 0xB5, 0x2F, 0xFD};
   if (std::memcmp(raw, kMagic, 4) != 0) return kUnusual;
@@ -256,7 +256,7 @@ extern "C" long declared_size(long codec, const uint8_t* raw, long size) {
   if (descriptor & 11) return kUnusual;  // reserved, or a dictionary
   const uint8_t* at = raw + 5 + !is_single;
   const int length = descriptor >> 6 ? 1 << (descriptor >> 6) : is_single;
-  if (length == 0) return kUnusual;
+  if (length == 0 || length > raw + size - at) return kUnusual;
   found = 0;
   for (int i = 0; i < length; ++i) found |= static_cast<uint64_t>(at[i]) << (8 * i);
   if (length == 2) found += 256;

@@ -103,7 +103,8 @@ class PlainFile:
         if not of_leaves <= {_UNCOMPRESSED, *_CODECS}:
             return None
         read = {leaf.source.path[0] for leaf in leaves}
-        return cls(descriptor, footer.row_groups, leaves, pa.schema([field for field in schema if field.name in read]))
+        fields = [field for field in schema if field.name in read]
+        return cls(descriptor, footer.row_groups, leaves, pa.schema(fields))
 
     def close(self) -> None:
         """Close the copied descriptor."""
@@ -206,6 +207,7 @@ class PlainRows:
         chunk = file.row_groups[row_group].columns[leaf.index]
         array = self._arrays[leaf.column.name]
         start = address(array) + (leaf.source.field or 0) * array.itemsize
+        stride = array.itemsize * array.shape[1]  # numpy's own is 0 in an empty array
         most = first + rows if counts is None else len(array)
         values = row = 0
         at, end = chunk.start, chunk.start + chunk.num_bytes
@@ -215,9 +217,9 @@ class PlainRows:
                 self._levels = np.empty(num_values + _PADDING, np.uint8)
             code = self._library.read_page(
                 *(page.address, page.size, num_values, leaf.most_repetition, leaf.most_definition, leaf.empty),
-                *(leaf.width, array.itemsize, array.strides[0], address(self._levels), len(self._levels)),
+                *(leaf.width, array.itemsize, stride, address(self._levels), len(self._levels)),
                 *(None if counts is None else address(counts) + row * counts.itemsize, rows - row),
-                *(start + first * array.strides[0], most - first, address(self._found)),
+                *(start + first * stride, most - first, address(self._found)),
             )
             if code:
                 raise UnusualError

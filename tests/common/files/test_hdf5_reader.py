@@ -15,6 +15,7 @@ from hdf5_files import tables_of, write_hdf5, write_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from muon_files import Event, make_event, make_events, write_events
+from native_layers import both_ways
 
 from common.config import SourceConfig, StreamConfig
 from common.files.by_content import ContentReader
@@ -26,6 +27,8 @@ from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
 from workloads.muons.columns import MUONS
+
+__all__ = ["both_ways"]
 
 NAN = float("nan")
 WITH_TIME = SourceConfig(
