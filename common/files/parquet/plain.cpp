@@ -157,8 +157,8 @@ struct Shape {
 long count_particles(const uint8_t* levels, long num, const Shape& shape, int64_t* counts, long most_rows,
                      int64_t& lists) {
   const uint8_t full = static_cast<uint8_t>(shape.most_definition << 4);
-  const uint8_t empty = static_cast<uint8_t>(shape.empty << 4);
   const bool is_ragged = shape.empty >= 0;
+  const uint8_t empty = is_ragged ? static_cast<uint8_t>(shape.empty << 4) : 0;
   const long width = shape.width;
   uint8_t first[8], next[8];
   for (long i = 0; i < 8; ++i) {
