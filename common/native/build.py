@@ -24,9 +24,7 @@ _BUILD_TIMEOUT_S = 120.0
 _KINDS = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 
 
-def built(
-    sources: Sources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS
-) -> ctypes.CDLL:
+def built(sources: Sources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """The library, from the cache or built now. Raises OSError or RuntimeError that says why there is none."""
     compiler = _compiler(environment)
     folder = _folder(environment)

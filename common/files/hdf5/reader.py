@@ -115,7 +115,13 @@ class Hdf5Reader:
         if len(large):
             of_rows = [tables.particles.read(particle + int(offsets[row]), int(counts[row])) for row in large]
             ids = span.event_columns[self._span_layout.identity.name][large]
-            large_events = _table(of_rows, dict(zip(self._layout.ids, ids.T, strict=True)), span.raw_events[large], self._workload, self._layout)
+            large_events = _table(
+                of_rows,
+                dict(zip(self._layout.ids, ids.T, strict=True)),
+                span.raw_events[large],
+                self._workload,
+                self._layout,
+            )
         return RaggedRows(
             counts=span.counts,
             event_columns=span.event_columns,

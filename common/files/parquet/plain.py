@@ -89,7 +89,11 @@ class PlainFile:
         for source in workload.source_columns:
             column, name = workload.column(source.into), source.path[0]
             levels = _levels(schema.field(name).type, schema.field(name).nullable, source, column, workload)
-            if levels is None or names.count(name) != 1 or (source.is_list and source.stored not in ((), column.fields)):
+            if (
+                levels is None
+                or names.count(name) != 1
+                or (source.is_list and source.stored not in ((), column.fields))
+            ):
                 return None
             index = names.index(name)
             stored = file.schema.column(index)
@@ -112,7 +116,7 @@ class PlainFile:
 
     def fill(self, out: Array, at: int) -> None:
         """Read bytes from the offset ``at`` on. Raises UnusualError, OSError."""
-        if os.preadv(self._descriptor, [out], at) != len(out):
+        if os.preadv(self._descriptor, [out.data], at) != len(out):
             raise UnusualError
 
 
@@ -251,7 +255,7 @@ class PlainRows:
             self._stored = np.empty(compressed, np.uint8)
         stored = self._stored[:compressed]
         file.fill(stored, at)
-        if has_checksum and zlib.crc32(stored) != checksum:
+        if has_checksum and zlib.crc32(stored.data) != checksum:
             raise UnusualError
         page = pa.py_buffer(stored)
         if chunk.codec != _UNCOMPRESSED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import pyarrow.parquet as pq
 
 from common.errors import BadInputError
 from common.files.file_kind import open_file
-from common.files.parquet.batches import to_rows
 from common.files.native import FILES
+from common.files.parquet.batches import to_rows
 from common.files.parquet.columns import read_names, schema_problem
 from common.files.parquet.footer import DamagedFooter, parse_footer
 from common.files.parquet.missing_ids import MissingIds, rows_in_file
@@ -246,10 +247,8 @@ class _File:
             names, ids = list(read_names(schema, leaves, workload).values()), MissingIds.of(schema, workload, path)
             plain = None
             if FILES.used is not None and ids is None:
-                try:
+                with suppress(DamagedFooter):  # Arrow reads it, or reports it
                     plain = PlainFile.of(file, opened.fileno(), parse_footer(Path(name)), workload)
-                except DamagedFooter:
-                    pass  # Arrow reads it, or reports it
             return cls(file, names, ids, plain)
 
     def read_by_arrow(self) -> None:

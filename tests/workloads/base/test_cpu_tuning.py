@@ -9,6 +9,7 @@ import pytest
 import torch
 from native_layers import compiled, layers_in_cpp
 
+from common.native import build
 from workloads.base import cpu_tuning
 from workloads.base.cpu_tuning import (
     MOST_ERROR,
@@ -19,7 +20,6 @@ from workloads.base.cpu_tuning import (
     tune_cpu,
     tuned_cpu,
 )
-from common.native import build
 from workloads.base.native import library
 
 CPU = torch.device("cpu")
