@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from common.native.library import NativeLibrary, Sources
+from common.native.library import NativeLibrary, NativeSources
 
 _HERE = Path(__file__).parent
 FILES = NativeLibrary(
-    Sources(
+    NativeSources(
         "files",
         files=(_HERE / "gather.cpp", _HERE / "parquet/plain.cpp", _HERE / "hdf5/span.cpp"),
         headers=(),

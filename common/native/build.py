@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.native.library import Sources
+from common.native.library import NativeSources
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,9 @@ _BUILD_TIMEOUT_S = 120.0
 _KINDS = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 
 
-def built(sources: Sources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+def built(
+    sources: NativeSources, environment: Mapping[str, str] = os.environ, flags: tuple[str, ...] = FLAGS
+) -> ctypes.CDLL:
     """The library, from the cache or built now. Raises OSError or RuntimeError that says why there is none."""
     compiler = _compiler(environment)
     folder = _folder(environment)

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Sources of a library, and its functions."""
+class NativeSources:
+    """NativeSources of a library, and its functions."""
 
     name: str
     files: tuple[Path, ...]
@@ -29,7 +29,7 @@ class Sources:
 class NativeLibrary:
     """Library of this process, in use or not."""
 
-    sources: Sources
+    sources: NativeSources
     without: str
     """Log's text for a machine that can't build it; the reason follows."""
     used: ctypes.CDLL | None = None

@@ -71,7 +71,7 @@ class SpanLayout:
 
 
 @dataclass(frozen=True)
-class Span:
+class SpanRows:
     """Rows as read, checked, without fillers."""
 
     raw_events: Array
@@ -84,7 +84,7 @@ class Span:
 
 def read_span(
     library: ctypes.CDLL, layout: SpanLayout, tables: Tables, first: int, counts: Int64, particle: int, num: int
-) -> Span | None:
+) -> SpanRows | None:
     """Rows from ``first`` on, whose ``num`` particles begin with that one; None: numpy must read them.
 
     ``counts``: particles of each row as stored, none negative. Raises MachineError, BadTables.
@@ -117,7 +117,7 @@ def read_span(
     )
     if kept < 0:
         return None
-    return Span(
+    return SpanRows(
         raw,
         {layout.events.name: events, layout.identity.name: ids},
         {layout.particles.name: particles[:kept]},

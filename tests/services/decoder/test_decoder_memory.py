@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from decoded_files import planned
 from muon_files import make_events, write_events
+from native_layers import both_ways
 
 from common import own_memory
 from common.bounds import outlier_share
@@ -21,6 +22,8 @@ from common.messages import Part, Unit
 from common.own_memory import asked_for_too_much, free_heap, limit_memory
 from services.decoder.decode import Decode
 from workloads.muons.columns import MUONS
+
+__all__ = ["both_ways"]
 
 LIMIT = 16 * MIB
 STREAM = StreamConfig()

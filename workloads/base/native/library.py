@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from common.native.library import NativeLibrary, Sources
+from common.native.library import NativeLibrary, NativeSources
 
 _HERE = Path(__file__).parent
 LAYERS = NativeLibrary(
-    Sources(
+    NativeSources(
         "layers",
         files=(_HERE / "dense.cpp", _HERE / "particles.cpp"),
         headers=(_HERE / "rows.h",),
