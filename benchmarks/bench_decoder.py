@@ -23,7 +23,8 @@ Memory: the largest RssAnon of a fresh process that decodes all units, sampled e
 before the first unit; divided by the bytes of the largest unit in its slot. The slot belongs to the arena and is not
 counted.
 
-Reading: the difference to Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
+Reading: where there is a compiler, plain files (muons) are read in C++ (common/files/parquet/plain.py), and Arrow is no
+limit; files stay open from turn to turn. Else the difference to Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
 another copy (shuffled); of direction also the checksums of the pages, and the columns that the decoder derives. With
 short row groups Arrow itself is slower (see docs/explanation/performance.md).
 """

@@ -13,7 +13,8 @@ datasets stored in chunks with gzip and with lzf, in chunks without compression,
 
 Reading: work beyond h5py: cut off the id columns (a strided copy of each muon), compare the ids of every muon with
 those of its event, check lengths and values, drop fillers. Chunks without compression are read past HDF5, which copies
-them number by number. In one piece reading is a memcpy, and this work takes most of the time.
+them number by number. In one piece reading is a memcpy, and this work takes most of the time, although it is one pass
+in C++ where there is a compiler (common/files/hdf5/span.py).
 """
 
 from __future__ import annotations
