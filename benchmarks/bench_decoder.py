@@ -24,9 +24,9 @@ before the first unit; divided by the bytes of the largest unit in its slot. The
 counted.
 
 Reading: where there is a compiler, plain files (muons) are read in C++ (common/files/parquet/plain.py), and Arrow is no
-limit; files stay open from turn to turn. Else the difference to Arrow is one pass of checks and one copy (unshuffled), and the permutation, a gather and
-another copy (shuffled); of direction also the checksums of the pages, and the columns that the decoder derives. With
-short row groups Arrow itself is slower (see docs/explanation/performance.md).
+limit; files stay open from turn to turn. Else the difference to Arrow is one pass of checks and one copy (unshuffled),
+and the permutation, a gather and another copy (shuffled); of direction also the checksums of the pages, and the columns
+that the decoder derives. With short row groups Arrow itself is slower (see docs/explanation/performance.md).
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ Int64 = npt.NDArray[np.int64]
 _IDS = 2
 _BLOCK_PARTICLES = 4_096
 """Particles read at a time: they must still be in the CPU's cache when they are cut."""
+_MOST_PARTICLES = 1 << 20
+"""Maximum particles of an event: they are read at once."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,11 @@ def read_span(
     ``counts``: particles of each row as stored, none negative. Raises MachineError, BadTables.
     """
     place = tables.particles.in_one_piece
+    most = max(_BLOCK_PARTICLES, int(counts.max(initial=0)))
     rows, width, event_width = len(counts), len(layout.particles.fields), len(layout.events.fields)
     if (
         place is None
+        or most > _MOST_PARTICLES
         or tables.particles.dtype != np.dtype("<f4")
         or tables.events.dtype != np.dtype("<f4")
         or tables.particles.shape[1:] != (_IDS + width,)
@@ -108,7 +112,6 @@ def read_span(
         return None
     descriptor, start = place
     kept_counts, particles = np.empty(rows, np.int64), np.empty((num, width), "<f4")
-    most = max(_BLOCK_PARTICLES, int(counts.max(initial=0)))
     buffer, before = np.empty(most * tables.particles.row_bytes, np.uint8), np.empty(most + 1, np.int32)
     kept = library.read_particles(
         *(descriptor, start + particle * tables.particles.row_bytes, num, width),
