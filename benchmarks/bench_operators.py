@@ -6,7 +6,7 @@ Asked: at most 600 operators and 5 ms, whatever the number of microbatches.
 
 Command, from the repository's root, on a quiet machine:
 
-    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs]
+    python -m benchmarks.bench_operators [--microbatches 1 8 64] [--repeats 41] [--compile | --graphs] [--empty]
 
 Method: neither number depends on the size of the tensors, only on the number of parts. So the step is run on the CPU
 with 2 events a microbatch, networks 8 wide, and a GPU's limit on the size of a part: 128,000 events of 4 muons are one.
@@ -14,8 +14,12 @@ Counted are calls that reach the dispatcher below autograd, in forward and backw
 
 - operators: calls that compute or copy, about one kernel launch each on a GPU;
 - views: calls that make another view of a tensor, or only allocate one;
+- second: launches on a GPU beyond one for each operator of ours, by SECOND_LAUNCHES;
 - profiled: all operators that torch's profiler records, operators called by operators included. Of compiled code, it
   records what is not fused; the first two are not counted there, since torch compiles nothing while it counts.
+
+With `--empty` the operators of ours only allocate their results on the CPU, as a launch does on a GPU: there they are
+written in torch's operators, whose host time a GPU does not have. The time that Triton needs for a launch is not in it.
 
 With `--graphs` a recorded computation (trainer.wgan.cuda_graphs) is one operator, which takes no time: there is no CUDA
 to launch it. What is left is the host's work beside the graphs; the results of such a step mean nothing.
@@ -32,7 +36,9 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -44,6 +50,7 @@ from benchmarks.bench_step import make_batch
 from workloads.base.batch import Batch
 from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs, Recorded
+from workloads.base.kernels.registration import LIKE
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
@@ -61,12 +68,21 @@ _NO_KERNELS = {
 }
 
 
+SECOND_LAUNCHES = {
+    **dict.fromkeys(("pull_with_sums", "pull_backward", "score_backward", "score_slope_backward", "bounded_loss"), 1),
+    "gradient_penalty": 3,
+}
+"""Launches of an operator on CUDA beside its first: of sums over rows, mostly. (Events of more than 128 muons: one more
+for each pooling.)"""
+
+
 @dataclass(frozen=True)
 class OperatorCount:
     """Calls of operators."""
 
     operators: float = 0
     views: float = 0
+    second: float = 0
 
 
 class OperatorCounter(TorchDispatchMode):
@@ -74,7 +90,7 @@ class OperatorCounter(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.operators = self.views = 0
+        self.operators = self.views = self.second = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -82,6 +98,7 @@ class OperatorCounter(TorchDispatchMode):
             self.views += 1
         else:
             self.operators += 1
+            self.second += SECOND_LAUNCHES.get(name, 0) if func.namespace == "icestream" else 0
         return func(*args, **(kwargs or {}))
 
 
@@ -90,7 +107,7 @@ def operators_of(step: Callable[[], object], steps: int = 1) -> OperatorCount:
     with OperatorCounter() as counter:
         for _ in range(steps):
             step()
-    return OperatorCount(counter.operators / steps, counter.views / steps)
+    return OperatorCount(counter.operators / steps, counter.views / steps, counter.second / steps)
 
 
 def profiled_operators(step: Callable[[], object], steps: int = 1) -> float:
@@ -115,6 +132,20 @@ class NothingReplayed:
         self.replays += 1
 
 
+@contextmanager
+def empty_operators() -> Iterator[None]:
+    """Context in which operators of ours allocate their results on the CPU, and compute nothing."""
+    replaced = torch.library.Library("icestream", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of each
+        for name, like in LIKE.items():
+            replaced.impl(name, like, "CPU")
+    try:
+        yield
+    finally:
+        replaced._destroy()
+
+
 def host_ms(step: Callable[[], object], repeats: int) -> float:
     """CPU time of the calling thread for one call in ms, median."""
     times_s = []
@@ -137,11 +168,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=41)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--graphs", action="store_true")
+    parser.add_argument("--empty", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     network = NetworkConfig(hidden=8, count_hidden=8)
     config = WganConfig(network=network, chunk_particles=PART_PARTICLES, compile=arguments.compile)
-    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'profiled':>10}{'host ms':>9}")
+    print(f"{'microbatches':>12}{'operators':>12}{'views':>8}{'second':>8}{'profiled':>10}{'host ms':>9}")
     rows = {}
     for number in arguments.microbatches:
         batch, task = cut_batch(number), WganTask(config, StepContext(CPU, seed=1))
@@ -150,7 +182,8 @@ def main() -> None:
             task.graphs, task.networks.pads = Graphs(runtime), True
         for _ in range(WARM_UP_STEPS):
             task.step(batch)
-        ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
+        with empty_operators() if arguments.empty else nullcontext():
+            ms = host_ms(lambda: task.step(batch), arguments.repeats)  # noqa: B023  # called here only
         runtime.replays = 0
         row: dict[str, float] = {}
         if not arguments.compile:
@@ -158,12 +191,16 @@ def main() -> None:
             row = asdict(replace(count, operators=count.operators + runtime.replays / 2))
         row["profiled"] = profiled_operators(lambda: task.step(batch), 2)  # noqa: B023
         row["host_ms"] = round(ms, 2)
-        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "profiled")]
-        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>10}{ms:>9.1f}", flush=True)
+        shown = [f"{row[name]:.0f}" if name in row else "-" for name in ("operators", "views", "second", "profiled")]
+        print(f"{number:>12}{shown[0]:>12}{shown[1]:>8}{shown[2]:>8}{shown[3]:>10}{ms:>9.1f}", flush=True)
         rows[number] = row
     print(
         json.dumps(
-            {"compile": arguments.compile, "graphs": arguments.graphs, "torch": torch.__version__, "steps": rows}
+            {
+                **{name: getattr(arguments, name) for name in ("compile", "graphs", "empty")},
+                "torch": torch.__version__,
+                "steps": rows,
+            }
         )
     )
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.base.kernels import torch_kernels
-from workloads.base.kernels.operators import LIBRARY
+from workloads.base.kernels.registration import LIBRARY, ON_CPU
 
 
 def call_inside(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -15,4 +14,4 @@ def call_inside(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwarg
     if func.namespace != LIBRARY.ns:
         return func(*args, **kwargs)
     with mode:
-        return getattr(torch_kernels, func.overloadpacket.__name__)(*args, **kwargs)
+        return ON_CPU[func.overloadpacket.__name__](*args, **kwargs)

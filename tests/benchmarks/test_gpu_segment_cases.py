@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import segment_cases
+from benchmarks.gpu import operator_cases, segment_cases
 from benchmarks.gpu.segment_cases import wrong_values
+from workloads.base.kernels.registration import ON_CPU
 from workloads.base.segments import Segments, pool_with_argmax, segment_sum, spread
 
 CPU = torch.device("cpu")
@@ -56,3 +57,24 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch, name: str, b
     monkeypatch.setattr(segment_cases, name, broken)
     monkeypatch.setattr(segment_cases, "WIDTHS", (3,))
     assert any(one is not None for one in wrong_values(CPU))
+
+
+def test_every_registered_operator_is_among_the_cases_of_the_sanitizer() -> None:
+    of_segments = {"pool", "pool_finding_largest", "unpool"}  # by a plain loop
+
+    assert {name for name, _ in operator_cases.calls()} | of_segments == set(ON_CPU)
+
+
+def test_a_wrong_value_of_any_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {name: (name, arguments) for name, arguments in operator_cases.calls()}
+    monkeypatch.setattr(operator_cases, "calls", lambda: iter(calls.values()))
+    expected = list(operator_cases.compared(torch.device("cpu")))
+    monkeypatch.setattr(
+        operator_cases, "compared", lambda device: [(what, -one - 1, other) for what, one, other in expected]
+    )
+    monkeypatch.setattr(segment_cases, "COUNTS", {})
+
+    outcomes = list(segment_cases.wrong_values(torch.device("cpu")))
+
+    assert len(outcomes) == len(expected)
+    assert all((found is None) == (one.numel() == 0) for found, (_, one, _) in zip(outcomes, expected, strict=True))

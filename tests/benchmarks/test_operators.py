@@ -16,7 +16,7 @@ from workloads.base.graphs import Graphs
 from workloads.muons.models.wgan.config import NetworkConfig, WganConfig
 from workloads.muons.models.wgan.task import WganTask
 
-MOST_OPERATORS, MOST_BESIDE_GRAPHS = 1350, 250
+MOST_OPERATORS, MOST_BESIDE_GRAPHS = 600, 250
 SMALL = NetworkConfig(hidden=8, count_hidden=8)
 
 
@@ -46,7 +46,7 @@ def test_the_operators_of_a_step_do_not_depend_on_the_number_of_microbatches_and
             task.step(batch)
         counts.append(operators_of(lambda: task.step(batch), 2).operators)  # noqa: B023  # called here only
     assert counts[1] == counts[2] <= counts[0] + 4  # microbatches are joined by a few
-    assert counts[2] < MOST_OPERATORS
+    assert counts[2] <= MOST_OPERATORS
 
 
 def test_few_operators_are_left_beside_graphs() -> None:

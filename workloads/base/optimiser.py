@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 from torch.optim import SGD, Adam
 
 from workloads.base.context import StepContext
+from workloads.base.kernels.elementwise import CHECKED_UPDATE
 
 Kind = TypeVar("Kind", Adam, SGD)
 
@@ -72,11 +73,16 @@ class GuardedOptimiser:
         for group in self._optimiser.param_groups:
             group["lr"] = self.learning_rate
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Gradients of the loss by the network's weights; 0 for weights that it doesn't depend on."""
-        return list(
-            torch.autograd.grad(loss, self._parameters, materialize_grads=True, retain_graph=self._shares_graph)
-        )
+    def gradients(
+        self, losses: Tensor | Sequence[Tensor], weights: Tensor | Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Gradients of Σ loss × weight by the network's weights; 0 for weights that it doesn't depend on.
+
+        ``losses``: one or several, each (). ``weights``: as many constants, by default 1.
+        """
+        keep = self._shares_graph
+        found = torch.autograd.grad(losses, self._parameters, weights, materialize_grads=True, retain_graph=keep)
+        return list(found)
 
     def update(self, parts: Iterable[PartGradients], num_sums: int) -> UpdateResult:
         """Apply the summed gradients of all parts. No parts (a rank without events) count as a gradient of 0.
@@ -85,12 +91,9 @@ class GuardedOptimiser:
         """
         gradients, sums = self._summed(parts, num_sums)
         self._sum_over_ranks([*gradients, sums])
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        # False for infinity and NaN, too.
-        good = (torch.stack([norm, sums[0].abs()]) <= self._limits_2).all()
+        norm, skipped = CHECKED_UPDATE(torch.stack(torch._foreach_norm(gradients)), sums[0], self._limits_2)
         if self._clip > 0:
             torch._foreach_mul_(gradients, self._clip / norm.clamp_min(self._clip))
-        skipped = good.logical_not().float()
         self._optimiser.found_inf = skipped  # type: ignore[union-attr]  # as torch's GradScaler sets it for fused optimisers
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -105,7 +108,7 @@ class GuardedOptimiser:
         sums = None
         for part in parts:
             if sums is None:
-                gradients, sums = list(torch._foreach_add(part.gradients, 0.0)), part.sums.clone()
+                *gradients, sums = torch._foreach_add([*part.gradients, part.sums], 0.0)
             else:
                 torch._foreach_add_(gradients, part.gradients)
                 sums += part.sums

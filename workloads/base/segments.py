@@ -6,11 +6,12 @@ is a float.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from workloads.base.kernels.elementwise import LOG_SIZES, REPEAT_SEGMENTS, SORT_KEYS
 from workloads.base.kernels.operators import POOL, POOL_FINDING_LARGEST, UNPOOL
 from workloads.base.kernels.torch_kernels import unpool_by_reading
 
@@ -31,6 +32,8 @@ class Segments:
     """(E,) int64: particles that each event has; those of ``counts_E`` are a sample of them, or all."""
     particles_P: Tensor
     """(P,) int64: 0, 1, 2, …, here so that no operation has to make it again."""
+    log_sizes_E1: Tensor | None = None
+    """(E, 1): ln(1 + sizes) / 2, if a network reads it several times."""
 
     @classmethod
     def from_counts(cls, counts_E: Tensor, num_particles: int, sizes_E: Tensor | None = None) -> Segments:
@@ -50,14 +53,18 @@ class Segments:
 
     def repeated(self, times: int) -> Segments:
         """Segments of ``times`` copies of the events, one set after the other."""
-        shift_T1 = torch.arange(times, device=self.event_P.device).unsqueeze(1)
-        return Segments(
-            (self.event_P + self.num_events * shift_T1).flatten(),
-            self.counts_E.repeat(times),
-            (self.starts_E + self.num_particles * shift_T1).flatten(),
-            self.sizes_E.repeat(times),
-            torch.arange(times * self.num_particles, device=self.event_P.device),
-        )
+        log_sizes_E1 = None if self.log_sizes_E1 is None else self.log_sizes_E1.repeat(times, 1)
+        copies = REPEAT_SEGMENTS(self.event_P, self.counts_E, self.starts_E, self.sizes_E, times)
+        event_P, counts_E, starts_E, sizes_E, particles_P = copies
+        return Segments(event_P, counts_E, starts_E, sizes_E, particles_P, log_sizes_E1)
+
+    def with_log_sizes(self, dtype: torch.dtype) -> Segments:
+        """The same with `log_sizes_E1`."""
+        return replace(self, log_sizes_E1=LOG_SIZES(self.sizes_E, dtype))
+
+    def without_log_sizes(self) -> Segments:
+        """The same without them: copies are cheaper."""
+        return replace(self, log_sizes_E1=None)
 
     @property
     def num_events(self) -> int:
@@ -95,10 +102,10 @@ def pool_with_argmax(values_PD: Tensor, segments: Segments, pools: tuple[str, ..
     """
     pooled_ED: Tensor
     if "max" not in pools:
-        pooled_ED = POOL(values_PD, None, *_tensors(segments), "+".join(pools))
+        pooled_ED = POOL(values_PD, None, *tensors_of(segments), "+".join(pools))
         return pooled_ED, None
     argmax_ED: Tensor
-    pooled_ED, argmax_ED = POOL_FINDING_LARGEST(values_PD, *_tensors(segments), "+".join(pools))
+    pooled_ED, argmax_ED = POOL_FINDING_LARGEST(values_PD, *tensors_of(segments), "+".join(pools))
     return pooled_ED, argmax_ED
 
 
@@ -109,7 +116,7 @@ def unpool(slopes_ED: Tensor, segments: Segments, pools: tuple[str, ...], argmax
     """
     # An exported program must run without these operators.
     operator = unpool_by_reading if torch.compiler.is_exporting() else UNPOOL
-    slopes_PD: Tensor = operator(slopes_ED, argmax_ED, *_tensors(segments), "+".join(pools))
+    slopes_PD: Tensor = operator(slopes_ED, argmax_ED, *tensors_of(segments), "+".join(pools))
     return slopes_PD
 
 
@@ -117,16 +124,14 @@ def sort_within_events(key_P: Tensor, segments: Segments) -> Tensor:
     """Permutation that sorts each event's particles by ``key``, ascending, NaN last. (P,) -> (P,) int64.
 
     Events stay in order and ties keep theirs, so that ``values_PD[permutation]`` has the same segments. One sort of
-    one integer: the event above the key's bits, which are in the order of the numbers once those of negative ones are
-    turned round.
+    one integer: see `sort_keys`.
     """
     if key_P.dtype not in _SORTED:
         raise TypeError(f"a key of {key_P.dtype}: only 32 bits are sorted by")
-    bits_P = (key_P.float() + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0: both have the same bits
-    ordered_P = bits_P ^ (bits_P >> 31 & 0x7FFFFFFF)
-    ordered_P = ordered_P.masked_fill(key_P.isnan(), 0x7FFFFFFF)
-    return ((segments.event_P << 32) + ordered_P).argsort(stable=True)
+    keys_P: Tensor = SORT_KEYS(key_P, segments.event_P)
+    return keys_P.argsort(stable=True)
 
 
-def _tensors(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def tensors_of(segments: Segments) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Arguments of a registered operator: event, counts, starts, particles."""
     return segments.event_P, segments.counts_E, segments.starts_E, segments.particles_P

@@ -196,7 +196,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         optimiser = self.optimisers[name]
         result, parts = halved_if_out_of_memory(lambda parts: optimiser.update(gradients(parts), num_sums), parts)
         metrics[f"{name}_grad_norm"] = result.grad_norm
-        metrics["skipped_updates"] = metrics["skipped_updates"] + result.skipped
+        skipped = metrics["skipped_updates"]
+        metrics["skipped_updates"] = result.skipped if skipped is self.zero else skipped + result.skipped
         return result, parts
 
     def update_by_loss(
@@ -219,8 +220,9 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     def _loss_gradients(
         self, name: str, loss_of: Callable[[PartT], Tensor], part: PartT, total: Tensor
     ) -> PartGradients:
-        loss = loss_of(part) / total
-        return PartGradients(self.optimisers[name].gradients(loss), loss.detach().unsqueeze(0))
+        loss = loss_of(part)
+        gradients = self.optimisers[name].gradients(loss, total.reciprocal())
+        return PartGradients(gradients, (loss.detach() / total).unsqueeze(0))
 
     # ---- Checkpoints.
 

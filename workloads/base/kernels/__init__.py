@@ -1,5 +1,7 @@
-"""Registered operators on ragged rows, and their kernels.
+"""Registered operators, and their kernels.
 
-`operators` registers them with torch: schema, shapes for tracing, derivatives, one implementation a device.
-`torch_kernels` is that of the CPU, and of CUDA without Triton; `triton_kernels`, started by `launch`, that of CUDA.
+`registration` registers an operator with torch: schema, shapes for tracing, derivative, one implementation a device.
+Each family has four modules: the operators (`operators` on ragged rows, `layers`, `scores`, `event_losses`,
+`elementwise`), their kernels in torch's own operations (`torch_kernels`, `…_torch`: the CPU, and CUDA without Triton),
+those of Triton (`triton_kernels`, `…_triton`) and their launches (`launch`, `…_launch`).
 """

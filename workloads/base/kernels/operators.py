@@ -19,24 +19,19 @@ the four tensors of `Segments`, and the pools by name, joined by "+".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from workloads.base.compiler import missing_for_triton
 from workloads.base.kernels import torch_kernels
+from workloads.base.kernels.registration import LIBRARY, LIKE, ON_CPU, on_cuda
 
-LOG = logging.getLogger(__name__)
 NAMES = ("pool", "pool_finding_largest", "unpool")
 _SEGMENTS = "Tensor event_P, Tensor counts_E, Tensor starts_E, Tensor particles_P, str pools"
 
-LIBRARY = torch.library.Library("icestream", "DEF")
 LIBRARY.define(f"pool(Tensor values_PD, Tensor? argmax_ED, {_SEGMENTS}) -> Tensor")
 LIBRARY.define(f"pool_finding_largest(Tensor values_PD, {_SEGMENTS}) -> (Tensor, Tensor)")
 LIBRARY.define(f"unpool(Tensor slopes_ED, Tensor? argmax_ED, {_SEGMENTS}) -> Tensor")
@@ -134,27 +129,16 @@ def _like_unpool(slopes_ED: Tensor, argmax_ED: Tensor | None, *segments: Any) ->
     return slopes_ED.new_empty(segments[0].shape[0], slopes_ED.shape[1] // num_pools)
 
 
-def _of_cuda(name: str) -> Callable[..., Any]:
-    return lambda *arguments: getattr(_cuda_kernels(), name)(*arguments)
-
-
-@cache
-def _cuda_kernels() -> ModuleType:
-    """Implementation on CUDA, chosen at the first call: importing Triton takes a second, and CPUs don't need it."""
-    if missing := missing_for_triton():
-        LOG.warning("segments on CUDA: torch's kernels, slow for long events, instead of Triton's; %s", missing)
-        return torch_kernels
-    from workloads.base.kernels import launch
-
-    return launch
-
-
 for _name in NAMES:
     LIBRARY.impl(_name, getattr(torch_kernels, _name), "CPU")
-    LIBRARY.impl(_name, _of_cuda(_name), "CUDA")
+    LIBRARY.impl(_name, on_cuda(_name, torch_kernels, "workloads.base.kernels.launch"), "CUDA")
 LIBRARY.impl("pool", _differentiable(_Pool, _pool), "Autograd")
 LIBRARY.impl("pool_finding_largest", _differentiable(_PoolFindingLargest, _pool_finding_largest), "Autograd")
 LIBRARY.impl("unpool", _differentiable(_Unpool, _unpool), "Autograd")
-torch.library.register_fake("icestream::pool", _like_pool, lib=LIBRARY)
-torch.library.register_fake("icestream::pool_finding_largest", _like_pool_finding_largest, lib=LIBRARY)
-torch.library.register_fake("icestream::unpool", _like_unpool, lib=LIBRARY)
+for _name, _like in (
+    ("pool", _like_pool),
+    ("pool_finding_largest", _like_pool_finding_largest),
+    ("unpool", _like_unpool),
+):
+    LIKE[_name], ON_CPU[_name] = _like, getattr(torch_kernels, _name)
+    torch.library.register_fake(f"icestream::{_name}", _like, lib=LIBRARY)

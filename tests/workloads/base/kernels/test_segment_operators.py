@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from workloads.base.kernels import launch, operators
+from workloads.base.kernels import launch, registration, torch_kernels
 from workloads.base.kernels.operators import NAMES, POOL, POOL_FINDING_LARGEST, UNPOOL
+from workloads.base.kernels.registration import on_cuda, uses_triton
 from workloads.base.segments import Segments, pool_with_argmax, unpool
 
 COUNTS = torch.tensor([0, 3, 1, 0, 4, 0])
@@ -67,13 +68,14 @@ def test_cuda_without_triton_uses_torch_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("workloads.base.compiler.find_spec", lambda name: None)
-    operators._cuda_kernels.cache_clear()
+    uses_triton.cache_clear()
+    pool_on_cuda, unpool_on_cuda = (on_cuda(name, torch_kernels, launch.__name__) for name in ("pool", "unpool"))
     values_PD = random(8, 3, dtype=torch.float32)
 
     with caplog.at_level(logging.WARNING):
-        pooled_ED = operators._of_cuda("pool")(values_PD, None, *TENSORS, "mean")
-        operators._of_cuda("unpool")(pooled_ED, None, *TENSORS, "mean")
-    operators._cuda_kernels.cache_clear()
+        pooled_ED = pool_on_cuda(values_PD, None, *TENSORS, "mean")
+        unpool_on_cuda(pooled_ED, None, *TENSORS, "mean")
+    uses_triton.cache_clear()
 
     assert torch.equal(pooled_ED, POOL(values_PD, None, *TENSORS, "mean"))
     (record,) = caplog.records
@@ -82,11 +84,12 @@ def test_cuda_without_triton_uses_torch_and_says_so_once(
 
 
 def test_cuda_with_triton_uses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "missing_for_triton", lambda: "")
-    operators._cuda_kernels.cache_clear()
-    chosen = operators._cuda_kernels()
-    operators._cuda_kernels.cache_clear()
-    assert chosen is launch
+    monkeypatch.setattr(registration, "missing_for_triton", lambda: "")
+    monkeypatch.setattr(launch, "pool", lambda *arguments: arguments)
+    uses_triton.cache_clear()
+    found = on_cuda("pool", torch_kernels, launch.__name__)(1, "mean")
+    uses_triton.cache_clear()
+    assert found == (1, "mean")
 
 
 def test_every_device_has_an_implementation_of_its_own() -> None:

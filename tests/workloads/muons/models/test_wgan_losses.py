@@ -112,8 +112,8 @@ def test_critic_and_generator_losses_sum_over_events_with_muons_only() -> None:
     real, fake = torch.tensor([1.0, 50.0, 2.0]), torch.tensor([4.0, -7.0, 8.0])
     present = torch.tensor([1.0, 0.0, 1.0])
 
-    assert critic_loss(torch.cat([real, fake]), signs(present)) == (4 - 1) + (8 - 2)
-    assert generator_loss(fake, present) == -(4 + 8)
+    assert critic_loss(torch.cat([real, fake]), signs(present), 0.0).loss == (4 - 1) + (8 - 2)
+    assert generator_loss(fake, signs(present), 0.0) == -(4 + 8)
 
 
 def test_the_leading_muon_counts_as_much_as_the_mean_of_all_others_whatever_the_count() -> None:

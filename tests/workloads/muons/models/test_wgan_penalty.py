@@ -39,7 +39,7 @@ def test_the_gradient_penalty_is_computed_every_so_many_updates_of_the_whole_run
 
 def test_a_rarer_gradient_penalty_is_as_much_stronger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(WganNetworks, "draw", without_noise)
-    monkeypatch.setattr(losses, "critic_loss", lambda scores, signs: 0 * scores.sum())
+    monkeypatch.setattr(losses, "critic_loss", lambda scores, *_: losses.ScoreLoss(0 * scores.sum(), torch.zeros(2)))
 
     every, rare = (
         make_wgan(gp_every=gp_every, critic_steps=1).step(toy_batch())["critic_grad_norm"] for gp_every in (1, 4)

@@ -15,16 +15,14 @@ Shape suffixes: E events, P particles, F features, S summary numbers of an event
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from workloads.base.kernels.event_losses import ROW_SCORES
 from workloads.base.segments import Segments, pool, segment_sum, spread
 
-# Keeps the slope of a distance finite at 0; features are standardised, so it is far below any relevant distance.
-_DISTANCE_FLOOR = 1e-12
 _MUON_WEIGHT = 0.75
 """Exponent of an event's weight N^x among the scores of muons. With 1, few large events make most of the noise."""
 _LN10 = 2.302585092994046
@@ -57,11 +55,13 @@ def energy_score(
     """
     times, (muons_weight_E, weight_E) = len(generated_MPF), weights
     generated_ES, real_ES = event_summary(
-        torch.cat([generated_MPF.flatten(0, 1), real_PF]), segments.repeated(times + 1), lg_energy_spread
+        torch.cat([generated_MPF.flatten(0, 1), real_PF]),
+        segments.without_log_sizes().repeated(times + 1),
+        lg_energy_spread,
     ).split([times * segments.num_events, segments.num_events])
     of_events_E = _score(generated_ES.unflatten(0, (times, -1)), real_ES)
-    mean_E = segment_sum(_score(generated_MPF, real_PF), segments) / segments.counts_E.clamp_min(1)
-    return EnergyScore((mean_E * muons_weight_E).sum(), (of_events_E * weight_E).sum())
+    mean_E1 = pool(_score(generated_MPF, real_PF).unsqueeze(1), segments, ("mean",))
+    return EnergyScore((mean_E1.squeeze(1) * muons_weight_E).sum(), (of_events_E * weight_E).sum())
 
 
 def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Tensor) -> Tensor:
@@ -80,35 +80,5 @@ def event_summary(features_PF: Tensor, segments: Segments, lg_energy_spread: Ten
 
 def _score(generated_MRS: Tensor, real_RS: Tensor) -> Tensor:
     """Energy score of each row. (M, R, S), (R, S) -> (R,)."""
-    score_R: Tensor = _RowScores.apply(generated_MRS, real_RS)
+    score_R: Tensor = ROW_SCORES(generated_MRS, real_RS)[0]
     return score_R
-
-
-class _RowScores(torch.autograd.Function):
-    """Energy scores, with their gradient by the generated values written out: few operators on all pairs at once."""
-
-    @staticmethod
-    def forward(ctx: Any, generated_MRS: Tensor, real_RS: Tensor) -> Tensor:
-        times = len(generated_MRS)
-        generated_MSR = generated_MRS.transpose(1, 2).contiguous()
-        # Each pair twice, and each value with itself, at the distance of the floor, but for a weight of 0.
-        among_MMSR = generated_MSR.unsqueeze(1) - generated_MSR
-        to_real_MSR = generated_MSR - real_RS.t()
-        among_MMR, to_real_MR = _length(among_MMSR), _length(to_real_MSR)
-        slope_MSR = to_real_MSR / (times * to_real_MR).unsqueeze(1)
-        slope_MSR -= (among_MMSR / among_MMR.unsqueeze(2)).sum(1) / (times * (times - 1))
-        ctx.save_for_backward(slope_MSR)
-        return to_real_MR.mean(0) - (among_MMR.sum((0, 1)) - times * math.sqrt(_DISTANCE_FLOOR)) / (
-            2 * times * (times - 1)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (slope_MSR,) = ctx.saved_tensors
-        return (slope_MSR * gradients[0]).transpose(1, 2), None
-
-
-def _length(apart_S_R: Tensor) -> Tensor:
-    """Length of the vectors of the last dimension but one. (…, S, R) -> (…, R)."""
-    square: Tensor = apart_S_R.square().sum(-2)
-    return square.add_(_DISTANCE_FLOOR).sqrt_()

@@ -10,12 +10,12 @@ Shape suffixes: R rows (events or particles), A inputs, D outputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.kernels.layers import ACTIVATE, PULL
 from workloads.base.native import dense as native
 
 LEAK = 0.2
@@ -37,13 +37,27 @@ class Dense(nn.Module):
         weight_DA = self.linear.weight
         if library := native.library_for(input_RA, weight_DA):
             return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
-        return self.activate(self.linear(input_RA))
+        if torch.compiler.is_exporting():
+            return self.activate(self.linear(input_RA))
+        return self._activated(F.linear(input_RA, weight_DA, self.linear.bias.detach()), self.linear.bias)[0]
 
     def activate(self, linear_RD: Tensor) -> Tensor:
         """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
-        if self.norm is None:
-            return F.leaky_relu(linear_RD, LEAK)
-        return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
+        if torch.compiler.is_exporting():  # an exported program must run without these operators
+            return F.leaky_relu(linear_RD if self.norm is None else self.norm(linear_RD), LEAK)
+        return self._activated(linear_RD, None)[0]
+
+    def _activated(self, linear_RD: Tensor, bias_D: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Output and statistics of the rows. ``bias_D``, which is in them already, gets its gradient here: one operator
+        sums the columns for all parameters."""
+        norm = self.norm
+        of_norm = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
+        found: tuple[Tensor, Tensor, Tensor] = ACTIVATE(self._rows(linear_RD), bias_D, *of_norm, LEAK)
+        return found
+
+    def _rows(self, rows_RD: Tensor) -> Tensor:
+        """Rows in the type in which they are kept: with a normalisation in float32, as autocast does for layer_norm."""
+        return rows_RD if self.norm is None else rows_RD.float()
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through the layer; both are differentiable."""
@@ -53,67 +67,13 @@ class Dense(nn.Module):
             layer = native.dense(library, input_RA, weight_DA, self.linear.bias, norm, LEAK)
             scale_D = norm.weight
             return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
-        linear_RD = F.linear(input_RA, weight_DA, self.linear.bias)
-        if norm is None:
-            output_RD = F.leaky_relu(linear_RD, LEAK)
-            return output_RD, lambda gradient_RD: _leaky_pullback(gradient_RD, output_RD) @ weight_DA
-        linear_RD = linear_RD.float()  # as autocast does for layer_norm
-        normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(
-            linear_RD, norm.normalized_shape, norm.weight, norm.bias, norm.eps
-        )
-        output_RD = F.leaky_relu(normal_RD, LEAK, inplace=True)
+        # The pullback depends on the rows as well: the bias has its gradient from both.
+        linear_RD = self._rows(F.linear(input_RA, weight_DA, self.linear.bias))
+        output_RD, *statistics = self._activated(linear_RD, None)
+        of_norm = (None, None, None, None) if norm is None else (linear_RD, *statistics, norm.weight)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            through_RD = _leaky_pullback(gradient_RD.float(), output_RD)
-            row_RD: Tensor = _LayerNormPullback.apply(through_RD, linear_RD, mean_R1, inverse_R1, norm.weight)
+            row_RD: Tensor = PULL(self._rows(gradient_RD), output_RD.detach(), *of_norm, LEAK)
             return row_RD @ weight_DA
 
         return output_RD, pullback
-
-
-class _LayerNormPullback(torch.autograd.Function):
-    """Pullback r = J(γ u) of layer normalisation: its transposed derivative, applied to u.
-
-    With x̂ the normalised row, σ its spread and n its length, J v = (v - mean(v) - x̂ mean(x̂ v)) / σ is symmetric, so
-    that the gradient with respect to γ u of ⟨s, r⟩ is J s. That with respect to the row itself is
-    -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ). On a CPU it is three times as fast as autograd.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, u_RD: Tensor, row_RD: Tensor, mean_R1: Tensor, inverse_R1: Tensor, weight_D: Tensor
-    ) -> Tensor:
-        r_RD = _pull(u_RD, row_RD, mean_R1, inverse_R1, weight_D)
-        ctx.save_for_backward(u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD)
-        return r_RD
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (s_RD,) = gradients
-        u_RD, row_RD, mean_R1, inverse_R1, weight_D, r_RD = ctx.saved_tensors
-        js_RD = _pull(s_RD, row_RD, mean_R1, inverse_R1, None)
-        # Each pass over the rows is expensive: row products are shared, and summed by matrix-vector products.
-        centred_RD = row_RD - mean_R1
-        products_RD = u_RD * js_RD
-        weight_gradient_D = products_RD.sum(0)
-        scale_R = (inverse_R1 * inverse_R1 / -row_RD.shape[1]).squeeze(1)
-        of_row_R = (products_RD @ weight_D) * scale_R  # s·r = J(γ u)·s = γ u·J s
-        of_r_R = torch.mul(centred_RD, s_RD, out=products_RD).sum(1) * scale_R
-        of_js_R = (torch.mul(centred_RD, u_RD, out=products_RD) @ weight_D) * scale_R
-        row_gradient_RD = centred_RD.mul_(of_row_R.unsqueeze(1))
-        row_gradient_RD.addcmul_(r_RD, of_r_R.unsqueeze(1)).addcmul_(js_RD, of_js_R.unsqueeze(1))
-        return js_RD.mul_(weight_D), row_gradient_RD, None, None, weight_gradient_D
-
-
-def _leaky_pullback(gradient_RD: Tensor, output_RD: Tensor) -> Tensor:
-    """Pullback of the leaky ReLU, with a second derivative of 0."""
-    pulled_RD: Tensor = torch.ops.aten.leaky_relu_backward(gradient_RD, output_RD.detach(), LEAK, True)
-    return pulled_RD
-
-
-def _pull(u_RD: Tensor, row_RD: Tensor, mean_R1: Tensor, inverse_R1: Tensor, weight_D: Tensor | None) -> Tensor:
-    """Vector J(γ u), (R, D); γ = 1 without a weight."""
-    r_RD: Tensor = torch.ops.aten.native_layer_norm_backward(
-        u_RD.contiguous(), row_RD, [row_RD.shape[1]], mean_R1, inverse_R1, weight_D, None, [True, False, False]
-    )[0]
-    return r_RD

@@ -12,18 +12,27 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from workloads.base.segments import Segments, segment_sum, spread
+from workloads.base.kernels.event_losses import GRADIENT_PENALTY
+from workloads.base.kernels.scores import BOUNDED_LOSS
+from workloads.base.segments import Segments, spread, tensors_of
 
-# Keeps the slope of the square root finite where the gradient is 0; changes a norm of 1 by 5e-13.
-NORM_FLOOR = 1e-12
+
+class ScoreLoss(NamedTuple):
+    """Loss by the scores, and sums that describe them."""
+
+    loss: Tensor
+    """()."""
+    gap_and_near_2: Tensor
+    """(2,): D(real) - D(fake) before saturation; the share of an event's two scores near their bound."""
 
 
-def critic_loss(scores_2E: Tensor, signs_2E: Tensor) -> Tensor:
-    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. (2 E,), (2 E,) -> ().
+def critic_loss(scores_2E: Tensor, signs_2E: Tensor, limit: float) -> ScoreLoss:
+    """Critic loss Σ D(fake) - D(real), arXiv:1701.07875 equation 2 with the sign to minimise. (2 E,), (2 E,).
 
-    ``scores_2E``: those of the real events, then of the generated ones. ``signs_2E``: see `signs`.
+    ``scores_2E``: unbounded scores of the real events, then of the generated ones; D is L·tanh(score / L), L =
+    ``limit``, or the score itself for 0. ``signs_2E``: see `signs`.
     """
-    return (scores_2E * signs_2E).sum()
+    return ScoreLoss(*BOUNDED_LOSS(scores_2E, signs_2E, limit))
 
 
 def signs(present_E: Tensor) -> Tensor:
@@ -31,9 +40,11 @@ def signs(present_E: Tensor) -> Tensor:
     return torch.cat([-present_E, present_E])
 
 
-def generator_loss(fake_scores_E: Tensor, present_E: Tensor) -> Tensor:
-    """Generator loss -Σ D(fake). (E,), (E,) -> ()."""
-    return -(fake_scores_E * present_E).sum()
+def generator_loss(fake_scores_E: Tensor, signs_2E: Tensor, limit: float) -> Tensor:
+    """Generator loss -Σ D(fake), likewise. (E,), (2 E,) -> ()."""
+    # A generated event counts here as a real one does for the critic.
+    loss: Tensor = BOUNDED_LOSS(fake_scores_E, signs_2E[: len(fake_scores_E)], limit)[0]
+    return loss
 
 
 class GradientPenalty(NamedTuple):
@@ -49,7 +60,7 @@ def between(real_PF: Tensor, fake_PF: Tensor, segments: Segments, mix_E: Tensor)
     ``mix_E`` (E,), uniform in [0, 1], is the share of the real event. A set has no order, so real and generated muons
     are paired by rank in the first feature, lg E: optimal transport in one dimension.
     """
-    return fake_PF + spread(mix_E.unsqueeze(1), segments) * (real_PF - fake_PF)
+    return torch.addcmul(fake_PF, spread(mix_E.unsqueeze(1), segments), real_PF - fake_PF)
 
 
 def gradient_penalty(
@@ -63,13 +74,5 @@ def gradient_penalty(
     the leading one, the last of its event: √(|g₁|² + N Σᵢ |gᵢ|²). A slope then has the same meaning for 2 muons and for
     2000, and the critic may follow the leading muon as steeply as the mean of all others. ``plain_norm``: √(Σ |g|²).
     """
-    square_P = slope_PF.square().sum(1)
-    if not plain_norm:
-        last_E = segments.starts_E + segments.counts_E - 1
-        last_P, counts_P = torch.stack([last_E, segments.counts_E]).index_select(1, segments.event_P)
-        is_last_P = torch.arange(len(square_P), device=square_P.device) == last_P
-        square_P = square_P * torch.where(is_last_P, 1, counts_P)
-    square_E = segment_sum(square_P, segments)
-    norm_E = (square_E + NORM_FLOOR).sqrt()
-    excess_E = (norm_E - 1).clamp_min(0) if one_sided else norm_E - 1
-    return GradientPenalty((excess_E.square() * present_E).sum(), (norm_E.detach() * present_E).sum())
+    penalty, norm, _ = GRADIENT_PENALTY(slope_PF, *tensors_of(segments), present_E, one_sided, plain_norm)
+    return GradientPenalty(penalty, norm)

@@ -7,13 +7,16 @@ Shape suffixes: E events, P particles, F features, C conditions, D width, Z nois
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from workloads.base.kernels.elementwise import LOG_SIZES, LONG_TAILS
+from workloads.base.kernels.elementwise_torch import log_sizes, long_tails
+from workloads.base.kernels.scores import SCORE, SCORE_SLOPE
 from workloads.base.native import dense as native
 from workloads.base.native import particles as native_particles
 from workloads.base.segments import Segments, pool, pool_with_argmax, spread, unpool
@@ -51,8 +54,9 @@ class Generator(nn.Module):
         """
         if self.local_tails == 0:
             return z_PZ
-        tails_PZ, normal_PZ = z_PZ[:, : self.local_tails], z_PZ[:, self.local_tails :]
-        return torch.cat([tails_PZ * tails_PZ.abs() * 3**-0.5, normal_PZ], 1)
+        # An exported program must run without operators of ours.
+        tails: Callable[[Tensor, int], Tensor] = long_tails if torch.compiler.is_exporting() else LONG_TAILS
+        return tails(z_PZ, self.local_tails)
 
     def forward(self, conditions_EC: Tensor, segments: Segments, noise: tuple[Tensor, Tensor]) -> Tensor:
         """Features of one muon for each particle of ``segments``. (E, C), ``noise()`` -> (P, F)."""
@@ -112,10 +116,6 @@ class Critic(nn.Module):
             return scores_E
         return self.score_limit * torch.tanh(scores_E / self.score_limit)
 
-    def is_saturated(self, bounded_E: Tensor) -> Tensor:
-        """True for bounded scores above 0.9 L: there the gradient is less than a fifth. (E,) -> (E,)."""
-        return (bounded_E.abs() > 0.9 * self.score_limit) & (self.score_limit > 0)
-
     def forward(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Bounded score of each event, as used in training. (P, F), (E, C) -> (E,)."""
         return self.saturate(self.raw_scores(features_PF, conditions_EC, segments))
@@ -133,10 +133,8 @@ class Critic(nn.Module):
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
 
-        slope_ED = self.output.weight + self.projection(conditions_EC) / math.sqrt(event_ED.shape[1])
-        if self.score_limit > 0:
-            scores_E1 = self._score(event_ED, conditions_EC).unsqueeze(1)
-            slope_ED = slope_ED * (1 - torch.tanh(scores_E1 / self.score_limit).square())
+        weights = self.output.weight, self.output.bias
+        slope_ED = SCORE_SLOPE(event_ED, self.projection(conditions_EC), *weights, self.score_limit)
         pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
         through_PD = unpool(pooled_slopes_ED, segments, self.pools, argmax_ED)
         slope_PF: Tensor = first_back(second_back(through_PD))[:, : self.num_features]
@@ -157,18 +155,20 @@ class Critic(nn.Module):
         return pool(muons_PD, segments, self.pools)
 
     def _score(self, event_ED: Tensor, conditions_EC: Tensor) -> Tensor:
-        projected_E = (event_ED * self.projection(conditions_EC)).sum(1) / math.sqrt(event_ED.shape[1])
-        scores_E: Tensor = self.output(event_ED).squeeze(1) + projected_E
-        return scores_E.float()
+        scores_E: Tensor = SCORE(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)
+        return scores_E
 
 
 def size_E1(sizes_E: Tensor, dtype: torch.dtype) -> Tensor:
     """Size input ln(1 + N) / 2 of each event, about 0 to 5. (E,) -> (E, 1)."""
-    return sizes_E.to(dtype).log1p().unsqueeze(1) / 2
+    # An exported program must run without operators of ours.
+    size: Callable[[Tensor, torch.dtype], Tensor] = log_sizes if torch.compiler.is_exporting() else LOG_SIZES
+    return size(sizes_E, dtype)
 
 
 def _size_E1(segments: Segments, dtype: torch.dtype) -> Tensor:
-    return size_E1(segments.sizes_E, dtype)
+    known_E1 = segments.log_sizes_E1
+    return size_E1(segments.sizes_E, dtype) if known_E1 is None or known_E1.dtype != dtype else known_E1
 
 
 def _start_xavier(network: nn.Module, gain: float) -> None:

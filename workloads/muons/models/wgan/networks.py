@@ -130,11 +130,13 @@ class WganNetworks:
         """Input of the networks from ``source``."""
         whole = padded(source) if self.pads else source
         segments = Segments.from_offsets(whole.offsets_E1, whole.num_particles, counts_of(whole))
+        segments = segments.with_log_sizes(torch.float32)
         muons = whole.particle_columns["muons"]
         real_PF = self.standardise.features(muons) if self.standardise.has_features else muons.new_zeros(muons.shape)
         conditions_EC = self.standardise.conditions(whole.event_columns["primary"])
         counted_E = torch.ones(whole.num_events, device=self.device)
-        counted_E[source.num_events :].zero_()
+        if whole is not source:
+            counted_E[source.num_events :].zero_()
         present_E = counted_E * (segments.counts_E > 0)
         return WganEvents(
             conditions_EC=conditions_EC,
@@ -184,17 +186,13 @@ class WganNetworks:
             raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)
         return raw_2E
 
-    def critic_loss(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
-        """Critic loss without penalty, summed over events with muons. -> ()."""
-        return losses.critic_loss(self.critic.saturate(raw_2E), part.signs_2E)
+    def critic_loss(self, part: WganEvents, raw_2E: Tensor) -> losses.ScoreLoss:
+        """Critic loss without penalty, summed over events with muons, and what describes the scores."""
+        return losses.critic_loss(raw_2E, part.signs_2E, self.critic.score_limit)
 
     def gap(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
         """D(real) - D(fake) before saturation, summed over events with muons. -> ()."""
-        return -losses.critic_loss(raw_2E, part.signs_2E)
-
-    def saturated(self, part: WganEvents, raw_2E: Tensor) -> Tensor:
-        """Share of an event's two scores near their bound, summed over events with muons. -> ()."""
-        return (self.critic.is_saturated(self.critic.saturate(raw_2E)) * part.signs_2E.abs()).sum() / 2
+        return self.critic_loss(part, raw_2E).gap_and_near_2[0]
 
     def penalty(self, part: WganEvents, fake_PF: Tensor, mix_E: Tensor) -> losses.GradientPenalty:
         """Gradient penalty, summed over events."""
@@ -213,7 +211,7 @@ class WganNetworks:
         fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
         with self._precision():
             raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
-        loss = losses.generator_loss(self.critic.saturate(raw_E), part.present_E)
+        loss = losses.generator_loss(raw_E, part.signs_2E, self.critic.score_limit)
         if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))
         weights = part.muons_weight_E, part.present_E

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from workloads.base.kernels.elementwise import LEAST_SPREAD
+
 
 def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
     """Number of muons, sums of their features and of the squares, of each set: they add up. -> (K, 1 + 2 F).
@@ -22,6 +24,5 @@ def moments(features_KPF: Tensor, counted_P1: Tensor) -> Tensor:
 
 def least_spread(real_and_fake_KM: Tensor) -> Tensor:
     """Smallest ratio, over the features, of standard deviations of generated to real muons. (2, M) -> ()."""
-    mean_KF, square_KF = (real_and_fake_KM[:, 1:] / real_and_fake_KM[:, :1].clamp_min(1)).chunk(2, 1)
-    real_F, fake_F = (square_KF - mean_KF.square()).clamp_min(0).unbind()
-    return (fake_F / real_F.clamp_min(1e-12)).sqrt().min()
+    smallest: Tensor = LEAST_SPREAD(real_and_fake_KM)
+    return smallest

@@ -159,32 +159,33 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
             metrics |= {"c_loss": loss, "w_gap": gap, "gp_norm": self._gp_norm, "saturation": saturation}
             metrics["fake_spread"] = least_spread(updated.sums[5:].unflatten(0, (2, -1)))
             if self.config.old_definitions:
-                metrics |= {"c_loss": loss + penalty, "w_gap": -loss}
+                metrics |= {"c_loss": loss + penalty * penalty_weight, "w_gap": -loss}
         return parts
 
     def _critic_gradients(
         self, part: WganEvents, draw: Draw, num_present: Tensor, penalty_weight: float, described: bool
     ) -> PartGradients:
-        """Gradients of the critic. Sums: c_loss, gp_norm, penalty; w_gap, saturation and `moments` if ``described``."""
+        """Gradients of the critic. Sums: c_loss, gp_norm, penalty without its weight; if ``described``, also w_gap,
+        saturation and `moments`."""
         networks, critic = self.networks, self.optimisers["critic"]
         with torch.no_grad():
             fake_PF = networks.fake(part, draw.noise)
         both_PF = torch.cat([part.real_PF, fake_PF])
         raw_2E = networks.critic_scores(part, both_PF)
-        loss = networks.critic_loss(part, raw_2E)
-        gradients = critic.gradients(loss / num_present)  # frees its graph
+        loss, gap_and_near_2 = networks.critic_loss(part, raw_2E)
+        per_event = num_present.reciprocal()
+        gradients = critic.gradients(loss, per_event)  # frees its graph
         norm = penalised = self.zero
         if penalty_weight > 0:
             assert draw.mix_E is not None
             penalty = networks.penalty(part, fake_PF, draw.mix_E)
-            weight = penalty_weight * self.config.gp_every / num_present
-            torch._foreach_add_(gradients, critic.gradients(penalty.penalty * weight))
-            norm, penalised = penalty.norm, penalty.penalty.detach() * penalty_weight
+            weight = per_event * (penalty_weight * self.config.gp_every)
+            torch._foreach_add_(gradients, critic.gradients(penalty.penalty, weight))
+            norm, penalised = penalty.norm, penalty.penalty.detach()
         sums = [loss.detach(), norm, penalised]
         if not described:
             return PartGradients(gradients, torch.stack(sums) / num_present)
-        raw_2E = raw_2E.detach()
-        means = torch.stack([*sums, networks.gap(part, raw_2E), networks.saturated(part, raw_2E)]) / num_present
+        means = torch.cat([torch.stack(sums), gap_and_near_2]) / num_present
         moments_2M = moments(both_PF.unflatten(0, (2, -1)), part.counted_P1)
         return PartGradients(gradients, torch.cat([means, moments_2M.flatten()]))
 
@@ -208,10 +209,15 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     ) -> PartGradients:
         """Gradients of the generator. Sums: g_loss and energy_score."""
         loss, score = self.networks.generator_loss(part, draw)
-        loss = loss / num_present
-        mean = MUONS_SCORE_FACTOR * score.of_muons / muons_weight + score.of_events / num_present
-        gradients = self.optimisers["generator"].gradients(loss + self.config.energy_score_weight * mean)
-        return PartGradients(gradients, torch.stack([loss.detach(), mean.detach()]))
+        per_event, per_muons_weight = num_present.reciprocal(), MUONS_SCORE_FACTOR / muons_weight
+        losses, weights = [loss], [per_event]
+        if (weight := self.config.energy_score_weight) > 0:
+            losses += [score.of_muons, score.of_events]
+            weights += [weight * per_muons_weight, weight * per_event]
+        gradients = self.optimisers["generator"].gradients(losses, weights)
+        with torch.no_grad():
+            mean = score.of_muons * per_muons_weight + score.of_events * per_event
+            return PartGradients(gradients, torch.stack([loss * per_event, mean]))
 
     def _over_parts(
         self, gradients_of: Callable[[WganEvents, Draw], PartGradients], *, for_generator: bool = False
@@ -231,7 +237,8 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
 
     def _score_weight(self, parts: list[WganEvents]) -> Tensor:
         """Sum of the events' weights among the scores of muons, over all ranks, at least 1. -> ()."""
-        total = sum((part.muons_weight_E.sum() for part in parts), torch.zeros((), device=self.device))
+        sums = [part.muons_weight_E.sum() for part in parts]
+        total = sum(sums[1:], sums[0]) if sums else torch.zeros((), device=self.device)
         if self.config.energy_score_weight > 0:
             self.context.sum_over_ranks([total])
         return total.clamp_min(1)

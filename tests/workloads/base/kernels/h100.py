@@ -1,0 +1,39 @@
+"""Triton's compiler and assembler for an H100: they need no GPU, and find what the interpreter lets through."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+NUMBERS = {"num_events", "num_particles", "num_tiles", "num_rows", "rows_each", "num_values", "times", "N", "D"}
+
+
+def compile_for_h100(
+    kernel: Any,
+    rows: Collection[str],
+    dtype: str,
+    wide: str,
+    settings: Mapping[str, Any],
+    unused: Collection[str] = (),
+    others: Mapping[str, str] | None = None,
+) -> None:
+    """Compile a kernel. ``rows``: arguments of ``dtype``, others are of ``wide`` or in ``others``; None is given for
+    those in ``unused``."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    accumulator = getattr(triton.language, f"float{wide[2:]}")
+    constants = {"ACC": accumulator, **settings, **dict.fromkeys(unused)}
+    signature = {}
+    for name in kernel.arg_names:
+        element = (others or {}).get(name) or (dtype if name in rows else wide)
+        signature[name] = (
+            "constexpr" if name in constants else "i32" if name in NUMBERS else "*" + element.removeprefix("*")
+        )
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert compiled.asm["cubin"]
+    lines = compiled.asm["ptx"].splitlines()
+    assert not [line for line in lines if line.strip().startswith(("atom", "red."))]
