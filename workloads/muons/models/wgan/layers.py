@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.bf16 import Linear, rounded_product
+from workloads.base.kernels.rounded_norm import ROUNDED_NORM, ROUNDED_PULLBACK
 from workloads.base.native import dense as native
 
 LEAK = 0.2
@@ -25,15 +27,17 @@ Pullback = Callable[[Tensor], Tensor]
 
 
 class Dense(nn.Module):
-    """Linear layer, optional layer normalisation, leaky ReLU."""
+    """Linear layer, optional layer normalisation, leaky ReLU. Results are bfloat16 with rounded weights."""
 
     def __init__(self, inputs: int, outputs: int, *, layer_norm: bool) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
+        self.linear = Linear(inputs, outputs)
         self.norm = nn.LayerNorm(outputs) if layer_norm else None
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Output of the layer. (R, A) -> (R, D)."""
+        if self.linear.is_rounded:
+            return self.activate(self.linear(input_RA))
         weight_DA = self.linear.weight
         if library := native.library_for(input_RA, weight_DA):
             return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
@@ -41,12 +45,18 @@ class Dense(nn.Module):
 
     def activate(self, linear_RD: Tensor) -> Tensor:
         """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
-        if self.norm is None:
+        norm = self.norm
+        if norm is None:
             return F.leaky_relu(linear_RD, LEAK)
-        return F.leaky_relu(self.norm(linear_RD), LEAK, inplace=True)
+        if self.linear.is_rounded:
+            rounded_RD: Tensor = ROUNDED_NORM(linear_RD, norm.weight, norm.bias, norm.eps, LEAK)[0]
+            return rounded_RD
+        return F.leaky_relu(norm(linear_RD), LEAK, inplace=True)
 
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
         """Output and pullback of a gradient through the layer; both are differentiable."""
+        if self.linear.is_rounded:
+            return self._rounded_with_pullback(input_RA)
         weight_DA, norm = self.linear.weight, self.norm
         library = native.library_for(input_RA, weight_DA)
         if library is not None and norm is not None:
@@ -57,16 +67,36 @@ class Dense(nn.Module):
         if norm is None:
             output_RD = F.leaky_relu(linear_RD, LEAK)
             return output_RD, lambda gradient_RD: _leaky_pullback(gradient_RD, output_RD) @ weight_DA
-        linear_RD = linear_RD.float()  # as autocast does for layer_norm
         normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(
             linear_RD, norm.normalized_shape, norm.weight, norm.bias, norm.eps
         )
         output_RD = F.leaky_relu(normal_RD, LEAK, inplace=True)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            through_RD = _leaky_pullback(gradient_RD.float(), output_RD)
+            through_RD = _leaky_pullback(gradient_RD, output_RD)
             row_RD: Tensor = _LayerNormPullback.apply(through_RD, linear_RD, mean_R1, inverse_R1, norm.weight)
             return row_RD @ weight_DA
+
+        return output_RD, pullback
+
+    def _rounded_with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
+        """The same in bfloat16; the pulled gradient has the precision of the input."""
+        linear_RD, norm = self.linear(input_RA), self.norm
+        weight_DA, rounded_DA = self.linear.pair
+        back, wide = (weight_DA.t(), rounded_DA.t()), input_RA.dtype == torch.float32
+        if norm is None:
+            output_RD = F.leaky_relu(linear_RD, LEAK)
+            return output_RD, lambda slope_RD: rounded_product(
+                _leaky_pullback(slope_RD.to(torch.bfloat16), output_RD), back, wide=wide
+            )
+        output_RD, mean_R1, inverse_R1 = ROUNDED_NORM(linear_RD, norm.weight, norm.bias, norm.eps, LEAK)
+        fixed_RD = output_RD.detach()
+
+        def pullback(gradient_RD: Tensor) -> Tensor:
+            row_RD = ROUNDED_PULLBACK(
+                *(gradient_RD.to(torch.bfloat16), fixed_RD, linear_RD, mean_R1, inverse_R1, norm.weight, LEAK)
+            )
+            return rounded_product(row_RD, back, wide=wide)
 
         return output_RD, pullback
 
