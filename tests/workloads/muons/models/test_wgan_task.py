@@ -236,21 +236,24 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+@pytest.mark.parametrize("bf16", [False, True])
 def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bf16: bool
 ) -> None:
     """Graphs and derivatives of torch's compiler; the C++ behind them is compiled in the direction model's test."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     counters.clear()
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
-    plain, compiled = make_wgan(**settings), make_wgan(**settings, compile=True)
+    context = StepContext(CPU, 1, bf16=bf16)
+    plain, compiled = make_wgan(context, **settings), make_wgan(context, **settings, compile=True)
 
     num_graphs = []
     for num_events in (32, 41):
         expected, found = (task.step(toy_batch(num_events)) for task in (plain, compiled))
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-5, msg=name)
+            limits = {"rtol": 0.05, "atol": 0.05} if bf16 else {"rtol": 1e-3, "atol": 1e-5}
+            torch.testing.assert_close(found[name], value, **limits, msg=name)
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs == [5, 5], "generator and critic of two updates each, and penalty; for any number of events"
 
@@ -268,7 +271,10 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
         weights = [*networks.generator.parameters(), *networks.critic.parameters()]
         results.append((*values, *torch.autograd.grad(loss, weights)))
     for expected_value, found_value in zip(*results, strict=True):
-        torch.testing.assert_close(found_value, expected_value, rtol=1e-3, atol=1e-5)
+        if bf16:  # a rounded number may be beyond the kink of a leaky ReLU
+            assert (found_value - expected_value).norm() < 0.1 * expected_value.norm() + 1e-5
+        else:
+            torch.testing.assert_close(found_value, expected_value, rtol=1e-3, atol=1e-5)
 
 
 def test_compiling_without_a_compiler_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
