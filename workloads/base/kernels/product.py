@@ -1,8 +1,8 @@
-"""Matrix product of rows and weights in bfloat16 that trains float32 weights: `torch.ops.icestream.rounded_product`.
+"""Matrix products of bfloat16 in float32, and rows times weights that train float32 weights.
 
-Gradients of the weights are sums over all rows: they are summed and kept in float32. Registered with torch, since its
-compiler does not follow two functions of one's own in a row. While a graph is traced, and wherever operators are
-counted, it is taken apart into torch's products.
+`torch.ops.icestream.wide_product` is one kernel on CUDA. `rounded_product` has gradients of the weights that are summed
+over all rows in float32; registered with torch, since its compiler does not follow two functions of one's own in a row.
+While a graph is traced, or operators are counted, it is taken apart into its products.
 
 Shape suffixes: R rows, A inputs, D outputs.
 """
@@ -14,8 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import mm_flop, register_flop_formula
 
 LIBRARY = torch.library.Library("icestream", "FRAGMENT")
+LIBRARY.define("wide_product(Tensor one, Tensor other) -> Tensor")
+WIDE_PRODUCT = torch.ops.icestream.wide_product.default
+"""Product of two matrices in bfloat16, in float32. (R, A), (A, D) -> (R, D)."""
 LIBRARY.define(
     "rounded_product(Tensor input_RA, Tensor weight_DA, Tensor? bias_D, Tensor rounded_DA, Tensor? added, bool wide)"
     " -> Tensor"
@@ -28,16 +32,21 @@ ROUNDED_PRODUCT = torch.ops.icestream.rounded_product.default
 """
 
 
-def wide_product(one: Tensor, other: Tensor) -> Tensor:
-    """Product of two matrices in bfloat16, in float32. (R, A), (A, D) -> (R, D)."""
-    if one.is_cuda:
-        return torch.mm(one, other, out_dtype=torch.float32)
+def _wide_by_torch(one: Tensor, other: Tensor) -> Tensor:
     return one.float() @ other.float()
+
+
+def _wide_on_cuda(one: Tensor, other: Tensor) -> Tensor:
+    return torch.mm(one, other, out_dtype=torch.float32)
+
+
+def _like_wide(one: Tensor, other: Tensor) -> Tensor:
+    return one.new_empty(one.shape[0], other.shape[1], dtype=torch.float32)
 
 
 def _product(input_RA: Tensor, rounded_DA: Tensor, added: Tensor | None, wide: bool) -> Tensor:
     if wide:
-        rows_RD = wide_product(input_RA, rounded_DA.t())
+        rows_RD: Tensor = WIDE_PRODUCT(input_RA, rounded_DA.t())
         return rows_RD if added is None else rows_RD.add_(added)
     if added is None:
         return input_RA @ rounded_DA.t()
@@ -66,7 +75,7 @@ class _Product(torch.autograd.Function):
         rows_RD = gradients[0].to(torch.bfloat16)
         return (
             rows_RD @ rounded_DA if to_input else None,
-            wide_product(rows_RD.t(), input_RA) if to_weight else None,
+            WIDE_PRODUCT(rows_RD.t(), input_RA) if to_weight else None,
             gradients[0].sum(0, dtype=torch.float32) if to_bias else None,
             None,
             gradients[0] if to_added else None,
@@ -112,6 +121,10 @@ def _like(
     return input_RA.new_empty(input_RA.shape[0], rounded_DA.shape[0], dtype=dtype)
 
 
+LIBRARY.impl("wide_product", _wide_by_torch, "CPU")
+LIBRARY.impl("wide_product", _wide_on_cuda if "dtype" in torch.ops.aten.mm.overloads() else _wide_by_torch, "CUDA")
+torch.library.register_fake("icestream::wide_product", _like_wide, lib=LIBRARY)
+register_flop_formula(torch.ops.icestream.wide_product, get_raw=True)(mm_flop)
 LIBRARY.impl("rounded_product", _differentiable, "Autograd")
 LIBRARY.impl("rounded_product", _constant, "CompositeExplicitAutograd")
 torch.library.register_fake("icestream::rounded_product", _like, lib=LIBRARY)

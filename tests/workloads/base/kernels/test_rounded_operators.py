@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from workloads.base.kernels.product import ROUNDED_PRODUCT, wide_product
+from workloads.base.kernels.product import ROUNDED_PRODUCT, WIDE_PRODUCT
 from workloads.base.kernels.rounded_norm import ROUNDED_NORM, ROUNDED_PULLBACK
 
 LEAK, EPSILON = 0.2, 1e-5
@@ -64,7 +64,7 @@ def test_a_product_of_many_rows_has_the_values_and_gradients_of_double_precision
 
 def test_a_wide_product_sums_in_float32() -> None:
     ones_1R, small_R1 = torch.ones(1, 4096).bfloat16(), torch.full((4096, 1), 0.01).bfloat16()
-    total = wide_product(ones_1R, small_R1)
+    total = WIDE_PRODUCT(ones_1R, small_R1)
     assert total.dtype == torch.float32
     assert float(total) == pytest.approx(4096 * float(small_R1[0]), rel=1e-5)
 

@@ -252,7 +252,7 @@ def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients
     for num_events in (32, 41):
         expected, found = (task.step(toy_batch(num_events)) for task in (plain, compiled))
         for name, value in expected.items():
-            limits = {"rtol": 0.05, "atol": 0.05} if bf16 else {"rtol": 1e-3, "atol": 1e-5}
+            limits = {"rtol": 0.15, "atol": 0.1} if bf16 else {"rtol": 1e-3, "atol": 1e-5}
             torch.testing.assert_close(found[name], value, **limits, msg=name)
         num_graphs.append(counters["stats"]["unique_graphs"])
     assert num_graphs == [5, 5], "generator and critic of two updates each, and penalty; for any number of events"
