@@ -106,7 +106,7 @@ QUALITY = Table(
     _FLOOR,
 )
 
-_BF16_COLUMNS = tuple(name for name in QUALITY.columns if name != "num_parameters")
+_BF16_COLUMNS = tuple(name for name in QUALITY.columns if name not in ("num_parameters", "train_cpu_s", "events_per_s"))
 
 
 def _rounded(runs: tuple[Run, ...]) -> tuple[Run, ...]:
