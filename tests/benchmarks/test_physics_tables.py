@@ -117,7 +117,9 @@ def test_results_of_other_code_are_not_read(tmp_path: Path) -> None:
 def test_precisions_are_compared_with_the_recorded_runs_of_the_same_seeds(tmp_path: Path) -> None:
     name, floats = precision.recorded()
     in_bf16 = {run.name: floats[run.name.removesuffix("-bf16")] for run in precision.runs_in_bf16()}
-    assert sorted(in_bf16) == sorted(f"{model}-s{seed}-bf16" for model in ("likelihood", "wgan") for seed in range(10, 13))
+    assert sorted(in_bf16) == sorted(
+        f"{model}-s{seed}-bf16" for model in ("likelihood", "wgan") for seed in range(10, 13)
+    )
     page = tmp_path / "physics.md"
     page.write_text(f"before\n{precision.BEGIN}\nold\n{precision.END}\nafter\n")
 

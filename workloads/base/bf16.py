@@ -87,7 +87,7 @@ class RoundedWeights:
         network.register_load_state_dict_post_hook(lambda *_: self.refresh())
 
     def _rounds(self, layer: Linear, name: str) -> Tensor:
-        exact = getattr(layer, name).detach()
+        exact: Tensor = getattr(layer, name).detach()
         rounded = exact.to(torch.bfloat16)
         if not parametrize.is_parametrized(layer, name):
             self._exact.append(exact)

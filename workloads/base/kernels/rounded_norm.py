@@ -14,13 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from workloads.base.kernels.product import LIBRARY
 
 LIBRARY.define(
-    "rounded_norm(Tensor row_RD, Tensor scale_D, Tensor shift_D, float epsilon, float leak)"
-    " -> (Tensor, Tensor, Tensor)"
+    "rounded_norm(Tensor row_RD, Tensor scale_D, Tensor shift_D, float epsilon, float leak) -> (Tensor, Tensor, Tensor)"
 )
 LIBRARY.define(
     "rounded_pullback(Tensor gradient_RD, Tensor output_RD, Tensor row_RD, Tensor mean_R1, Tensor inverse_R1,"
@@ -34,15 +32,15 @@ ROUNDED_PULLBACK = torch.ops.icestream.rounded_pullback.default
 
 def _norm(row_RD: Tensor, scale_D: Tensor, shift_D: Tensor, epsilon: float, leak: float) -> tuple[Tensor, ...]:
     normal_RD, mean_R1, inverse_R1 = torch.native_layer_norm(
-        _for_norm(row_RD), [row_RD.shape[1]], scale_D, shift_D, epsilon
+        row_RD.float(), [row_RD.shape[1]], scale_D, shift_D, epsilon
     )
     return F.leaky_relu(normal_RD, leak, inplace=True).to(torch.bfloat16), mean_R1, inverse_R1
 
 
-def _for_norm(row_RD: Tensor) -> Tensor:
-    """Rows as torch normalises them with float32 weights: on the CPU in bfloat16, but not in the compiler's formula."""
-    is_traced = is_in_torch_dispatch_mode() and not is_in_torch_dispatch_mode(include_infra_modes=False)
-    return row_RD if row_RD.is_cpu and not is_traced else row_RD.float()
+def _through_leak(gradient_RD: Tensor, output_RD: Tensor, leak: float) -> Tensor:
+    """Pullback of the leaky ReLU, in float32."""
+    pulled_RD: Tensor = torch.ops.aten.leaky_relu_backward(gradient_RD.float(), output_RD.float(), leak, True)
+    return pulled_RD
 
 
 def _through_norm(
@@ -53,12 +51,12 @@ def _through_norm(
     scale_D: Tensor,
     of_weights: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    # Of rows in bfloat16, torch sums gradients of the weights in bfloat16: 5 % off after 4,000 rows.
-    row_RD = row_RD.float() if of_weights else _for_norm(row_RD)
-    return torch.ops.aten.native_layer_norm_backward(
-        *(of_normal_RD.to(row_RD.dtype), row_RD, [row_RD.shape[1]], mean_R1, inverse_R1, scale_D, scale_D),
+    # Of rows in bfloat16, torch on the CPU sums gradients of the weights in bfloat16: 5 % off after 4,000 rows.
+    found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_layer_norm_backward(
+        *(of_normal_RD, row_RD.float(), [row_RD.shape[1]], mean_R1, inverse_R1, scale_D, scale_D),
         [True, of_weights, of_weights],
     )
+    return found
 
 
 class _Norm(torch.autograd.Function):
@@ -76,7 +74,7 @@ class _Norm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         row_RD, output_RD, mean_R1, inverse_R1, scale_D = ctx.saved_tensors
-        of_normal_RD = torch.ops.aten.leaky_relu_backward(gradients[0], output_RD, ctx.leak, True)
+        of_normal_RD = _through_leak(gradients[0], output_RD, ctx.leak)
         to_row, to_scale, to_shift = _through_norm(
             of_normal_RD, row_RD, mean_R1, inverse_R1, scale_D, ctx.needs_input_grad[1]
         )
@@ -95,16 +93,17 @@ class _Pullback(torch.autograd.Function):
         scale_D: Tensor,
         leak: float,
     ) -> Tensor:
-        u_RD, r_RD = _pulled(gradient_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D, leak)
-        ctx.save_for_backward(u_RD, r_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D)
+        r_RD = _pulled(gradient_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D, leak)
+        ctx.save_for_backward(gradient_RD, r_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D)
         ctx.leak = leak
         return r_RD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        u_RD, r_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D = ctx.saved_tensors
-        s_RD, u_RD, centred_RD = gradients[0].float(), u_RD.float(), row_RD.float() - mean_R1
+        gradient_RD, r_RD, output_RD, row_RD, mean_R1, inverse_R1, scale_D = ctx.saved_tensors
+        u_RD = _through_leak(gradient_RD, output_RD, ctx.leak)
+        s_RD, centred_RD = gradients[0].float(), row_RD.float() - mean_R1
         js_RD = torch.ops.aten.native_layer_norm_backward(
             s_RD, row_RD.float(), [row_RD.shape[1]], mean_R1, inverse_R1, None, None, [True, False, False]
         )[0]
@@ -114,9 +113,8 @@ class _Pullback(torch.autograd.Function):
         of_r_R1 = (centred_RD * s_RD).sum(1, keepdim=True) * scale_R1
         of_js_R1 = ((centred_RD * u_RD) @ scale_D).unsqueeze(1) * scale_R1
         to_row_RD = of_row_R1 * centred_RD + of_r_R1 * r_RD + of_js_R1 * js_RD
-        of_u_RD = (js_RD * scale_D).to(torch.bfloat16)
         return (
-            torch.ops.aten.leaky_relu_backward(of_u_RD, output_RD, ctx.leak, True),
+            _through_leak(js_RD * scale_D, output_RD, ctx.leak).to(torch.bfloat16),
             *(None, to_row_RD.to(torch.bfloat16), None, None, products_RD.sum(0), None),
         )
 
@@ -129,11 +127,11 @@ def _pulled(
     inverse_R1: Tensor,
     scale_D: Tensor,
     leak: float,
-) -> tuple[Tensor, Tensor]:
-    """Gradient with respect to the normalised rows, and to the rows."""
-    u_RD = torch.ops.aten.leaky_relu_backward(gradient_RD, output_RD, leak, True)
+) -> Tensor:
+    """Gradient with respect to the rows."""
+    u_RD = _through_leak(gradient_RD, output_RD, leak)
     r_RD = _through_norm(u_RD, row_RD, mean_R1, inverse_R1, scale_D, of_weights=False)[0]
-    return u_RD, r_RD.to(torch.bfloat16)
+    return r_RD.to(torch.bfloat16)
 
 
 def _differentiable_norm(row_RD: Tensor, *others: Any) -> tuple[Tensor, ...]:
@@ -144,7 +142,7 @@ def _differentiable_norm(row_RD: Tensor, *others: Any) -> tuple[Tensor, ...]:
 
 def _differentiable_pullback(*arguments: Any) -> Tensor:
     is_trained = torch.is_grad_enabled() and any(one.requires_grad for one in arguments[:-1])
-    row_RD: Tensor = _Pullback.apply(*arguments) if is_trained else _pulled(*arguments)[1]
+    row_RD: Tensor = _Pullback.apply(*arguments) if is_trained else _pulled(*arguments)
     return row_RD
 
 
@@ -156,7 +154,7 @@ def _like_norm(row_RD: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 LIBRARY.impl("rounded_norm", _differentiable_norm, "Autograd")
 LIBRARY.impl("rounded_norm", _norm, "CompositeExplicitAutograd")
 LIBRARY.impl("rounded_pullback", _differentiable_pullback, "Autograd")
-LIBRARY.impl("rounded_pullback", lambda *arguments: _pulled(*arguments)[1], "CompositeExplicitAutograd")
+LIBRARY.impl("rounded_pullback", _pulled, "CompositeExplicitAutograd")
 torch.library.register_fake("icestream::rounded_norm", _like_norm, lib=LIBRARY)
 torch.library.register_fake(
     "icestream::rounded_pullback", lambda gradient_RD, *others: torch.empty_like(others[1]), lib=LIBRARY

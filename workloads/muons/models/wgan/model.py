@@ -34,9 +34,7 @@ class Generator(nn.Module):
             Dense(config.z_global + NUM_CONDITIONS + 1, width, layer_norm=True), Dense(width, width, layer_norm=True)
         )
         self.muon_input = Dense(width + config.z_local, width, layer_norm=False)
-        self.muon_network = nn.Sequential(
-            Dense(width, width, layer_norm=False), Linear(width, num_features, wide=True)
-        )
+        self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), Linear(width, num_features, wide=True))
         _start_xavier(self, config.xavier_gain)
 
     def noise(self, segments: Segments, random: torch.Generator | None = None, times: int = 1) -> tuple[Tensor, Tensor]:
