@@ -1,4 +1,4 @@
-"""Weights and rows in bfloat16, with float32 for all that is summed: an option of the muon models.
+"""Weights and rows in bfloat16, with float32 for all that is summed: for networks of these layers.
 
 The weights that are trained, saved and averaged stay in float32. Those of each `Linear` are rounded to bfloat16 once an
 update; rows between layers are stored in bfloat16. Statistics of a normalisation, sums over events, scores, losses and
