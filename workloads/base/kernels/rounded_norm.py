@@ -1,8 +1,8 @@
 """Layer normalisation and leaky ReLU of rows in bfloat16, and their pullback; statistics and sums in float32.
 
 `torch.ops.icestream.rounded_norm` and `rounded_pullback`, registered with torch for the reasons in product.py.
-With x̂ the normalised row, σ its spread and n its length, the pullback r = J(γ u), J v = (v - mean(v) - x̂ mean(x̂ v)) / σ,
-is symmetric: the gradient of ⟨s, r⟩ by γ u is J s, and that by the row -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ).
+With x̂ the normalised row, σ its spread and n its length, the pullback is r = J(γ u), where J v = (v - mean(v) -
+x̂ mean(x̂ v)) / σ is symmetric: the gradient of ⟨s, r⟩ by γ u is J s, and that by the row -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ).
 
 Shape suffixes: R rows, D columns.
 """
