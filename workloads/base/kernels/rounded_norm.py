@@ -2,7 +2,8 @@
 
 `torch.ops.icestream.rounded_norm` and `rounded_pullback`, registered with torch for the reasons in product.py.
 With x̂ the normalised row, σ its spread and n its length, the pullback is r = J(γ u), where J v = (v - mean(v) -
-x̂ mean(x̂ v)) / σ is symmetric: the gradient of ⟨s, r⟩ by γ u is J s, and that by the row -((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ).
+x̂ mean(x̂ v)) / σ is symmetric: the gradient of ⟨s, r⟩ by γ u is J s, and that by the row
+-((s·r) x̂ + (x̂·s) r + (x̂·γu) J s) / (n σ).
 
 Shape suffixes: R rows, D columns.
 """
