@@ -23,12 +23,8 @@ _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
     f"{_HERE}/models.py",
-    *(
-        f"workloads/base/{name}.py"
-        for name in (
-            *("averaged", "batch", "bf16", "noise", "optimiser", "random_streams", "schedule", "segments", "thin"),
-        )
-    ),
+    *(f"workloads/base/{name}.py" for name in ("averaged", "batch", "bf16", "kernels/product", "noise", "optimiser")),
+    *(f"workloads/base/{name}.py" for name in ("random_streams", "schedule", "segments", "thin")),
     "workloads/muons/models/",
 )
 _OF_MODEL = {
