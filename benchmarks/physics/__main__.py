@@ -1,11 +1,13 @@
 """Quality of the models: trains and evaluates all runs of docs/explanation/physics.md.
 
-    python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--tuning] [--force] [--plan]
+    python -m benchmarks.physics [--jobs 2] [--only TABLE] [--quick] [--tuning] [--precision] [--force] [--plan]
 
 Runs are separate processes with one thread, short ones together. Results are kept under runs/physics; a repeated
 command makes only results that are missing, or obsolete after changes of code or settings. Writes the tables and the
 figure of docs/explanation/physics.md, the table of docs/explanation/models.md, and all metrics of all runs to
 benchmarks/results/.
+
+`--precision` trains in bfloat16, and compares with the recorded runs in float32 (precision.py).
 
 Settings are chosen by `--tuning`, never by what docs/explanation/physics.md quotes.
 """
@@ -18,6 +20,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.physics import precision
 from benchmarks.physics.cost import plan
 from benchmarks.physics.keys import ROOT, result_path, weights_path
 from benchmarks.physics.report import draw_figures, read_results, shown, write_choice, write_page, write_results
@@ -36,16 +39,19 @@ def main() -> int:
     parser.add_argument("--only", choices=[table.key for table in TABLES], action="append", help="only this table")
     parser.add_argument("--quick", action="store_true", help="50 steps and 4,000 events: does it work? Writes no page")
     parser.add_argument("--tuning", action="store_true", help="other seeds and primaries, for choices. Writes no page")
+    parser.add_argument("--precision", action="store_true", help="models in bfloat16 beside those in float32")
     parser.add_argument("--force", action="store_true", help="make results again that are there")
     parser.add_argument("--plan", action="store_true", help="only print the runs and their expected times")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results are kept (default: runs/physics)")
     arguments = parser.parse_args()
+    if arguments.precision and (arguments.only or arguments.quick or arguments.tuning):
+        parser.error("--precision is a comparison of its own: without --only, --quick and --tuning")
     tables = tuple(table for table in TABLES if not arguments.only or table.key in arguments.only)
     if arguments.tuning:
         tables = (TUNING,)
     if arguments.quick:
         tables = quick(tables)
-    runs = in_order(tables)
+    runs = precision.runs_in_bf16() if arguments.precision else in_order(tables)
     print(plan(runs, arguments.jobs), flush=True)
     if arguments.plan:
         return 0
@@ -67,6 +73,9 @@ def main() -> int:
         print("interrupted: what is done is kept, the same command goes on", file=sys.stderr)
         return 130
     results = read_results(runs, arguments.folder)
+    if arguments.precision:
+        print(f"\n{precision.table(results)}\nwritten: {precision.write(PAGE, results).relative_to(ROOT)}")
+        return 0
     for table in tables:
         print(f"\n{shown(table, results)}")
     if not (arguments.quick or arguments.tuning):

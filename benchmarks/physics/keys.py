@@ -23,10 +23,8 @@ _HERE = "benchmarks/physics"
 _EVENTS = (f"{_HERE}/data.py", f"{_HERE}/spec.py", "workloads/muons/simulator/")
 _SHARED = (
     f"{_HERE}/models.py",
-    *(
-        f"workloads/base/{name}.py"
-        for name in ("averaged", "batch", "noise", "optimiser", "random_streams", "schedule", "segments", "thin")
-    ),
+    *(f"workloads/base/{name}.py" for name in ("averaged", "batch", "bf16", "kernels/product", "noise", "optimiser")),
+    *(f"workloads/base/{name}.py" for name in ("random_streams", "schedule", "segments", "thin")),
     "workloads/muons/models/",
 )
 _OF_MODEL = {
@@ -54,7 +52,7 @@ def training_key(run: Run) -> str:
     """Key of the final weights of a run."""
     before = training_key(find(run.start_from)) if run.start_from else ""
     fields = ("model", "seed", "steps", "batch_events", "source")
-    settings = {name: asdict(run)[name] for name in fields}
+    settings = {name: asdict(run)[name] for name in fields} | ({"bf16": True} if run.bf16 else {})
     return _digest([settings, _resolved(run), before, code_digest((*_EVENTS, *_OF_MODEL[run.model]))])
 
 

@@ -88,7 +88,7 @@ class Wgan(_OfTask):
 
     def __init__(self, run: Run) -> None:
         self.config = wgan_config(run)
-        self.task: WganTask = WganTask(self.config, StepContext(CPU, run.seed))
+        self.task: WganTask = WganTask(self.config, StepContext(CPU, run.seed, bf16=run.bf16))
 
     def sampler(self) -> WganSampler:
         """See Model."""
@@ -102,7 +102,7 @@ class Likelihood(_OfTask):
     """Likelihood model of the project."""
 
     def __init__(self, run: Run) -> None:
-        self.task: LikelihoodTask = LikelihoodTask(likelihood_config(run), StepContext(CPU, run.seed))
+        self.task: LikelihoodTask = LikelihoodTask(likelihood_config(run), StepContext(CPU, run.seed, bf16=run.bf16))
 
     def sampler(self) -> LikelihoodSampler:
         """See Model."""

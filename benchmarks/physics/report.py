@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.physics import figures
 from benchmarks.physics.keys import ROOT, result_path
-from benchmarks.physics.runs import QUALITY, TABLES, TUNING
+from benchmarks.physics.runs import BF16, QUALITY, TABLES, TUNING
 from benchmarks.physics.spec import Run, Table
 from benchmarks.physics.tables import NAMES, Results, floor_text, markdown, median, quality_markdown, text
 
@@ -61,15 +61,19 @@ def read_results(runs: Sequence[Run], folder: Path) -> dict[str, dict[str, Any]]
 def write_results(results: Results) -> Path:
     """Write all metrics of all runs, without the histograms, to benchmarks/results/DATE-physics.json."""
     path = ROOT / "benchmarks" / "results" / f"{datetime.now(UTC):%Y-%m-%d}-physics.json"
+    path.write_text(json.dumps(described("python -m benchmarks.physics", results), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def described(command: str, results: Results) -> dict[str, Any]:
+    """All metrics of the runs, without the histograms, with the command that made them, hardware and versions."""
     kept = {name: {key: result[key] for key in result if key != "histograms"} for name, result in results.items()}
-    told = {
-        "command": "python -m benchmarks.physics",
+    return {
+        "command": command,
         "hardware": f"{os.cpu_count()} cores, {platform.machine()}; one thread a run",
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
         "runs": {name: _rounded(result) for name, result in kept.items()},
     }
-    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    return path
 
 
 def draw_figures(results: Results, folder: Path) -> list[str]:
@@ -81,7 +85,7 @@ def draw_figures(results: Results, folder: Path) -> list[str]:
 
 def shown(table: Table, results: Results) -> str:
     """Table as Markdown, the models side by side or in lines."""
-    return (quality_markdown if table.key in (QUALITY.key, TUNING.key) else markdown)(table, results)
+    return (quality_markdown if table.key in (QUALITY.key, TUNING.key, BF16.key) else markdown)(table, results)
 
 
 def write_page(page: Path, results: Results, written: Path, pictures: Sequence[str]) -> None:
@@ -92,7 +96,7 @@ def write_page(page: Path, results: Results, written: Path, pictures: Sequence[s
         f" torch {version('torch')}; all metrics of all runs:"
         f" [{written.name}](../{written.relative_to(ROOT)})."
     )
-    _replace(page, "\n\n".join([about, *pictures, *(shown(table, results) for table in TABLES)]))
+    replace_between(page, BEGIN, END, "\n\n".join([about, *pictures, *(shown(table, results) for table in TABLES)]))
 
 
 def write_choice(page: Path, results: Results) -> None:
@@ -103,14 +107,15 @@ def write_choice(page: Path, results: Results) -> None:
         cells = [text(median(row, name, results), name) for row in rows]
         lines.append(f"| {' | '.join([NAMES[name], *cells, floor_text(QUALITY, name, results)])} |")
     lines += [f"| {' | '.join(cells)} | |" for cells in _PROPERTIES]
-    _replace(page, "\n".join(lines))
+    replace_between(page, BEGIN, END, "\n".join(lines))
 
 
-def _replace(page: Path, content: str) -> None:
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page}: needs a line {BEGIN} and behind it a line {END}")
+def replace_between(page: Path, begin: str, end: str, content: str) -> None:
+    """Write ``content`` between two lines of a page. Raises ValueError without them."""
+    before, found, rest = page.read_text().partition(begin)
+    _, last, after = rest.partition(end)
+    if not (found and last):
+        raise ValueError(f"{page}: needs a line {begin} and behind it a line {end}")
     page.write_text(f"{before}{begin}\n\n{content}\n\n{end}{after}")
 
 

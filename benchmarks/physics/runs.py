@@ -106,6 +106,28 @@ QUALITY = Table(
     _FLOOR,
 )
 
+_BF16_COLUMNS = tuple(name for name in QUALITY.columns if name not in ("num_parameters", "train_cpu_s", "events_per_s"))
+
+
+def _rounded(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    return tuple(replace(run, name=f"{run.name}-bf16", bf16=True) for run in runs)
+
+
+BF16 = replace(
+    QUALITY,
+    key="bf16",
+    title="In bfloat16",
+    question="What do weights and rows in bfloat16 change, in training? The seeds 10-12 of the table above, and their"
+    " range; all events are generated in float32.",
+    columns=_BF16_COLUMNS,
+    rows=tuple(
+        Row(f"{label}{precision}", of_precision)
+        for label, runs in (("likelihood", LIKELIHOOD[:3]), ("WGAN", WGAN[:3]))
+        for precision, of_precision in ((", float32", runs), (", bf16", _rounded(runs)))
+    ),
+)
+"""Precisions beside each other: `--precision`."""
+
 
 def _tuned(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     return tuple(replace(run, name=f"tuning-{run.name}", tuning=True) for run in runs)
@@ -257,7 +279,7 @@ def in_order(tables: tuple[Table, ...]) -> list[Run]:
 
 def find(name: str) -> Run:
     """Run named ``name``. Raises KeyError if there is none."""
-    by_name = {run.name: run for table in (*TABLES, TUNING) for run in table.runs}
+    by_name = {run.name: run for table in (*TABLES, TUNING, BF16) for run in table.runs}
     return _quick(by_name[name.removeprefix(QUICK)]) if name.startswith(QUICK) else by_name[name]
 
 

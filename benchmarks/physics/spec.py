@@ -57,6 +57,9 @@ class Run:
     batch_events: int = 256
     source: Source = Source()
 
+    bf16: bool = False
+    """True for weights and rows in bfloat16 while it is trained; else float32."""
+
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings in the model's branch of the configuration that differ from the defaults."""
 

@@ -66,7 +66,7 @@ def test_what_training_does_not_depend_on_makes_no_new_training(tmp_path: Path) 
     assert told
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}, {"settings": {"muon_weight": 0.5}}])
+@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}, {"bf16": True}, {"settings": {"muon_weight": 0.5}}])
 def test_other_settings_are_another_training(change: dict) -> None:
     assert keys.training_key(replace(TINY, **change)) != keys.training_key(TINY)
     assert keys.result_key(replace(TINY, **change)) != keys.result_key(TINY)

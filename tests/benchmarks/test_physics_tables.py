@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.physics import keys, runs
+from benchmarks.physics import keys, precision, runs
 from benchmarks.physics.report import BEGIN, END, read_results, write_choice, write_page
 from benchmarks.physics.spec import Limit, Row, Run, Table
 from benchmarks.physics.tables import markdown, quality_markdown
@@ -112,3 +112,25 @@ def test_results_of_other_code_are_not_read(tmp_path: Path) -> None:
     path.write_text(json.dumps({"name": run.name}))
     (path.parent / "wgan-s11-0123456789abcdef.json").write_text("{}")
     assert set(read_results(runs.in_order((runs.QUALITY,)), tmp_path)) == {"wgan-s10"}
+
+
+def test_precisions_are_compared_with_the_recorded_runs_of_the_same_seeds(tmp_path: Path) -> None:
+    name, floats = precision.recorded()
+    in_bf16 = {run.name: floats[run.name.removesuffix("-bf16")] for run in precision.runs_in_bf16()}
+    assert sorted(in_bf16) == sorted(
+        f"{model}-s{seed}-bf16" for model in ("likelihood", "wgan") for seed in range(10, 13)
+    )
+    page = tmp_path / "physics.md"
+    page.write_text(f"before\n{precision.BEGIN}\nold\n{precision.END}\nafter\n")
+
+    path = precision.write(page, in_bf16, tmp_path)
+
+    text = page.read_text()
+    assert text.startswith(f"before\n{precision.BEGIN}\n")
+    assert text.endswith(f"{precision.END}\nafter\n")
+    (line,) = (line for line in text.splitlines() if line.startswith("| lg E |"))
+    cells = line.split(" | ")
+    assert cells[1] == cells[2] != "–", "the same numbers in both precisions here"
+    assert "not made yet" not in text
+    assert json.loads(path.read_text())["runs"].keys() == in_bf16.keys()
+    assert name in path.with_suffix(".md").read_text()

@@ -30,7 +30,7 @@ class StepContext:
     limits: UpdateLimits = NO_LIMITS
     sum_over_ranks: SumOverRanks = one_rank
     bf16: bool = False
-    """Networks compute in bfloat16; weights and optimisers stay in float32."""
+    """Networks compute in bfloat16 (bf16.py, or `precision`); weights and optimisers stay in float32."""
     threads: int = 1
     """Parts of a batch that are computed at the same time, on a CPU."""
     inputs: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class StepContext:
             yield
 
     def precision(self) -> AbstractContextManager[object]:
-        """Context for computing with a network: bfloat16 if configured."""
+        """Context for computing with a network that has no rounded weights (bf16.py): autocast if configured."""
         if not self.bf16:
             return nullcontext()
         # autocast caches rounded weights for all threads and drops them when any thread leaves its block. A cached

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from workloads.base.batch import Batch, Microbatch, joined
+from workloads.base.bf16 import RoundedWeights
 from workloads.base.context import StepContext
 from workloads.base.graphs import Graphs, Result
 from workloads.base.noise import Noise
@@ -87,6 +88,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
             name: GuardedOptimiser(network, optimiser, clip=config.gradient_clip, context=context)
             for name, (network, optimiser) in optimisers.items()
         }
+        networks = {name: network for name, (network, _) in optimisers.items()} if context.bf16 else {}
+        self._rounded = {name: RoundedWeights(network) for name, network in networks.items()}
         self._joins = particle_bytes > 0
         self.most_particles = most_particles(config.chunk_particles, context.device, self.CPU_CHUNK, particle_bytes)
         """Largest number of particles in a part."""
@@ -195,6 +198,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         """
         optimiser = self.optimisers[name]
         result, parts = halved_if_out_of_memory(lambda parts: optimiser.update(gradients(parts), num_sums), parts)
+        if name in self._rounded:
+            self._rounded[name].refresh()
         metrics[f"{name}_grad_norm"] = result.grad_norm
         skipped = metrics["skipped_updates"]
         metrics["skipped_updates"] = result.skipped if skipped is self.zero else skipped + result.skipped

@@ -110,7 +110,7 @@ def _joined(
             continue
         if sum_ED is None:
             sum_ED = _bag_sum(values_PD, starts_E, particles_P)
-        parts.append(sum_ED * _inverse_E1(counts_E, values_PD.dtype) if kind == "mean" else sum_ED)
+        parts.append(_divided(sum_ED, counts_E) if kind == "mean" else sum_ED)
     return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
 
 
@@ -124,14 +124,16 @@ def _slopes(slopes_ED: Tensor, counts_E: Tensor, pools: str) -> tuple[Tensor | N
             of_largest_ED = slope_ED
             continue
         if kind == "mean":
-            slope_ED = slope_ED * _inverse_E1(counts_E, slope_ED.dtype)
+            slope_ED = _divided(slope_ED, counts_E)
         of_all_ED = slope_ED if of_all_ED is None else of_all_ED + slope_ED
     return of_all_ED, of_largest_ED
 
 
-def _inverse_E1(counts_E: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 / N of each event, 1 for an empty one. -> (E, 1)."""
-    return counts_E.clamp_min(1).to(dtype).reciprocal().unsqueeze(1)
+def _divided(values_ED: Tensor, counts_E: Tensor) -> Tensor:
+    """Values by the number of particles of each event, by 1 for an empty one. (E, D) -> (E, D)."""
+    # A count above 256 is no number of bfloat16.
+    wide = torch.float64 if values_ED.dtype == torch.float64 else torch.float32
+    return (values_ED * counts_E.clamp_min(1).to(wide).reciprocal().unsqueeze(1)).to(values_ED.dtype)
 
 
 def _bag_sum(values_PD: Tensor, starts_E: Tensor, particles_P: Tensor) -> Tensor:

@@ -201,8 +201,10 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(model: str) -> Non
         ("likelihood", {}),
     ],
 )
-def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: dict[str, Any]) -> None:
-    task, resumed = (MAKE[model](**settings, schedule_steps=20) for _ in range(2))
+@pytest.mark.parametrize("bf16", [False, True])
+def test_training_goes_on_bit_for_bit_from_a_saved_state(model: str, settings: dict[str, Any], bf16: bool) -> None:
+    context = StepContext(CPU, 1, bf16=bf16)
+    task, resumed = (MAKE[model](context, **settings, schedule_steps=20) for _ in range(2))
     for seed in range(3):
         task.step(toy_batch(seed=seed))
     task.scale_learning_rates(0.5)

@@ -236,15 +236,17 @@ def test_of_a_huge_event_critic_and_generator_see_a_subset_and_the_count_head_al
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+@pytest.mark.parametrize("bf16", [False, True])
 def test_compiled_networks_are_one_graph_each_with_the_same_values_and_gradients(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bf16: bool
 ) -> None:
     """Graphs and derivatives of torch's compiler; the C++ behind them is compiled in the direction model's test."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     torch.compiler.reset()
     counters.clear()
     settings = {"optimiser": "sgd", "generator_lr": 0.01, "critic_lr": 0.01}
-    plain, compiled = make_wgan(**settings), make_wgan(**settings, compile=True)
+    context = StepContext(CPU, 1, bf16=bf16)
+    plain, compiled = make_wgan(context, **settings), make_wgan(context, **settings, compile=True)
 
     num_graphs = []
     for num_events in (32, 41):

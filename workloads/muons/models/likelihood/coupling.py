@@ -22,6 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from workloads.base.bf16 import Linear
 from workloads.base.segments import Segments, pool
 
 _WIDTH = 16
@@ -36,7 +37,7 @@ class Coupling(nn.Module):
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
-        self.embedding = nn.Sequential(nn.Linear(num_features, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _WIDTH))
+        self.embedding = nn.Sequential(Linear(num_features, _HIDDEN), nn.SiLU(), Linear(_HIDDEN, _WIDTH))
 
     def alone(self, inputs_EI: Tensor) -> Tensor:
         """Inputs of first halves. (E, I) -> (E, I + num_inputs)."""

@@ -8,20 +8,22 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from workloads.base.bf16 import Linear
 from workloads.muons.models.count_head import cumulative
 
 LOG_SPREAD_RANGE = (-5.0, 3.0)
 LOG_SQRT_2_PI = 0.5 * math.log(2 * math.pi)
 
 
-def mixture_layer(inputs: int, components: int, reach: float, log_spread: float) -> nn.Linear:
+def mixture_layer(inputs: int, components: int, reach: float, log_spread: float) -> Linear:
     """Layer to the parameters of a mixture, at first one wide peak. (P, inputs) -> (P, X).
 
     ``reach``: distance of the outermost means from 0 at first; ``log_spread``: ln spread of each component at first.
     """
-    layer, centres_K = nn.Linear(inputs, 3 * components), torch.linspace(-reach, reach, components)
+    layer = Linear(inputs, 3 * components, wide=True)
+    centres_K = torch.linspace(-reach, reach, components)
     with torch.no_grad():
         layer.weight.mul_(0.1)
         layer.bias.copy_(torch.cat([-0.5 * centres_K.square(), centres_K, torch.full_like(centres_K, log_spread)]))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from workloads.base.bf16 import Linear, joined
 from workloads.base.segments import Segments, pool, segment_sum, spread
 from workloads.muons.models.likelihood.config import LikelihoodNetworkConfig
 from workloads.muons.models.likelihood.coupling import Coupling
@@ -73,14 +74,14 @@ class MuonDensities(nn.Module):
         # had 15 % too little variance between them. The mixture follows what the encoder finds.
         self.prior = mixture_layer(NUM_KNOWN, components, _PRIOR_REACH, _PRIOR_LOG_SPREAD)
         self.embedding = _silu_layers(num_features + NUM_KNOWN, width)
-        to_posterior = nn.Linear(width, 2 * latent)
-        self.posterior = nn.Sequential(nn.Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
+        to_posterior = Linear(width, 2 * latent, wide=True)
+        self.posterior = nn.Sequential(Linear(width + NUM_KNOWN, width), nn.SiLU(), to_posterior)
         self.coupling = Coupling(num_features) if config.coupling else None
         inputs = NUM_KNOWN + latent + (self.coupling.num_inputs if self.coupling else 0)
         self.context = _silu_layers(inputs, width)
         self.energy = mixture_layer(width, components, _REACH, _LOG_SPREAD)
         self.positions = nn.ModuleList(_Position(number, config) for number in range(1, num_features))
-        # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend.
+        # Shifts of whole mixtures by (c, N, z), learned long before the other layers bend. In float32, always.
         self.shift = nn.Linear(inputs, num_features)
         with torch.no_grad():
             to_posterior.weight.mul_(0.1)
@@ -93,7 +94,7 @@ class MuonDensities(nn.Module):
         """Bound of each event, with z from the encoder by ``normal_EZ``. (P, F), (E, K), (E, Z) -> 2 times (E,)."""
         embedded_PD = self.embedding(torch.cat([features_PF, spread(known_EK, segments)], 1))
         mean_ED = pool(embedded_PD, segments, ("mean",))
-        mean_EZ, log_spread_EZ = self.posterior(torch.cat([mean_ED, known_EK], 1)).float().chunk(2, 1)
+        mean_EZ, log_spread_EZ = self.posterior(joined([mean_ED, known_EK], mean_ED.dtype)).chunk(2, 1)
         log_spread_EZ = log_spread_EZ.clamp(*LOG_SPREAD_RANGE)
         z_EZ = mean_EZ + log_spread_EZ.exp() * normal_EZ
         # No gradient through q's own parameters: unbiased, and without noise where q is right (arXiv:1703.09194).
@@ -107,7 +108,7 @@ class MuonDensities(nn.Module):
 
         Its gradient weighs an event more for the prior, the more muons of it are seen, (E,).
         """
-        prior_EX = self.prior(known_EK).float()
+        prior_EX = self.prior(known_EK)
         fixed_EX = prior_EX.detach()
         prior_EX = fixed_EX + (prior_EX - fixed_EX) * (seen_E.float() ** _PRIOR_POWER).unsqueeze(1)
         of_first_E = log_density(prior_EX, z_EZ[:, :1])
@@ -157,7 +158,7 @@ class MuonDensities(nn.Module):
     def _of_event(self, inputs_EI: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Context (E, D), mixture of the energies (E, X), shifts of all features (E, F)."""
         context_ED = self.context(inputs_EI)
-        return context_ED, self.energy(context_ED).float(), self.shift(inputs_EI).float()
+        return context_ED, self.energy(context_ED), self.shift(inputs_EI)
 
 
 class _Position(nn.Module):
@@ -167,25 +168,32 @@ class _Position(nn.Module):
         """``number``: that of the features before."""
         super().__init__()
         width = config.hidden
-        self.of_context, self.of_features = nn.Linear(width, width), nn.Linear(number, width, bias=False)
+        self.of_context, self.of_features = Linear(width, width), Linear(number, width, bias=False)
         self.network = nn.Sequential(
             nn.SiLU(),
-            nn.Linear(width, width),
+            Linear(width, width),
             nn.SiLU(),
             mixture_layer(width, config.components, _REACH, _LOG_SPREAD),
         )
-        self.slope = nn.Linear(width, number)
+        self.slope = Linear(width, number, wide=True)
         with torch.no_grad():
             self.slope.weight.mul_(0.1)
 
     def forward(self, context_ED: Tensor, before_PF: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
         """Mixture of each muon (P, X), and its shift (P, 1) by a line in the features before."""
-        width = context_ED.shape[1]
-        of_event_ED = torch.cat([self.of_context(context_ED), self.slope(context_ED)], 1)
-        of_event_PD = spread(of_event_ED, segments)
-        mixture_PX: Tensor = self.network(of_event_PD[:, :width] + self.of_features(before_PF)).float()
-        return mixture_PX, (of_event_PD[:, width:].float() * before_PF).sum(1, keepdim=True)
+        of_event_PD, slope_PN = _both_spread(self.of_context(context_ED), self.slope(context_ED), segments)
+        mixture_PX: Tensor = self.network(of_event_PD + self.of_features(before_PF))
+        return mixture_PX, (slope_PN * before_PF).sum(1, keepdim=True)
+
+
+def _both_spread(one_ED: Tensor, other_EN: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """Rows of each event for each of its particles, in one pass if they are of one type. -> (P, D), (P, N)."""
+    if one_ED.dtype != other_EN.dtype:
+        return spread(one_ED, segments), spread(other_EN, segments)
+    both_PD = spread(torch.cat([one_ED, other_EN], 1), segments)
+    width = one_ED.shape[1]
+    return both_PD[:, :width], both_PD[:, width:]
 
 
 def _silu_layers(inputs: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+    return nn.Sequential(Linear(inputs, width), nn.SiLU(), Linear(width, width), nn.SiLU())

@@ -51,7 +51,6 @@ class LikelihoodNetworks:
     def __init__(self, config: LikelihoodConfig, context: StepContext) -> None:
         self.config = config
         self.device = device = context.device
-        self._precision = context.precision
         with context.initial_weights():
             self.standardise = Standardise(config.network, config.network.energy_cut_gev).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)
@@ -125,8 +124,7 @@ class LikelihoodNetworks:
         return HeldOut(counts, (bound.muons_E + bound.shared_E).sum() - scale_P.sum())
 
     def _bound(self, muons: MuonDensities, events: PresentEvents) -> Bound:
-        with self._precision():
-            return muons.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
+        return muons.bound(events.features_PF, events.known_GK, events.segments, events.noise_GZ)
 
     def _count_loss(self, head: MixtureCountHead, source: Microbatch) -> Tensor:
         loss: Tensor = head.loss(self.standardise.conditions(source.event_columns["primary"]), counts_of(source))

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workloads.base.bf16 import Linear, rounded_product
 from workloads.base.kernels.layers import ACTIVATE, PULL
 from workloads.base.native import dense as native
 
@@ -25,21 +26,24 @@ Pullback = Callable[[Tensor], Tensor]
 
 
 class Dense(nn.Module):
-    """Linear layer, optional layer normalisation, leaky ReLU."""
+    """Linear layer, optional layer normalisation, leaky ReLU. Results are bfloat16 with rounded weights."""
 
     def __init__(self, inputs: int, outputs: int, *, layer_norm: bool) -> None:
         super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
+        self.linear = Linear(inputs, outputs)
         self.norm = nn.LayerNorm(outputs) if layer_norm else None
 
     def forward(self, input_RA: Tensor) -> Tensor:
         """Output of the layer. (R, A) -> (R, D)."""
-        weight_DA = self.linear.weight
+        linear = self.linear
+        if linear.is_rounded:
+            return self._activated(rounded_product(input_RA, linear.pair, linear.rounded_D), linear.bias)[0]
+        weight_DA = linear.weight
         if library := native.library_for(input_RA, weight_DA):
-            return native.dense(library, input_RA, weight_DA, self.linear.bias, self.norm, LEAK)[0]
+            return native.dense(library, input_RA, weight_DA, linear.bias, self.norm, LEAK)[0]
         if torch.compiler.is_exporting():
-            return self.activate(self.linear(input_RA))
-        return self._activated(F.linear(input_RA, weight_DA, self.linear.bias.detach()), self.linear.bias)[0]
+            return self.activate(linear(input_RA))
+        return self._activated(F.linear(input_RA, weight_DA, linear.bias.detach()), linear.bias)[0]
 
     def activate(self, linear_RD: Tensor) -> Tensor:
         """Normalisation and activation after the linear part. (R, D) -> (R, D)."""
@@ -52,28 +56,30 @@ class Dense(nn.Module):
         sums the columns for all parameters."""
         norm = self.norm
         of_norm = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
-        found: tuple[Tensor, Tensor, Tensor] = ACTIVATE(self._rows(linear_RD), bias_D, *of_norm, LEAK)
+        found: tuple[Tensor, Tensor, Tensor] = ACTIVATE(linear_RD, bias_D, *of_norm, LEAK)
         return found
 
-    def _rows(self, rows_RD: Tensor) -> Tensor:
-        """Rows in the type in which they are kept: with a normalisation in float32, as autocast does for layer_norm."""
-        return rows_RD if self.norm is None else rows_RD.float()
-
     def with_pullback(self, input_RA: Tensor) -> tuple[Tensor, Pullback]:
-        """Output and pullback of a gradient through the layer; both are differentiable."""
+        """Output and pullback of a gradient through the layer; both are differentiable.
+
+        What the pullback gives has the type of the input.
+        """
         weight_DA, norm = self.linear.weight, self.norm
-        library = native.library_for(input_RA, weight_DA)
+        library = None if self.linear.is_rounded else native.library_for(input_RA, weight_DA)
         if library is not None and norm is not None:
             layer = native.dense(library, input_RA, weight_DA, self.linear.bias, norm, LEAK)
             scale_D = norm.weight
             return layer[0], lambda slope_RD: native.pullback(library, slope_RD, layer, weight_DA, scale_D, LEAK)
         # The pullback depends on the rows as well: the bias has its gradient from both.
-        linear_RD = self._rows(F.linear(input_RA, weight_DA, self.linear.bias))
+        linear_RD = self.linear(input_RA)
         output_RD, *statistics = self._activated(linear_RD, None)
         of_norm = (None, None, None, None) if norm is None else (linear_RD, *statistics, norm.weight)
 
         def pullback(gradient_RD: Tensor) -> Tensor:
-            row_RD: Tensor = PULL(self._rows(gradient_RD), output_RD.detach(), *of_norm, LEAK)
-            return row_RD @ weight_DA
+            row_RD: Tensor = PULL(gradient_RD.to(linear_RD.dtype), output_RD.detach(), *of_norm, LEAK)
+            if not self.linear.is_rounded:
+                return row_RD @ weight_DA
+            weight, rounded = self.linear.pair
+            return rounded_product(row_RD, (weight.t(), rounded.t()), wide=input_RA.dtype == torch.float32)
 
         return output_RD, pullback

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
+from workloads.base.bf16 import Linear, joined, rounded_product
 from workloads.base.kernels.elementwise import LOG_SIZES, LONG_TAILS
 from workloads.base.kernels.elementwise_torch import log_sizes, long_tails
 from workloads.base.kernels.scores import SCORE, SCORE_SLOPE
@@ -36,7 +37,7 @@ class Generator(nn.Module):
             Dense(config.z_global + NUM_CONDITIONS + 1, width, layer_norm=True), Dense(width, width, layer_norm=True)
         )
         self.muon_input = Dense(width + config.z_local, width, layer_norm=False)
-        self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), nn.Linear(width, num_features))
+        self.muon_network = nn.Sequential(Dense(width, width, layer_norm=False), Linear(width, num_features, wide=True))
         _start_xavier(self, config.xavier_gain)
 
     def noise(self, segments: Segments, random: torch.Generator | None = None, times: int = 1) -> tuple[Tensor, Tensor]:
@@ -64,6 +65,8 @@ class Generator(nn.Module):
         context_ED = self.event_network(torch.cat([z_EZ, conditions_EC, _size_E1(segments, z_EZ.dtype)], 1))
         # The event's part of the first layer is computed once for each event, not for each of its muons.
         linear = self.muon_input.linear
+        if linear.is_rounded:
+            return self._rounded_features(context_ED, self.local_inputs(z_PZ), segments)
         of_event_DD, of_muon_DZ = linear.weight.split([context_ED.shape[1], self.z_local], 1)
         of_event_ED = F.linear(context_ED, of_event_DD, linear.bias)
         z_PZ = self.local_inputs(z_PZ)
@@ -74,7 +77,16 @@ class Generator(nn.Module):
         else:
             muons_PD = torch.addmm(spread(of_event_ED, segments), z_PZ, of_muon_DZ.t())
             features_PF = self.muon_network(self.muon_input.activate(muons_PD))
-        return features_PF.to(z_EZ.dtype)
+        return features_PF
+
+    def _rounded_features(self, context_ED: Tensor, z_PZ: Tensor, segments: Segments) -> Tensor:
+        """Features in float32, from rows in bfloat16. (E, D), (P, Z) -> (P, F)."""
+        linear, sizes = self.muon_input.linear, [context_ED.shape[1], self.z_local]
+        of_event, of_muon = zip(*(one.split(sizes, 1) for one in linear.pair), strict=True)
+        of_event_ED = rounded_product(context_ED, of_event, linear.rounded_D, bias_D=linear.bias)
+        muons_PD = rounded_product(z_PZ, of_muon, spread(of_event_ED, segments))
+        features_PF: Tensor = self.muon_network(self.muon_input.activate(muons_PD))
+        return features_PF
 
 
 class Critic(nn.Module):
@@ -107,7 +119,7 @@ class Critic(nn.Module):
     def raw_scores(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Unbounded score of each event. (P, F), (E, C) -> (E,). The score of an empty event has no meaning."""
         pooled_ED = self._pooled(features_PF, conditions_EC, segments)
-        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
+        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
         return self._score(self.event_hidden(self.event_input(event_ED)), conditions_EC)
 
     def saturate(self, scores_E: Tensor) -> Tensor:
@@ -129,7 +141,7 @@ class Critic(nn.Module):
         muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
         muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
         pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, self.pools)
-        event_ED = torch.cat([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], 1)
+        event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
 
@@ -138,12 +150,12 @@ class Critic(nn.Module):
         pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
         through_PD = unpool(pooled_slopes_ED, segments, self.pools, argmax_ED)
         slope_PF: Tensor = first_back(second_back(through_PD))[:, : self.num_features]
-        return slope_PF.to(features_PF.dtype)
+        return slope_PF
 
     def _pooled(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Embedded muons, pooled over each event. (P, F), (E, C) -> (E, D x pools)."""
         first, second = self.muon_input, self.muon_hidden
-        library = native.library_for(features_PF, first.linear.weight)
+        library = None if first.linear.is_rounded else native.library_for(features_PF, first.linear.weight)
         if library and first.norm is not None and second.norm is not None and self.pools == ("mean", "max"):
             of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
             of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)

@@ -89,7 +89,6 @@ class WganNetworks:
     def __init__(self, config: WganConfig, context: StepContext) -> None:
         self.config = config
         self.device = device = context.device
-        self._precision = context.precision
         self.pads = False
         """True: each part is padded to one of few sizes. Its further events count nowhere."""
         # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
@@ -176,14 +175,12 @@ class WganNetworks:
             if at_once > 1:
                 num = len(z_MEZ[sets])
                 input_of = part.conditions_EC.repeat(num, 1), part.segments.repeated(num)
-            with self._precision():
-                passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
+            passes.append(self._generate(*input_of, (z_MEZ[sets].flatten(0, 1), z_MPZ[sets].flatten(0, 1))))
         return torch.cat(passes) if len(passes) > 1 else passes[0]
 
     def critic_scores(self, part: WganEvents, both_PF: Tensor) -> Tensor:
         """Unbounded scores of the part's events, then of generated ones; their muons are ``both_PF``. -> (2 E,)."""
-        with self._precision():  # real and generated events in one pass
-            raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)
+        raw_2E: Tensor = self._raw_scores(both_PF, *part.twice)  # real and generated events in one pass
         return raw_2E
 
     def critic_loss(self, part: WganEvents, raw_2E: Tensor) -> losses.ScoreLoss:
@@ -198,8 +195,7 @@ class WganNetworks:
         """Gradient penalty, summed over events."""
         fake_PF = fake_PF[sort_within_events(fake_PF[:, 0], part.segments)]
         between_PF = losses.between(part.real_PF, fake_PF, part.segments, mix_E)
-        with self._precision():
-            slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
+        slope_PF = self._slope(between_PF, part.conditions_EC, part.segments)
         plain_norm = self.config.gradient_norm == "plain"
         return losses.gradient_penalty(
             slope_PF, part.segments, part.present_E, one_sided=self.config.one_sided, plain_norm=plain_norm
@@ -209,8 +205,7 @@ class WganNetworks:
         """Generator loss -Σ D(fake), summed over events, and the energy score, 0 if its weight is 0."""
         times = self.generated_events
         fake_MPF = self.fake(part, draw.noise, times).unflatten(0, (times, -1))
-        with self._precision():
-            raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
+        raw_E = self._raw_scores(fake_MPF[0], part.conditions_EC, part.segments)
         loss = losses.generator_loss(raw_E, part.signs_2E, self.critic.score_limit)
         if times == 1:
             return loss, EnergyScore(torch.zeros_like(loss), torch.zeros_like(loss))

@@ -1,0 +1,162 @@
+"""Muon models in bfloat16: values against double precision, what is stored between layers, checkpoints, generation."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from toy_events import toy_batch
+from toy_tasks import CPU, MAKE, make_wgan, saved
+
+from workloads.base.bf16 import Linear, RoundedWeights
+from workloads.base.context import StepContext
+from workloads.base.segments import Segments
+from workloads.muons.models.likelihood.config import LikelihoodNetworkConfig
+from workloads.muons.models.likelihood.model import NUM_KNOWN, MuonDensities
+from workloads.muons.models.standardise import NUM_CONDITIONS
+from workloads.muons.models.wgan.config import NetworkConfig
+from workloads.muons.models.wgan.model import Critic, Generator
+
+MODELS = pytest.mark.parametrize("model", MAKE)
+BF16 = StepContext(CPU, 1, bf16=True)
+COUNTS = torch.randint(1, 40, (60,), generator=torch.Generator().manual_seed(2))
+SEGMENTS = Segments.from_counts(COUNTS, int(COUNTS.sum()))
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(7)
+
+
+def in_both(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """The network in double precision, and in bfloat16."""
+    exact, rounded = copy.deepcopy(network).double(), copy.deepcopy(network)
+    RoundedWeights(rounded)
+    return exact, rounded
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found.detach().double() - expected.detach()).norm() / expected.detach().norm())
+
+
+@pytest.mark.parametrize("layer_norm", [True, False])
+def test_scores_and_slopes_of_the_critic_are_near_those_of_double_precision(layer_norm: bool) -> None:
+    features_PF, conditions_EC = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_CONDITIONS)
+    exact, rounded = in_both(Critic(2, NetworkConfig(hidden=64, layer_norm=layer_norm)))
+    assert isinstance(exact, Critic)
+    assert isinstance(rounded, Critic)
+
+    scores_E = rounded.raw_scores(features_PF, conditions_EC, SEGMENTS)
+    slopes_PF = rounded.slope(features_PF, conditions_EC, SEGMENTS)
+
+    doubles = features_PF.double(), conditions_EC.double(), SEGMENTS
+    assert scores_E.dtype == slopes_PF.dtype == torch.float32
+    assert error(scores_E, exact.raw_scores(*doubles)) < 0.02
+    # A rounded number may be beyond the kink of a leaky ReLU, or another muon the largest: autocast was as far off.
+    assert error(slopes_PF, exact.slope(*doubles)) < 0.3
+
+
+def test_generated_features_are_near_those_of_double_precision() -> None:
+    exact, rounded = in_both(Generator(2, NetworkConfig(hidden=64)))
+    assert isinstance(rounded, Generator)
+    conditions_EC, noise = torch.randn(60, NUM_CONDITIONS), rounded.noise(SEGMENTS)
+
+    features_PF = rounded(conditions_EC, SEGMENTS, noise)
+
+    assert features_PF.dtype == torch.float32
+    assert error(features_PF, exact(conditions_EC.double(), SEGMENTS, tuple(one.double() for one in noise))) < 0.02
+
+
+@pytest.mark.parametrize("coupling", [False, True])
+def test_the_likelihood_and_its_gradients_are_near_those_of_double_precision(coupling: bool) -> None:
+    exact, rounded = in_both(MuonDensities(2, LikelihoodNetworkConfig(coupling=coupling)))
+    assert isinstance(exact, MuonDensities)
+    assert isinstance(rounded, MuonDensities)
+    features_PF, known_EK = torch.randn(SEGMENTS.num_particles, 2), torch.randn(60, NUM_KNOWN)
+    normal_EZ = torch.randn(60, rounded.latent)
+
+    found = rounded.bound(features_PF, known_EK, SEGMENTS, normal_EZ)
+    expected = exact.bound(features_PF.double(), known_EK.double(), SEGMENTS, normal_EZ.double())
+
+    assert found.muons_E.dtype == found.shared_E.dtype == torch.float32
+    assert error(found.muons_E, expected.muons_E) < 1e-3
+    gradients = (
+        torch.autograd.grad((bound.muons_E + bound.shared_E).sum(), list(network.parameters()))
+        for network, bound in ((rounded, found), (exact, expected))
+    )
+    for value, right in zip(*gradients, strict=True):
+        assert value.dtype == torch.float32
+        assert error(value, right) < 0.02
+
+
+@MODELS
+def test_rows_of_muons_between_layers_are_stored_in_bfloat16(model: str) -> None:
+    task, width = MAKE[model](BF16), 16
+    batch = toy_batch(40)
+    task.step(batch)
+    (part,) = batch.microbatches
+    stored: list[Tensor] = []
+
+    def note(value: Tensor) -> Tensor:
+        stored.append(value)
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        task.step(batch)
+
+    multiples = {times * part.num_particles for times in range(1, 9)}
+    rows = [one for one in stored if one.dim() == 2 and one.shape[0] in multiples and one.shape[1] >= width]
+    assert len(rows) > 5
+    assert {one.dtype for one in rows if one.is_floating_point()} == {torch.bfloat16}
+
+
+@MODELS
+def test_weights_optimisers_and_checkpoints_are_those_of_float32(model: str) -> None:
+    rounded, plain = MAKE[model](BF16), MAKE[model]()
+    for task in (rounded, plain):
+        task.step(toy_batch())
+
+    found, expected = saved(rounded), saved(plain)
+
+    for network, state in expected["networks"].items():
+        assert {name: value.dtype for name, value in found["networks"][network].items()} == {
+            name: value.dtype for name, value in state.items()
+        }
+    for name, optimiser in found["optimisers"].items():
+        assert all(value.dtype == torch.float32 for one in optimiser["state"].values() for value in one.values()), name
+    plain.load_state_dict(found)
+    rounded.load_state_dict(expected)
+    assert all(task.step(toy_batch(seed=2))["skipped_updates"] == 0 for task in (plain, rounded))
+
+
+@MODELS
+def test_no_update_is_smaller_than_what_the_weights_can_hold(model: str) -> None:
+    """Of weights in bfloat16 alone, a small learning rate would change next to none."""
+    task = MAKE[model](BF16, **{"wgan": {"critic_lr": 1e-5}, "likelihood": {"likelihood_lr": 1e-5}}[model])
+    network = task.networks.modules()[{"wgan": "critic", "likelihood": "muons"}[model]]
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+
+    task.step(toy_batch())
+
+    after = network.state_dict()
+    changed = sum(int((value != after[name]).sum()) for name, value in before.items())
+    assert changed > 0.9 * sum(value.numel() for value in before.values())
+
+
+@MODELS
+def test_events_are_generated_and_judged_with_float32_weights(model: str) -> None:
+    task = MAKE[model](BF16)
+    task.step(toy_batch())
+    used = task.networks.averaged.used
+    assert not any(module.is_rounded for module in used.modules() if isinstance(module, Linear))
+    assert any(module.is_rounded for module in task.networks.averaged.latest.modules() if isinstance(module, Linear))
+
+
+def test_normalised_weights_are_rounded_in_each_pass() -> None:
+    network = NetworkConfig(hidden=16, layer_norm=False, spectral_norm=True)
+    rounded, plain = (make_wgan(context, network=network, penalty_weight=0) for context in (BF16, StepContext(CPU, 1)))
+    for seed in range(3):
+        found, expected = (task.step(toy_batch(64, seed=seed)) for task in (rounded, plain))
+    torch.testing.assert_close(found["c_loss"], expected["c_loss"], rtol=0.05, atol=0.02)
