@@ -21,7 +21,7 @@ typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 
 static inline vec load(const float *from) { return *(const vec *)from; }
 static inline void store(float *to, vec value) { *(vec *)to = value; }
-static inline vec all(float value) { return vec{} + value; }
+static inline vec all(float value) { return value - vec{}; }  // not vec{} + value: -0 + 0 is 0, so that would be an addition
 template <int N>
 static inline float total_of(const float *values) {
   if constexpr (N == 4) return (values[0] + values[2]) + (values[1] + values[3]);
