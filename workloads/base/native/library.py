@@ -33,7 +33,9 @@ _ARGUMENTS: Mapping[str, str] = {
     "chain_forward": "p ll p l pp pppp l f pp ll",
     "chain_backward": "ppp lll ppp pp l f pppppp",
     "pooled_forward": "p ll p l ppp pp f pppp f f pppp",
-    "pooled_backward": "pp ll p l ppp pp f ppp f ppp ppppppppp",
+    "pooled_backward": "ppp p ll p l ppp pp f ppp f ppp ppppppppp",
+    "slope_forward": "pp ll p l ppp pp f ppp f ppp pp",
+    "slope_backward": "ppp ll p l ppp pp f ppp f ppp p ppp pppp",
 }
 """Function -> its arguments: p pointer, l number of rows or columns, f number."""
 

@@ -141,3 +141,23 @@ static inline float normalise(float *value, float epsilon, long D) {
 static inline void add(float *to, const float *values, long D) {
   for (long d = 0; d < D; d += VL) store(to + d, load(to + d) + load(values + d));
 }
+
+// Gradients of a row pulled = J(gamma u), with J the projection of `project`, for that of pulled, j, which becomes J j:
+// to the row before the normalisation, and added to that of gamma. The formulas are those of _LayerNormPullback.
+static inline void pull_gradient(float *j, const float *u, const float *normal, const float *pulled, const float *gamma,
+                                 float inverse, long D, float *to_row, float *to_gamma) {
+  vec dot_pulled = all(0), dot_normal = all(0), dot_u = all(0);
+  for (long d = 0; d < D; d += VL) {
+    dot_pulled += load(j + d) * load(pulled + d);
+    dot_normal += load(j + d) * load(normal + d);
+    dot_u += load(u + d) * load(gamma + d) * load(normal + d);
+  }
+  float scale = -inverse / D;
+  vec of_normal = all(total(dot_pulled) * scale), of_pulled = all(total(dot_normal) * scale);
+  vec of_j = all(total(dot_u) * scale);
+  project(j, normal, inverse, D);
+  for (long d = 0; d < D; d += VL) {
+    store(to_row + d, load(normal + d) * of_normal + load(pulled + d) * of_pulled + load(j + d) * of_j);
+    store(to_gamma + d, load(to_gamma + d) + load(u + d) * load(j + d));
+  }
+}
