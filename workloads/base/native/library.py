@@ -19,7 +19,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
-SOURCES, HEADERS = (_HERE / "dense.cpp", _HERE / "particles.cpp"), (_HERE / "rows.h",)
+SOURCES, HEADERS = (_HERE / "dense.cpp", _HERE / "particles.cpp", _HERE / "scores.cpp"), (_HERE / "rows.h",)
 # Not -ffast-math: a loss that is not finite must stay so, since updates are checked for it.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 _COMPILERS = ("g++", "clang++", "c++")
@@ -30,6 +30,7 @@ _ARGUMENTS: Mapping[str, str] = {
     "dense_backward": "pppppp ll p l pp f ppppp",
     "pullback_forward": "pppp ll p l p f pp",
     "pullback_backward": "pppppp ll p l p f pppp",
+    "energy_scores": "p lll p f pp",
     "chain_forward": "p ll p l pp pppp l f pp ll",
     "chain_backward": "ppp lll ppp pp l f pppppp",
     "pooled_forward": "p ll p l ppp pp f pppp f f pppp",

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from workloads.base.native.scores import energy_scores, library_for_scores
 from workloads.base.segments import Segments, pool, segment_sum, spread
 
 # Keeps the slope of a distance finite at 0; features are standardised, so it is far below any relevant distance.
@@ -89,6 +90,10 @@ class _RowScores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, generated_MRS: Tensor, real_RS: Tensor) -> Tensor:
+        if library := library_for_scores(generated_MRS):
+            score_R, slope_MRS = energy_scores(library, generated_MRS, real_RS, _DISTANCE_FLOOR)
+            ctx.save_for_backward(slope_MRS)
+            return score_R
         times = len(generated_MRS)
         generated_MSR = generated_MRS.transpose(1, 2).contiguous()
         # Each pair twice, and each value with itself, at the distance of the floor, but for a weight of 0.
@@ -97,15 +102,15 @@ class _RowScores(torch.autograd.Function):
         among_MMR, to_real_MR = _length(among_MMSR), _length(to_real_MSR)
         slope_MSR = to_real_MSR / (times * to_real_MR).unsqueeze(1)
         slope_MSR -= (among_MMSR / among_MMR.unsqueeze(2)).sum(1) / (times * (times - 1))
-        ctx.save_for_backward(slope_MSR)
+        ctx.save_for_backward(slope_MSR.transpose(1, 2))
         return to_real_MR.mean(0) - (among_MMR.sum((0, 1)) - times * math.sqrt(_DISTANCE_FLOOR)) / (
             2 * times * (times - 1)
         )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (slope_MSR,) = ctx.saved_tensors
-        return (slope_MSR * gradients[0]).transpose(1, 2), None
+        (slope_MRS,) = ctx.saved_tensors
+        return slope_MRS * gradients[0].unsqueeze(1), None
 
 
 def _length(apart_S_R: Tensor) -> Tensor:
