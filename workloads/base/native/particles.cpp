@@ -4,20 +4,6 @@
 
 #include "rows.h"
 
-// rows = x W1ᵀ + context[index], for m rows. Backwards they are computed again: that takes less than reading them.
-static void with_context(const float *x, long m, long A, const std::vector<float> &panels1, long D, const float *context,
-                         const long *index, float *rows) {
-  product<false>(x, A, 1, m, panels1.data(), PANEL, A * PANEL, A, D, rows, D);
-  for (long i = 0; i < m; i++) add(rows + i * D, context + index[i] * D, D);
-}
-
-// Rows of the first layer as its normalisation leaves them, and the inverses of their spreads.
-static void first_normalised(const float *x, long m, long A, const std::vector<float> &panels1, long D,
-                             const float *context, const long *index, float epsilon1, float *normal1, float *inverse1) {
-  with_context(x, m, A, panels1, D, context, index, normal1);
-  for (long i = 0; i < m; i++) inverse1[i] = normalise(normal1 + i * D, epsilon1, D);
-}
-
 typedef int whole __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 
 // Number before the activation.
@@ -60,14 +46,9 @@ void chain_forward(const float *x, long R, long A, const float *weight1, long D,
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
     float *first = room.data(), *second = hidden2 ? hidden2 + r0 * D : &room[TILE * D];
-    with_context(x + r0 * A, m, A, panels1, D, context, index + r0, first);
-    for (long i = 0; i < m * D; i += VL) store(first + i, leaky(load(first + i), load(first + i), leak));
-    product<false>(first, D, 1, m, panels2.data(), PANEL, D * PANEL, D, D, second, D);
+    layer<BIAS_LEAKY>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, first);
+    layer<BIAS_LEAKY>(first, m, D, panels2, D, bias2, nullptr, leak, second);
     for (long i = 0; i < m; i++) {
-      for (long d = 0; d < D; d += VL) {
-        vec value = load(second + i * D + d) + load(bias2 + d);
-        store(second + i * D + d, leaky(value, value, leak));
-      }
       for (long f = 0; f < F; f++) {
         vec sum = all(0);
         for (long d = 0; d < D; d += VL) sum += load(second + i * D + d) * load(weight3 + f * D + d);
@@ -102,14 +83,18 @@ void chain_backward(const float *of_y, const float *x, const float *hidden2, lon
         store(to_bias2 + d, load(to_bias2 + d) + value);
       }
     }
-    with_context(x + r0 * A, m, A, panels1, D, context, index + r0, hidden1.data());
-    for (long i = 0; i < m * D; i += VL) store(&hidden1[i], leaky(load(&hidden1[i]), load(&hidden1[i]), leak));
+    // Computed again: that takes less than reading it.
+    layer<BIAS_LEAKY>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, hidden1.data());
     add_outer(hidden1.data(), D, second.data(), D, m, sum2);
     times_weight(second.data(), m, D, panels, D, first.data(), room);
     for (long r = r0; r < r0 + m; r++) {
       float *row = &first[(r - r0) * D];
-      for (long d = 0; d < D; d += VL) store(row + d, leaky(load(row + d), load(&hidden1[(r - r0) * D + d]), leak));
-      add(to_context + index[r] * D, row, D);
+      float *to_event = to_context + index[r] * D;
+      for (long d = 0; d < D; d += VL) {
+        vec value = leaky(load(row + d), load(&hidden1[(r - r0) * D + d]), leak);
+        store(row + d, value);
+        store(to_event + d, load(to_event + d) + value);
+      }
     }
     add_outer(x + r0 * A, A, first.data(), D, m, sum1);
   }
@@ -126,32 +111,32 @@ void pooled_forward(const float *x, long R, long A, const float *weight1, long D
                     float *normal2, float *inverse2, float *pooled, int *largest) {
   std::vector<float> panels1 = panels_of_transpose(weight1, D, A), panels2 = panels_of_transpose(weight2, D, D);
   std::vector<float> hidden(TILE * D);
-  float inverse1[TILE];
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    first_normalised(x + r0 * A, m, A, panels1, D, context, index + r0, epsilon1, hidden.data(), inverse1);
-    for (long i = 0; i < m; i++)
-      for (long d = 0; d < D; d += VL) {
-        vec value = affine(&hidden[i * D], gamma1, beta1, d);
-        store(&hidden[i * D + d], leaky(value, value, leak));
-      }
-    product<false>(hidden.data(), D, 1, m, panels2.data(), PANEL, D * PANEL, D, D, normal2 + r0 * D, D);
+    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, hidden.data());
+    for (long i = 0; i < m; i++) {
+      float *row = &hidden[i * D];
+      normalise(row, epsilon1, D, [=](long d, vec normal) {
+        vec value = normal * load(gamma1 + d) + load(beta1 + d);
+        store(row + d, leaky(value, value, leak));
+      });
+    }
+    layer<BIAS>(hidden.data(), m, D, panels2, D, bias2, nullptr, leak, normal2 + r0 * D);
     for (long r = r0; r < r0 + m; r++) {
       float *hat = normal2 + r * D, *mean = pooled + index[r] * 2 * D, *most = mean + D;
       int *place = largest + index[r] * D;
       bool is_first = r == 0 || index[r - 1] != index[r], is_last = r == R - 1 || index[r + 1] != index[r];
       vec share = all(is_last ? 1.0f / counts[index[r]] : 1.0f);
-      add(hat, bias2, D);
-      inverse2[r] = normalise(hat, epsilon2, D);
-      for (long d = 0; d < D; d += VL) {
-        vec value = affine(hat, gamma2, beta2, d);
+      inverse2[r] = normalise(hat, epsilon2, D, [=](long d, vec value) {
+        store(hat + d, value);
+        value = value * load(gamma2 + d) + load(beta2 + d);
         value = leaky(value, value, leak);
         store(mean + d, (load(mean + d) + value) * share);
         whole rank = *(whole *)(place + d), larger = value > load(most + d);
         if (is_first) larger = ~(whole{});
         store(most + d, larger ? value : load(most + d));
         *(whole *)(place + d) = larger ? whole{} + (int)r : rank;
-      }
+      });
     }
   }
 }
@@ -172,7 +157,15 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
   std::vector<float> weight1T = transpose_of(weight1, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    first_normalised(x + r0 * A, m, A, panels1, D, context, index + r0, epsilon1, normal1.data(), inverse1);
+    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    for (long i = 0; i < m; i++) {
+      float *hat = &normal1[i * D], *row = &hidden[i * D];
+      inverse1[i] = normalise(hat, epsilon1, D, [=](long d, vec value) {
+        store(hat + d, value);
+        value = value * load(gamma1 + d) + load(beta1 + d);
+        store(row + d, leaky(value, value, leak));
+      });
+    }
     for (long r = r0; r < r0 + m; r++) {
       float *row = &second[(r - r0) * D];
       const float *hat = normal2 + r * D, *of_event = of_pooled + index[r] * 2 * D;
@@ -186,15 +179,11 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
         }
         store(row + d, slope * load(gamma2 + d));
       }
-      project(row, hat, inverse2[r], D);
-      if (of_rows2) add(row, of_rows2 + r * D, D);
-      if (to_weight1) {
-        add(to_bias2, row, D);
-        for (long d = 0; d < D; d += VL) {
-          vec value = affine(&normal1[(r - r0) * D], gamma1, beta1, d);
-          store(&hidden[(r - r0) * D + d], leaky(value, value, leak));
-        }
-      }
+      project(row, hat, inverse2[r], D, [=](long d, vec value) {
+        if (of_rows2) value += load(of_rows2 + r * D + d);
+        store(row + d, value);
+        if (to_weight1) store(to_bias2 + d, load(to_bias2 + d) + value);
+      });
     }
     if (to_weight1) add_outer(hidden.data(), D, second.data(), D, m, sum2);
     times_weight(second.data(), m, D, panels, D, first.data(), room);
@@ -202,16 +191,19 @@ void pooled_backward(const float *of_pooled, const float *of_rows1, const float 
       float *row = &first[(r - r0) * D];
       const float *hat = &normal1[(r - r0) * D];
       for (long d = 0; d < D; d += VL) {
-        vec slope = leaky(load(row + d), affine(hat, gamma1, beta1, d), leak);
+        vec slope = leaky(load(row + d), load(&hidden[(r - r0) * D + d]), leak);
         if (to_weight1) {
           store(to_beta1 + d, load(to_beta1 + d) + slope);
           store(to_gamma1 + d, load(to_gamma1 + d) + slope * load(hat + d));
         }
         store(row + d, slope * load(gamma1 + d));
       }
-      project(row, hat, inverse1[r - r0], D);
-      if (of_rows1) add(row, of_rows1 + r * D, D);
-      if (to_weight1) add(to_context + index[r] * D, row, D);
+      float *to_event = to_weight1 ? to_context + index[r] * D : nullptr;
+      project(row, hat, inverse1[r - r0], D, [=](long d, vec value) {
+        if (of_rows1) value += load(of_rows1 + r * D + d);
+        store(row + d, value);
+        if (to_event) store(to_event + d, load(to_event + d) + value);
+      });
       if (to_x) times_few(row, weight1T, A, D, to_x + r * A);
     }
     if (to_weight1) add_outer(x + r0 * A, A, first.data(), D, m, sum1);
@@ -244,7 +236,8 @@ void slope_forward(const float *of_pooled, const float *x, long R, long A, const
       project(row, hat, inverse2[r], D);
     }
     times_weight(pulled.data(), m, D, panels, D, middle + r0 * D, room);
-    first_normalised(x + r0 * A, m, A, panels1, D, context, index + r0, epsilon1, normal1.data(), inverse1);
+    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    for (long i = 0; i < m; i++) inverse1[i] = normalise(&normal1[i * D], epsilon1, D);
     for (long r = r0; r < r0 + m; r++) {
       const float *hat = &normal1[(r - r0) * D];
       for (long d = 0; d < D; d += VL)
@@ -269,7 +262,8 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
   float inverse1[TILE];
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    first_normalised(x + r0 * A, m, A, panels1, D, context, index + r0, epsilon1, normal1.data(), inverse1);
+    layer<BIAS>(x + r0 * A, m, A, panels1, D, context, index + r0, leak, normal1.data());
+    for (long i = 0; i < m; i++) inverse1[i] = normalise(&normal1[i * D], epsilon1, D);
     for (long r = r0; r < r0 + m; r++) {
       const float *hat = &normal1[(r - r0) * D];
       for (long d = 0; d < D; d += VL) {
@@ -283,13 +277,15 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
       for (long k = 0; k < A; k++)
         for (long d = 0; d < D; d += VL)
           store(&sum1[k * D + d], load(&sum1[k * D + d]) + of_x[r * A + k] * load(&pulled1[d]));
-      pull_gradient(j1.data(), u.data(), hat, pulled1.data(), gamma1, inverse1[r - r0], D, to_rows1 + r * D, to_gamma1);
-      for (long d = 0; d < D; d += VL)
-        store(&of_middle[(r - r0) * D + d], leaky(load(&j1[d]) * load(gamma1 + d), affine(hat, gamma1, beta1, d), leak));
+      float *to_middle = &of_middle[(r - r0) * D];
+      pull_gradient(j1.data(), u.data(), hat, pulled1.data(), gamma1, inverse1[r - r0], D, to_rows1 + r * D, to_gamma1,
+                    [=](long d, vec j) {
+                      store(to_middle + d, leaky(j * load(gamma1 + d), affine(hat, gamma1, beta1, d), leak));
+                    });
     }
-    product<false>(of_middle.data(), D, 1, m, panels2.data(), PANEL, D * PANEL, D, D, js.data(), D);
+    product<ZERO>(of_middle.data(), D, 1, m, panels2.data(), PANEL, D * PANEL, D, D, js.data(), D);
     for (long r = r0; r < r0 + m; r++) {
-      float *j = &js[(r - r0) * D], *pulled = &pulled2[(r - r0) * D], *to_event = to_pooled + index[r] * 2 * D;
+      float *pulled = &pulled2[(r - r0) * D], *to_event = to_pooled + index[r] * 2 * D;
       const float *hat = normal2 + r * D, *of_event = of_pooled + index[r] * 2 * D;
       const int *place = largest + index[r] * D;
       vec share = all(1.0f / counts[index[r]]);
@@ -299,13 +295,13 @@ void slope_backward(const float *of_x, const float *of_pooled, const float *x, l
         store(pulled + d, value * load(gamma2 + d));
       }
       project(pulled, hat, inverse2[r], D);
-      pull_gradient(j, u.data(), hat, pulled, gamma2, inverse2[r], D, to_rows2 + r * D, to_gamma2);
-      for (long d = 0; d < D; d += VL) {
-        vec value = leaky(load(j + d) * load(gamma2 + d), affine(hat, gamma2, beta2, d), leak);
-        whole is_largest = *(const whole *)(place + d) == (int)r;
-        store(to_event + d, load(to_event + d) + value * share);
-        store(to_event + D + d, load(to_event + D + d) + (is_largest ? value : all(0)));
-      }
+      pull_gradient(&js[(r - r0) * D], u.data(), hat, pulled, gamma2, inverse2[r], D, to_rows2 + r * D, to_gamma2,
+                    [=](long d, vec j) {
+                      vec value = leaky(j * load(gamma2 + d), affine(hat, gamma2, beta2, d), leak);
+                      whole is_largest = *(const whole *)(place + d) == (int)r;
+                      store(to_event + d, load(to_event + d) + value * share);
+                      store(to_event + D + d, load(to_event + D + d) + (is_largest ? value : all(0)));
+                    });
     }
     add_outer(of_middle.data(), D, pulled2.data(), D, m, sum2);
   }
