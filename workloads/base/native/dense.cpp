@@ -14,24 +14,19 @@ void dense_forward(const float *x, long R, long A, const float *weight, long D, 
   std::vector<float> panels = panels_of_transpose(weight, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    product<false>(x + r0 * A, A, 1, m, panels.data(), PANEL, A * PANEL, A, D, output + r0 * D, D);
+    const long *of_rows = index ? index + r0 : nullptr;
+    if (!gamma) {
+      layer<BIAS_LEAKY>(x + r0 * A, m, A, panels, D, bias, of_rows, leak, output + r0 * D);
+      continue;
+    }
+    layer<BIAS>(x + r0 * A, m, A, panels, D, bias, of_rows, leak, normal + r0 * D);
     for (long r = r0; r < r0 + m; r++) {
-      const float *of_row = bias + (index ? index[r] * D : 0);
-      float *out = output + r * D;
-      if (!gamma) {
-        for (long d = 0; d < D; d += VL) {
-          vec value = load(out + d) + load(of_row + d);
-          store(out + d, leaky(value, value, leak));
-        }
-        continue;
-      }
-      float *hat = normal + r * D;
-      for (long d = 0; d < D; d += VL) store(hat + d, load(out + d) + load(of_row + d));
-      inverse[r] = normalise(hat, epsilon, D);
-      for (long d = 0; d < D; d += VL) {
-        vec value = load(hat + d) * load(gamma + d) + load(beta + d);
+      float *hat = normal + r * D, *out = output + r * D;
+      inverse[r] = normalise(hat, epsilon, D, [=](long d, vec value) {
+        store(hat + d, value);
+        value = value * load(gamma + d) + load(beta + d);
         store(out + d, leaky(value, value, leak));
-      }
+      });
     }
   }
 }
@@ -92,34 +87,22 @@ void pullback_forward(const float *slope, const float *normal, const float *inve
 }
 
 // Gradients of pullback_forward for that of its result: to the slope, to the rows before the normalisation, to the
-// weight and, added, to gamma. The formulas are those of _LayerNormPullback.
+// weight and, added, to gamma.
 void pullback_backward(const float *of_result, const float *slope, const float *normal, const float *inverse,
                        const float *output, const float *pulled, long R, long A, const float *weight, long D,
                        const float *gamma, float leak, float *to_slope, float *to_rows, float *to_weight,
                        float *to_gamma) {
-  std::vector<float> panels = panels_of_transpose(weight, D, A), sum(A * D), js(TILE * D);
+  std::vector<float> panels = panels_of_transpose(weight, D, A), sum(A * D), js(TILE * D), u(D);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    product<false>(of_result + r0 * A, A, 1, m, panels.data(), PANEL, A * PANEL, A, D, js.data(), D);
+    product<ZERO>(of_result + r0 * A, A, 1, m, panels.data(), PANEL, A * PANEL, A, D, js.data(), D);
     for (long r = r0; r < r0 + m; r++) {
-      float *j = &js[(r - r0) * D];
-      const float *hat = normal + r * D, *back = pulled + r * D, *out = output + r * D;
-      vec dot_pulled = all(0), dot_hat = all(0), dot_slope = all(0);
-      for (long d = 0; d < D; d += VL) {
-        vec u = leaky(load(slope + r * D + d), load(out + d), leak);
-        dot_pulled += load(j + d) * load(back + d);
-        dot_hat += load(j + d) * load(hat + d);
-        dot_slope += u * load(gamma + d) * load(hat + d);
-      }
-      float scale = -inverse[r] / D;
-      float of_hat = total(dot_pulled) * scale, of_pulled = total(dot_hat) * scale, of_j = total(dot_slope) * scale;
-      project(j, hat, inverse[r], D);
-      for (long d = 0; d < D; d += VL) {
-        vec value = load(j + d), sign = load(out + d);
-        store(to_rows + r * D + d, load(hat + d) * of_hat + load(back + d) * of_pulled + value * of_j);
-        store(to_gamma + d, load(to_gamma + d) + leaky(load(slope + r * D + d), sign, leak) * value);
-        store(to_slope + r * D + d, leaky(value * load(gamma + d), sign, leak));
-      }
+      const float *out = output + r * D;
+      for (long d = 0; d < D; d += VL) store(&u[d], leaky(load(slope + r * D + d), load(out + d), leak));
+      pull_gradient(&js[(r - r0) * D], u.data(), normal + r * D, pulled + r * D, gamma, inverse[r], D, to_rows + r * D,
+                    to_gamma, [=](long d, vec j) {
+                      store(to_slope + r * D + d, leaky(j * load(gamma + d), load(out + d), leak));
+                    });
     }
     add_outer(of_result + r0 * A, A, pulled + r0 * D, D, m, sum);
   }

@@ -7,6 +7,7 @@ D width, F features.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,13 +67,38 @@ def pooled(
 
     ``context_ED`` is added before the first normalisation. Weights: (D, A); (D, D), (D,). 0 for an empty event.
     """
+    pooled_ED, _ = pooled_with_slope(library, input_PA, context_ED, segments, first, second, leak)
+    return pooled_ED
+
+
+def pooled_with_slope(
+    library: ctypes.CDLL,
+    input_PA: Tensor,
+    context_ED: Tensor,
+    segments: Segments,
+    first: tuple[Tensor, nn.LayerNorm],
+    second: tuple[Tensor, Tensor, nn.LayerNorm],
+    leak: float,
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Result of `pooled`, and its pullback: gradient with respect to it -> that with respect to the input.
+
+    The pullback, (E, 2 D) -> (P, A), is differentiable once, too.
+    """
     weight_DA, norm1 = first
     weight_DD, bias_D, norm2 = second
-    pooled_ED: Tensor = _Pooled.apply(
+    input_PA, context_ED, weight_DA = input_PA.contiguous(), context_ED.contiguous(), weight_DA.contiguous()
+    layers = (
         *(input_PA, context_ED, segments.event_P, segments.counts_E, weight_DA, norm1.weight, norm1.bias),
-        *(weight_DD, bias_D, norm2.weight, norm2.bias, (norm1.eps, norm2.eps, leak), library),
+        *(weight_DD.contiguous(), norm2.weight, norm2.bias),
     )
-    return pooled_ED
+    numbers = norm1.eps, norm2.eps, leak
+    pooled_ED, rows_2PD, *kept = _Pooled.apply(bias_D, *layers, numbers, library)
+
+    def slope(of_pooled_ED: Tensor) -> Tensor:
+        slope_PA: Tensor = _Slope.apply(of_pooled_ED, rows_2PD, numbers, library, *layers, *kept)
+        return slope_PA
+
+    return pooled_ED, slope
 
 
 class _Chain(torch.autograd.Function):
@@ -138,6 +164,7 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        bias2_D: Tensor,
         input_PA: Tensor,
         context_ED: Tensor,
         event_P: Tensor,
@@ -146,13 +173,11 @@ class _Pooled(torch.autograd.Function):
         scale1_D: Tensor,
         shift1_D: Tensor,
         weight2_DD: Tensor,
-        bias2_D: Tensor,
         scale2_D: Tensor,
         shift2_D: Tensor,
         numbers: tuple[float, float, float],
         library: ctypes.CDLL,
-    ) -> Tensor:
-        input_PA, context_ED, weight1_DA = input_PA.contiguous(), context_ED.contiguous(), weight1_DA.contiguous()
+    ) -> tuple[Tensor, ...]:
         (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
         epsilon1, epsilon2, leak = numbers
         normal2_PD, inverse2_P = input_PA.new_empty(rows, width), input_PA.new_empty(rows)
@@ -169,34 +194,89 @@ class _Pooled(torch.autograd.Function):
             *(input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, scale2_D, shift2_D),
             *(normal2_PD, inverse2_P, largest_ED),
         )
-        ctx.epsilon1, ctx.leak, ctx.library = epsilon1, leak, library
-        return pooled_ED
+        ctx.constants, ctx.library = (epsilon1, leak), library
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(normal2_PD, inverse2_P, largest_ED)
+        # Without memory: only its gradient is used, that with respect to the rows before each normalisation.
+        rows_2PD = input_PA.new_empty(()).expand(2, rows, width)
+        return pooled_ED, rows_2PD, normal2_PD, inverse2_P, largest_ED
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, *kept = ctx.saved_tensors
-        weight2_DD, scale2_D, shift2_D, normal2_PD, inverse2_P, largest_ED = kept
-        of_pooled = gradients[0].contiguous()
-        (rows, inputs), width = input_PA.shape, weight1_DA.shape[0]
-        to_input = torch.empty_like(input_PA) if ctx.needs_input_grad[0] else None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        input_PA, context_ED, _, _, weight1_DA, _, _, weight2_DD, *_ = ctx.saved_tensors
+        (rows, inputs), (events, width) = input_PA.shape, context_ED.shape
+        of_pooled, of_rows = gradients[:2]
+        of_pooled = input_PA.new_zeros(events, 2 * width) if of_pooled is None else of_pooled.contiguous()
+        of_rows1, of_rows2 = (None, None) if of_rows is None else of_rows.contiguous()
+        to_input = torch.empty_like(input_PA) if ctx.needs_input_grad[1] else None
         to_weight1 = to_context = to_scale1 = to_shift1 = to_weight2 = to_bias2 = to_scale2 = to_shift2 = None
-        if ctx.needs_input_grad[4]:
+        if ctx.needs_input_grad[5]:
             to_weight1, to_weight2 = torch.empty_like(weight1_DA), torch.empty_like(weight2_DD)
             to_context = torch.zeros_like(context_ED)
             to_scale1, to_shift1, to_bias2, to_scale2, to_shift2 = input_PA.new_zeros(5, width).unbind(0)
         ctx.library.pooled_backward(
-            *(address(of_pooled), address(input_PA), rows, inputs, address(weight1_DA), width, address(context_ED)),
-            *(address(event_P), address(counts_E), address(scale1_D), address(shift1_D), ctx.epsilon1),
-            *(address(weight2_DD), address(scale2_D), address(shift2_D), ctx.leak, address(normal2_PD)),
-            *(address(inverse2_P), address(largest_ED), address(to_input), address(to_weight1), address(to_context)),
-            *(address(to_scale1), address(to_shift1), address(to_weight2), address(to_bias2), address(to_scale2)),
-            address(to_shift2),
+            *map(address, (of_pooled, of_rows1, of_rows2)),
+            *_layers(ctx.saved_tensors, *ctx.constants),
+            *map(address, (to_input, to_weight1, to_context, to_scale1, to_shift1, to_weight2, to_bias2)),
+            *map(address, (to_scale2, to_shift2)),
         )
         num_gradients = (to_input is not None) + (to_weight1 is not None)
         to_hidden = (rows, width, width)
         count_products(to_hidden, *num_gradients * [(rows, inputs, width)], *[to_hidden][: to_weight2 is not None])
         return (
-            *(to_input, to_context, None, None, to_weight1, to_scale1, to_shift1, to_weight2, to_bias2, to_scale2),
+            *(to_bias2, to_input, to_context, None, None, to_weight1, to_scale1, to_shift1, to_weight2, to_scale2),
             *(to_shift2, None, None),
         )
+
+
+class _Slope(torch.autograd.Function):
+    """Pullback of `_Pooled`. ``rows_2PD`` gets the gradient with respect to the rows before each normalisation."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        of_pooled_ED: Tensor,
+        rows_2PD: Tensor,
+        numbers: tuple[float, float, float],
+        library: ctypes.CDLL,
+        *layers: Tensor,
+    ) -> Tensor:
+        of_pooled_ED, input_PA, width = of_pooled_ED.contiguous(), layers[0], rows_2PD.shape[2]
+        middle_PD, slope_PA = input_PA.new_empty(len(input_PA), width), torch.empty_like(input_PA)
+        ctx.constants, ctx.library = (numbers[0], numbers[2]), library
+        library.slope_forward(
+            address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD), address(slope_PA)
+        )
+        count_products((len(input_PA), width, width), (*input_PA.shape, width))
+        ctx.save_for_backward(of_pooled_ED, middle_PD, *layers)
+        return slope_PA
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        of_pooled_ED, middle_PD, *layers = ctx.saved_tensors
+        of_slope = gradients[0].contiguous()
+        rows, width = middle_PD.shape
+        to_pooled, to_rows = torch.zeros_like(of_pooled_ED), middle_PD.new_empty(2, rows, width)
+        to_weight1, to_weight2 = torch.empty_like(layers[4]), torch.empty_like(layers[7])
+        to_scale1, to_scale2 = middle_PD.new_zeros(2, width).unbind(0)
+        ctx.library.slope_backward(
+            *(address(of_slope), address(of_pooled_ED), *_layers(layers, *ctx.constants), address(middle_PD)),
+            *map(address, (to_pooled, *to_rows, to_weight1, to_scale1, to_weight2, to_scale2)),
+        )
+        count_products(*2 * [(rows, width, width)], *2 * [(*of_slope.shape, width)])
+        return (
+            *(to_pooled, to_rows, None, None, None, None, None, None, to_weight1, to_scale1, None, to_weight2),
+            *(to_scale2, None, None, None, None),
+        )
+
+
+def _layers(tensors: Sequence[Tensor], epsilon1: float, leak: float) -> tuple[int | float | None, ...]:
+    """Arguments for the layers of `_Pooled` and their results, as the library takes them."""
+    input_PA, context_ED, event_P, counts_E, weight1_DA, scale1_D, shift1_D, weight2_DD, *kept = tensors
+    return (
+        *(address(input_PA), *input_PA.shape, address(weight1_DA), len(weight1_DA)),
+        *map(address, (context_ED, event_P, counts_E, scale1_D, shift1_D)),
+        *(epsilon1, address(weight2_DD), *map(address, kept[:2]), leak, *map(address, kept[2:])),
+    )

@@ -195,7 +195,7 @@ class WganConfig(ConfigBranch):
 
     chunk_particles: int = Field(default=0, ge=0)
     """Particles in one pass through the networks: the events of a batch are joined, and processed in chunks of whole
-    events, which gives the same gradients with better use of the cache. 0: 4,096 on a CPU with a
+    events, which gives the same gradients with better use of the cache. 0: 8,192 on a CPU with a
     second-level cache of 1 MiB a core, and in proportion to it; on a GPU a power of two that needs at most half of its
     memory."""
 

@@ -23,7 +23,7 @@ from workloads.base.native import particles as native_particles
 from workloads.base.segments import Segments, pool, pool_with_argmax, spread, unpool
 from workloads.muons.models.standardise import NUM_CONDITIONS
 from workloads.muons.models.wgan.config import NetworkConfig
-from workloads.muons.models.wgan.layers import LEAK, Dense
+from workloads.muons.models.wgan.layers import LEAK, Dense, Pullback
 
 
 class Generator(nn.Module):
@@ -137,10 +137,7 @@ class Critic(nn.Module):
 
         Equal to autograd's derivative of ``forward``, but itself a forward computation: see layers.py.
         """
-        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
-        muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
-        muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
-        pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, self.pools)
+        pooled_ED, muons_back = self._pooled_with_pullback(features_PF, conditions_EC, segments)
         event_ED = joined([pooled_ED, conditions_EC, _size_E1(segments, features_PF.dtype)], pooled_ED.dtype)
         event_ED, third_back = self.event_input.with_pullback(event_ED)
         event_ED, fourth_back = self.event_hidden.with_pullback(event_ED)
@@ -148,23 +145,46 @@ class Critic(nn.Module):
         weights = self.output.weight, self.output.bias
         slope_ED = SCORE_SLOPE(event_ED, self.projection(conditions_EC), *weights, self.score_limit)
         pooled_slopes_ED = third_back(fourth_back(slope_ED))[:, : pooled_ED.shape[1]]
-        through_PD = unpool(pooled_slopes_ED, segments, self.pools, argmax_ED)
-        slope_PF: Tensor = first_back(second_back(through_PD))[:, : self.num_features]
-        return slope_PF
+        return muons_back(pooled_slopes_ED)
 
     def _pooled(self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments) -> Tensor:
         """Embedded muons, pooled over each event. (P, F), (E, C) -> (E, D x pools)."""
+        if pooled := self._pooled_in_cpp(features_PF, conditions_EC, segments):
+            return pooled[0]
+        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
+        return pool(self.muon_hidden(self.muon_input(muons_PD)), segments, self.pools)
+
+    def _pooled_with_pullback(
+        self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
+    ) -> tuple[Tensor, Pullback]:
+        """Result of `_pooled`, and the pullback of a gradient through it, (E, D x pools) -> (P, F)."""
+        if pooled := self._pooled_in_cpp(features_PF, conditions_EC, segments):
+            return pooled
+        muons_PD = torch.cat([features_PF, spread(conditions_EC, segments)], 1)
+        muons_PD, first_back = self.muon_input.with_pullback(muons_PD)
+        muons_PD, second_back = self.muon_hidden.with_pullback(muons_PD)
+        pooled_ED, argmax_ED = pool_with_argmax(muons_PD, segments, self.pools)
+
+        def pullback(slopes_ED: Tensor) -> Tensor:
+            slopes_PD = unpool(slopes_ED, segments, self.pools, argmax_ED)
+            return first_back(second_back(slopes_PD))[:, : self.num_features]
+
+        return pooled_ED, pullback
+
+    def _pooled_in_cpp(
+        self, features_PF: Tensor, conditions_EC: Tensor, segments: Segments
+    ) -> tuple[Tensor, Pullback] | None:
+        """Result of `_pooled_with_pullback` from the library in C++, None if it can't compute it."""
         first, second = self.muon_input, self.muon_hidden
         library = None if first.linear.is_rounded else native.library_for(features_PF, first.linear.weight)
-        if library and first.norm is not None and second.norm is not None and self.pools == ("mean", "max"):
-            of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
-            of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)
-            return native_particles.pooled(
-                *(library, features_PF, of_event_ED, segments, (of_muon_DF, first.norm)),
-                *((second.linear.weight, second.linear.bias, second.norm), LEAK),
-            )
-        muons_PD = second(first(torch.cat([features_PF, spread(conditions_EC, segments)], 1)))
-        return pool(muons_PD, segments, self.pools)
+        if library is None or first.norm is None or second.norm is None or self.pools != ("mean", "max"):
+            return None
+        of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
+        of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)
+        return native_particles.pooled_with_slope(
+            *(library, features_PF, of_event_ED, segments, (of_muon_DF, first.norm)),
+            *((second.linear.weight, second.linear.bias, second.norm), LEAK),
+        )
 
     def _score(self, event_ED: Tensor, conditions_EC: Tensor) -> Tensor:
         scores_E: Tensor = SCORE(event_ED, self.projection(conditions_EC), self.output.weight, self.output.bias)

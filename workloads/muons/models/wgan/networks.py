@@ -31,6 +31,9 @@ from workloads.muons.models.wgan.config import WganConfig
 from workloads.muons.models.wgan.energy_score import EnergyScore, energy_score, event_weight
 from workloads.muons.models.wgan.model import Critic, Generator
 
+CPU_CHUNK = 2 * CPU_CHUNK_PARTICLES
+"""Largest number of particles in a part on a CPU: more than other models', since layers in C++ divide its rows anew."""
+
 
 @dataclass(frozen=True)
 class WganEvents:
@@ -92,7 +95,7 @@ class WganNetworks:
         self.pads = False
         """True: each part is padded to one of few sizes. Its further events count nowhere."""
         # Of several sets of generated events, as many pass the networks at once as a CPU's cache holds.
-        self._most_rows = config.chunk_particles or (CPU_CHUNK_PARTICLES if device.type == "cpu" else sys.maxsize)
+        self._most_rows = config.chunk_particles or (CPU_CHUNK if device.type == "cpu" else sys.maxsize)
         with context.initial_weights():
             self.standardise = Standardise(config.network).to(device)
             self.count_head = MixtureCountHead(config.network).to(device)

@@ -24,7 +24,7 @@ from workloads.muons.models.bundles import Bundles
 from workloads.muons.models.fit import fit_standardise
 from workloads.muons.models.wgan import adaptive
 from workloads.muons.models.wgan.config import WganConfig
-from workloads.muons.models.wgan.networks import Draw, WganEvents, WganNetworks
+from workloads.muons.models.wgan.networks import CPU_CHUNK, Draw, WganEvents, WganNetworks
 from workloads.muons.models.wgan.optimiser import make_optimiser
 from workloads.muons.models.wgan.spread import least_spread, moments
 
@@ -49,6 +49,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
     """
 
     SECTION = "trainer.wgan"
+    CPU_CHUNK = CPU_CHUNK
     METRICS = (
         *("c_loss", "g_loss", "energy_score", "m_loss", "w_gap", "gp_norm", "saturation", "fake_spread"),
         *("generator_grad_norm", "critic_grad_norm", "count_grad_norm", "skipped_updates"),
