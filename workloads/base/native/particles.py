@@ -62,27 +62,12 @@ def pooled(
     first: tuple[Tensor, nn.LayerNorm],
     second: tuple[Tensor, Tensor, nn.LayerNorm],
     leak: float,
-) -> Tensor:
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """Mean and maximum over each event of two layers with normalisation and leaky ReLU. (P, A), (E, D) -> (E, 2 D).
 
     ``context_ED`` is added before the first normalisation. Weights: (D, A); (D, D), (D,). 0 for an empty event.
-    """
-    pooled_ED, _ = pooled_with_slope(library, input_PA, context_ED, segments, first, second, leak)
-    return pooled_ED
-
-
-def pooled_with_slope(
-    library: ctypes.CDLL,
-    input_PA: Tensor,
-    context_ED: Tensor,
-    segments: Segments,
-    first: tuple[Tensor, nn.LayerNorm],
-    second: tuple[Tensor, Tensor, nn.LayerNorm],
-    leak: float,
-) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """Result of `pooled`, and its pullback: gradient with respect to it -> that with respect to the input.
-
-    The pullback, (E, 2 D) -> (P, A), is differentiable once, too.
+    Then the pullback, which is differentiable once, too: gradient with respect to that -> with respect to the input,
+    (E, 2 D) -> (P, A).
     """
     weight_DA, norm1 = first
     weight_DD, bias_D, norm2 = second

@@ -77,7 +77,7 @@ def test_of_a_chain_and_of_pooled_layers() -> None:
 
     def pooled_in_cpp() -> Tensor:
         layers = (weight1_DF, norms[0]), (weight2_DD, bias_D, norms[1])
-        return pooled(compiled(), features_PF, context_ED, segments, *layers, LEAK)
+        return pooled(compiled(), features_PF, context_ED, segments, *layers, LEAK)[0]
 
     of_weights = [context_ED, weight1_DF, weight2_DD]
     for of in ([features_PF], of_weights, [features_PF, *of_weights]):

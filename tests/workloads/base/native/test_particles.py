@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from native_layers import compiled
 from torch import Tensor, nn
 
-from workloads.base.native.particles import chain, pooled, pooled_with_slope
+from workloads.base.native.particles import chain, pooled
 from workloads.base.segments import Segments, spread
 
 pytestmark = pytest.mark.process  # a compiler
@@ -72,7 +72,7 @@ def test_pooled_layers_and_their_gradients_are_torchs(counts: list[int]) -> None
         torch.cat([one.mean(0), one.max(0).values]) if len(one) else torch.zeros(2 * width)
         for one in rows.split(counts)
     ]
-    found = pooled(
+    found, _ = pooled(
         compiled(), input_PA, context_ED, segments, (weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK
     )
     of = [input_PA, context_ED, weight1_DA, weight2_DD, bias_D, *norms[0].parameters(), *norms[1].parameters()]
@@ -84,7 +84,7 @@ def test_of_equal_particles_the_first_is_the_largest() -> None:
     norm = nn.LayerNorm(width)
     input_PA = torch.ones(5, 2, requires_grad=True)
     layers = (numbers(width, 2), norm), (numbers(width, width), numbers(width), norm)
-    found = pooled(compiled(), input_PA, numbers(2, width), segments, *layers, LEAK)
+    found, _ = pooled(compiled(), input_PA, numbers(2, width), segments, *layers, LEAK)
     (slope_PA,) = torch.autograd.grad(found[:, width:].square().sum(), input_PA)
     assert slope_PA[[0, 3]].abs().min() > 0
     assert slope_PA[[1, 2, 4]].abs().max() == 0
@@ -122,7 +122,7 @@ def test_the_slope_of_pooled_layers_and_its_gradients_are_those_of_double_precis
     weight1_DA, weight2_DD, bias_D = numbers(width, 3), numbers(width, width), numbers(width)
     layers = [context_ED, weight1_DA, *norms[0].parameters(), weight2_DD, bias_D, *norms[1].parameters()]
     of = [input_PA, of_pooled_ED, *layers]
-    pooled_ED, back = pooled_with_slope(
+    pooled_ED, back = pooled(
         *(compiled(), input_PA, context_ED, segments_of(counts)),
         *((weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK),
     )
@@ -135,7 +135,7 @@ def test_the_slope_of_pooled_layers_and_its_gradients_are_those_of_double_precis
     # As in the critic: the gradient that is pulled back depends on what was pooled, too.
     found_all = torch.autograd.grad((found * weight_PA).sum() + (pooled_ED * of_pooled_ED.detach()).sum(), of)
     layers_only = torch.autograd.grad((expected * weight_PA.double()).sum(), exact, allow_unused=True)
-    pooled_alone = pooled(
+    pooled_alone, _ = pooled(
         *(compiled(), input_PA, context_ED, segments_of(counts)),
         *((weight1_DA, norms[0]), (weight2_DD, bias_D, norms[1]), LEAK),
     )
@@ -153,7 +153,7 @@ def test_a_number_that_is_not_finite_stays_in_its_event() -> None:
     input_PA, of_pooled_ED = numbers(55, 3), numbers(3, 2 * width).detach()
     with torch.no_grad():
         input_PA[3, 1] = torch.nan
-    pooled_ED, back = pooled_with_slope(
+    pooled_ED, back = pooled(
         *(compiled(), input_PA, numbers(3, width), segments_of(counts)),
         *((numbers(width, 3), norms[0]), (numbers(width, width), numbers(width), norms[1]), LEAK),
     )
@@ -168,7 +168,7 @@ def test_no_particles_at_all_give_no_slope() -> None:
     width = 32
     norms = nn.LayerNorm(width), nn.LayerNorm(width)
     weight1_DA = numbers(width, 3)
-    pooled_ED, back = pooled_with_slope(
+    pooled_ED, back = pooled(
         *(compiled(), numbers(0, 3), numbers(2, width), segments_of([0, 0])),
         *((weight1_DA, norms[0]), (numbers(width, width), numbers(width), norms[1]), LEAK),
     )

@@ -181,7 +181,7 @@ class Critic(nn.Module):
             return None
         of_muon_DF, of_event_DC = first.linear.weight.split([self.num_features, conditions_EC.shape[1]], 1)
         of_event_ED = F.linear(conditions_EC, of_event_DC, first.linear.bias)
-        return native_particles.pooled_with_slope(
+        return native_particles.pooled(
             *(library, features_PF, of_event_ED, segments, (of_muon_DF, first.norm)),
             *((second.linear.weight, second.linear.bias, second.norm), LEAK),
         )
