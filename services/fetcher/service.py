@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,10 @@ from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
 from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
+from common.planned import planned_name
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
+from common.run_dir import shard_dir
 from common.status import OUTLIER_FOLDER, FetcherStatus
 from common.status_files import read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
@@ -44,9 +46,11 @@ from services.fetcher.inventory.claims import PendingTrainers
 from services.fetcher.inventory.done import list_range
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
-from services.fetcher.inventory.lister import Lister
+from services.fetcher.inventory.lister import Expand, Lister
+from services.fetcher.inventory.published import PublishedInventory
 from services.fetcher.inventory.range_listing import RangeListing
-from services.fetcher.inventory.ranges import make_ranges
+from services.fetcher.inventory.ranges import InputRange, make_ranges
+from services.fetcher.inventory.shared_bad_files import SharedBadFiles
 from services.fetcher.monitor import Monitor
 from services.fetcher.planner import Planner
 
@@ -94,15 +98,17 @@ def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
         plan_hash=plan_hash,
         max_unit_deaths=config.fetcher.max_unit_deaths,
         stall_timeout_s=config.fetcher.stall_timeout_s,
-        lanes=config.stream.lanes,
+        lanes=config.stream.shard_lanes,
     )
 
 
 class FetcherService:
-    """Fetcher of one run: see the module. Use run()."""
+    """Fetcher of one run, or of one shard of it: see the module. Use run()."""
 
-    def __init__(self, run_dir: Path, config: Config) -> None:
-        self._run_dir = run_dir
+    def __init__(self, of_run: Path, config: Config, shared_dir: Path | None = None) -> None:
+        """``of_run``: directory of the run; ``shared_dir``: folder that the fetchers of all shards share."""
+        shard = config.stream.shard
+        self._run_dir = run_dir = shard_dir(of_run, shard)
         self._config = config
         started_s = time.monotonic()
         if config.transport.listen:
@@ -122,8 +128,9 @@ class FetcherService:
             self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
             self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
-        self._exporter = open_exporter(run_dir, config.fetcher)
-        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher)
+        self._exporter = open_exporter(of_run, config.fetcher)
+        shared_bad = SharedBadFiles(shared_dir, shard) if shared_dir is not None and shard is not None else None
+        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared_bad)
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
         _remove_unfinished_outliers(run_dir)
@@ -142,11 +149,13 @@ class FetcherService:
             ledger=self._ledger,
             budget=self._budget,
             fetch=self._remotes.fetch,
+            record=shared_dir / planned_name(shard) if shared_dir is not None and shard is not None else None,
         )
         self._transport.watch(self._planner.pool.wake_fd)
-        self._lister = Lister(partial(list_range, remotes=self._remotes))
+        expand, may_list = self._listing_of(shared_dir)
+        self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
-        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
+        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget_gib)
         self._monitor = Monitor(
@@ -161,6 +170,16 @@ class FetcherService:
             arena_bytes=self._arena.size_bytes,
             listen=listen,
         )
+
+    def _listing_of(self, shared_dir: Path | None) -> tuple[Expand, Callable[[InputRange], bool]]:
+        """Function that lists a range, and whether that is possible yet: the first shard lists for all."""
+        expand = partial(list_range, remotes=self._remotes)
+        shard = self._config.stream.shard
+        if shared_dir is None or shard is None:
+            return expand, lambda one: True
+        skips = self._config.fetcher.missing_ranges == "skip"
+        published = PublishedInventory(shared_dir, expand, lists=shard == 0, skips=skips)
+        return published.expand, published.is_there
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
@@ -239,7 +258,7 @@ class FetcherService:
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
-        if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
+        if self._dispatcher.lanes.barren_epochs and not self._config.epochs and self._config.stream.shard is None:
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "

@@ -42,7 +42,7 @@ from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.lane import lanes_of_rank
+from services.trainer.stream.lane import shares_of_rank
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
@@ -89,6 +89,7 @@ def new_state(config: Config, training: Training, context: StepContext, plan_has
         context.device,
         plan_hash,
         lanes=config.stream.lanes,
+        shards=config.stream.shards,
         health=config.trainer.health,
         headline=training.headline,
         shown=training.shown,
@@ -116,7 +117,7 @@ def run_trainer(
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
-            lanes_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
+            shares_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
         checkpoints, latest = _restore(run_dir, config, stop, ranks)

@@ -78,7 +78,7 @@ def _restored(
     """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
-    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes)
+    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes, shards=config.stream.shards)
     latest = checkpoints.latest()
     if latest is None:
         logger.info("new run, plan %.12s, without a model", plan_hash)
