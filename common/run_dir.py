@@ -66,4 +66,4 @@ def shard_dir(run_dir: Path, shard: int | None) -> Path:
 
 def shard_dirs(run_dir: Path) -> list[Path]:
     """Run directories of all fetchers that ran here, in order: those of the shards, or the run's own."""
-    return sorted((run_dir / SHARDS_FOLDER).glob("[0-9][0-9][0-9]")) or [run_dir]
+    return sorted(path.parent for path in (run_dir / SHARDS_FOLDER).glob("[0-9][0-9][0-9]/status")) or [run_dir]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -131,6 +132,8 @@ class Planner:
             events = sum(unit.rows for unit in units) + bad_rows
             with self._record.open("a") as lines:
                 lines.write(planned_line(PlannedBlock(block, len(staged), events)))
+                lines.flush()
+                os.fsync(lines.fileno())
         return units
 
     def restage(self, files: Sequence[int]) -> None:

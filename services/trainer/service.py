@@ -307,7 +307,7 @@ def _train(
     evaluator = training_of(config).evaluator(state.task, config.seed)
     telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
+    audit = Audit.open(run_dir, state.audit_bytes, ranks, config.stream) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)

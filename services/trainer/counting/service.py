@@ -115,7 +115,7 @@ def _count(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank()) if trainer.audit else None
+    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank(), config.stream) if trainer.audit else None
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:
         telemetry.status("starting", progress, feed.waits, force=True)
