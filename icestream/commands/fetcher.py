@@ -23,6 +23,7 @@ from common.run_dir import INVENTORY_FOLDER, make_run_dir, shard_dir
 from icestream.reading.workload import load_run_config
 from services.config.root import store_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, DamagedLedger, damage_named, set_aside
+from services.fetcher.inventory.shared_folder import SharedFolder
 from services.fetcher.service import FetcherService
 
 logger = logging.getLogger(__name__)
@@ -63,13 +64,15 @@ def fetcher(
     config = load_run_config(run_dir, toml=toml, assignments=assignments, flags=flags)
     of_shard = config.of_shard(shard, on_machine)
     ledger = shard_dir(run_dir, of_shard.stream.shard) / LEDGER_FILE
+    shared = SharedFolder()
     if of_shard.stream.shard is not None:
         make_run_dir(ledger.parent)
-        inventory = inventory or run_dir / INVENTORY_FOLDER
-        inventory.mkdir(exist_ok=True)
+        folder = inventory or run_dir / INVENTORY_FOLDER
+        make_run_dir(folder)
+        shared = SharedFolder(folder, of_shard.stream.shard, config.stream.shards)
     while not stop:
         try:
-            with damage_named(ledger), contextlib.closing(FetcherService(run_dir, of_shard, inventory)) as service:
+            with damage_named(ledger), contextlib.closing(FetcherService(run_dir, of_shard, shared)) as service:
                 if not of_shard.stream.shard:
                     store_config(run_dir, config)  # decoders and the trainer read it from there
                 service.run(stop)

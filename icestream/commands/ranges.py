@@ -72,13 +72,13 @@ def state_of_current(status: TrainerStatus | None) -> State:
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """Epoch and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
-    places = [one for folder in shard_dirs(run_dir)[1:] if (one := _place(folder)) is not None]
-    run_dir_of_fetcher = shard_dirs(run_dir)[0]
-    path = run_dir_of_fetcher / LEDGER_FILE
+    first, *others = shard_dirs(run_dir)
+    places = [_place(folder) for folder in others]
+    path = first / LEDGER_FILE
     current = state_of_current(read_status(run_dir, "trainer", TrainerStatus))
     is_reached = False
-    with damage_named(path), no_other_host(run_dir_of_fetcher, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
-        place = min([one for one in (ledger.place(), *places) if one is not None], key=astuple, default=None)
+    with damage_named(path), no_other_host(first, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
+        place = min((found for found in (ledger.place(), *places) if found is not None), key=astuple, default=None)
         lines: list[RangeLine] = []
         for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)):
             name = one.name or "all inputs"

@@ -38,7 +38,7 @@ class FailureBudget:
         self._ledger.quarantine(bad)
         num_bad = self._ledger.num_bad_files()
         if self._shared is not None:
-            num_bad = max(num_bad, self._shared.add({bad.file}))
+            num_bad = max(num_bad, self._shared.add(bad.file))
         allowed = self._config.bad_files_allowed(self._inventory.num_files)
         if self._config.strict:
             raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")

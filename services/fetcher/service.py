@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
 from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
-from common.planned import planned_name
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
 from common.run_dir import shard_dir
@@ -46,11 +45,10 @@ from services.fetcher.inventory.claims import PendingTrainers
 from services.fetcher.inventory.done import list_range
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
-from services.fetcher.inventory.lister import Expand, Lister
-from services.fetcher.inventory.published import PublishedInventory
+from services.fetcher.inventory.lister import Lister
 from services.fetcher.inventory.range_listing import RangeListing
 from services.fetcher.inventory.ranges import InputRange, make_ranges
-from services.fetcher.inventory.shared_bad_files import SharedBadFiles
+from services.fetcher.inventory.shared_folder import SharedFolder
 from services.fetcher.monitor import Monitor
 from services.fetcher.planner import Planner
 
@@ -105,10 +103,9 @@ def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
 class FetcherService:
     """Fetcher of one run, or of one shard of it: see the module. Use run()."""
 
-    def __init__(self, of_run: Path, config: Config, shared_dir: Path | None = None) -> None:
-        """``of_run``: directory of the run; ``shared_dir``: folder that the fetchers of all shards share."""
-        shard = config.stream.shard
-        self._run_dir = run_dir = shard_dir(of_run, shard)
+    def __init__(self, of_run: Path, config: Config, shared: SharedFolder = SharedFolder()) -> None:  # noqa: B008
+        """``of_run``: directory of the run, of which this may be the fetcher of one shard."""
+        self._run_dir = run_dir = shard_dir(of_run, config.stream.shard)
         self._config = config
         started_s = time.monotonic()
         if config.transport.listen:
@@ -118,19 +115,14 @@ class FetcherService:
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        workload = config.stored_workload()
-        stream = config.stream
+        workload, stream = config.stored_workload(), config.stream
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
         blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
-            self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
-            self._inventory = Inventory(self._ledger, ranges, blocks)
-            undo.pop_all()
+        self._open_inventory(ranges, blocks)
         self._exporter = open_exporter(of_run, config.fetcher)
-        shared_bad = SharedBadFiles(shared_dir, shard) if shared_dir is not None and shard is not None else None
-        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared_bad)
+        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared.bad_files)
+        self._epochs = shared.epochs
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
         _remove_unfinished_outliers(run_dir)
@@ -149,10 +141,11 @@ class FetcherService:
             ledger=self._ledger,
             budget=self._budget,
             fetch=self._remotes.fetch,
-            record=shared_dir / planned_name(shard) if shared_dir is not None and shard is not None else None,
+            record=shared.record,
         )
         self._transport.watch(self._planner.pool.wake_fd)
-        expand, may_list = self._listing_of(shared_dir)
+        skips = config.fetcher.missing_ranges == "skip"
+        expand, may_list = shared.listing(partial(list_range, remotes=self._remotes), skips=skips)
         self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
@@ -171,15 +164,12 @@ class FetcherService:
             listen=listen,
         )
 
-    def _listing_of(self, shared_dir: Path | None) -> tuple[Expand, Callable[[InputRange], bool]]:
-        """Function that lists a range, and whether that is possible yet: the first shard lists for all."""
-        expand = partial(list_range, remotes=self._remotes)
-        shard = self._config.stream.shard
-        if shared_dir is None or shard is None:
-            return expand, lambda one: True
-        skips = self._config.fetcher.missing_ranges == "skip"
-        published = PublishedInventory(shared_dir, expand, lists=shard == 0, skips=skips)
-        return published.expand, published.is_there
+    def _open_inventory(self, ranges: Sequence[InputRange], blocks: Blocks) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
+            self._ledger = Ledger(self._run_dir / LEDGER_FILE, self._hash)
+            self._inventory = Inventory(self._ledger, ranges, blocks)
+            undo.pop_all()
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
@@ -258,13 +248,19 @@ class FetcherService:
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
-        if self._dispatcher.lanes.barren_epochs and not self._config.epochs and self._config.stream.shard is None:
+        if not self._config.epochs and self._is_barren():
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
+
+    def _is_barren(self) -> bool:
+        """True if a whole epoch had no event to train, in any shard."""
+        if self._epochs is None:
+            return self._dispatcher.lanes.barren_epochs > 0
+        return self._epochs.is_barren(self._dispatcher.lanes.complete_epochs)
 
     def _note(self, peer: str, message: m.Message) -> None:
         """Handle the part of a message that concerns the service itself."""

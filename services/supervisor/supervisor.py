@@ -27,15 +27,7 @@ from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 from services.config.local import LocalConfig
 from services.supervisor.child import Child, how_it_ended
 from services.supervisor.environment import child_environment
-from services.supervisor.names import (
-    FETCHER,
-    LOGS_FOLDER,
-    TRAINER,
-    decoder_name,
-    fetcher_name,
-    service_of,
-    shard_of,
-)
+from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, decoder_name, fetcher_name, service_of, shard_of
 from services.supervisor.restart import Ended, RepeatedFailure, Restart, RestartPolicy, UserError
 from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
 from services.supervisor.stopping import Stopping, StopStep, abandon
@@ -315,8 +307,7 @@ class Supervisor:
         )
 
     def _all_decoded(self, shard: int | None) -> bool:
-        status = self._fetcher_status(shard)
-        return status is not None and status.state == "finished"
+        return (status := self._fetcher_status(shard)) is not None and status.state == "finished"
 
     def _fetcher_status(self, shard: int | None) -> FetcherStatus | None:
         """Status since the newest start of the fetcher."""

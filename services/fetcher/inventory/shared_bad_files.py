@@ -12,17 +12,16 @@ class SharedBadFiles:
         self._folder = folder
         self._path = folder / f"bad-{shard:03d}"
 
-    def add(self, files: set[int]) -> int:
-        """Add bad files of this shard; number of distinct ones of all shards.
+    def add(self, file: int) -> int:
+        """Add a bad file of this shard; number of distinct ones of all shards.
 
         A shard adds its own before it counts: of two that do so at the same time, one counts both.
         """
-        if new := sorted(files - self._read(self._path)):
+        if file not in _read(self._path):
             with self._path.open("a") as sink:
-                sink.writelines(f"{file}\n" for file in new)
-        return len(set().union(*map(self._read, self._folder.glob("bad-[0-9][0-9][0-9]"))))
+                sink.write(f"{file}\n")
+        return len(set().union(*map(_read, self._folder.glob("bad-[0-9][0-9][0-9]"))))
 
-    def _read(self, path: Path) -> set[int]:
-        if not path.exists():
-            return set()
-        return {int(line) for line in path.read_text().splitlines() if line.isdecimal()}
+
+def _read(path: Path) -> set[int]:
+    return {int(line) for line in path.read_text().splitlines()} if path.exists() else set()

@@ -87,7 +87,9 @@ class Audit:
             each, now = len(sizes_bytes) // stream.shards, max(ranks.size // stream.shards, 1)
             for shard in range(stream.shards):
                 for rank in range(now, each):
-                    os.close(_cut(_path(run_dir, stream, shard, rank), sizes_bytes[shard * each + rank]))
+                    path = _path(run_dir, stream, shard, rank)
+                    if path.exists():  # else it is on another machine, or gone
+                        os.close(_cut(path, sizes_bytes[shard * each + rank]))
         if stream.shards == 1:
             shares = [ShardShare(0, ranks.rank, ranks.size)]
         else:

@@ -28,6 +28,7 @@ from services.trainer.stream.audit import audit_line
 from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
 from services.trainer.stream.lane import Lane, shares_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers, ids_of, num_bytes
+from services.trainer.stream.one_inventory import OneInventory
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.shard_link import Rejected, ShardLink
 from services.trainer.stream.sharded_position import start_of
@@ -91,7 +92,7 @@ class Feed:
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
         self._ready_s = 0.0
-        self._inventories: dict[tuple[int, bool], tuple[int, str]] = {}
+        self._inventory = OneInventory()
         self._links: list[ShardLink] = []
         self._connect()
 
@@ -218,7 +219,7 @@ class Feed:
             raise BadInputError("the fetchers of the shards have different plans: stop all processes first")
 
     def _attach(self) -> None:
-        self._inventories.clear()
+        self._inventory = OneInventory()
         for link in self._links:
             link.attach(self.position.shards[link.shard])
 
@@ -385,7 +386,7 @@ class Feed:
             case m.DeliveredUnit() as unit:
                 self.outside_values = self.outside_values or unit.tally.outside_values
                 if len(self._links) > 1:
-                    self._require_one_inventory(link, unit)
+                    self._inventory.require(link.shard, unit)
             case m.CommitRequest():
                 self._agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
@@ -395,13 +396,3 @@ class Feed:
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
         return message is not None
-
-    def _require_one_inventory(self, link: ShardLink, unit: m.DeliveredUnit) -> None:
-        """Raise BadInputError if two shards were planned from other lists of files."""
-        key = (unit.source.ranges, unit.epoch > 0)  # from the second epoch on, the digest is that of complete ranges
-        shard, digest = self._inventories.setdefault(key, (link.shard, unit.source.digest))
-        if digest != unit.source.digest:
-            raise BadInputError(
-                f"shards {shard} and {link.shard} were planned from different lists of files: stop all processes, and"
-                " start over with --fresh"
-            )
