@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,9 @@ def trainer(
     )
     write_summary(run_dir, summary)
     click.echo("\n".join(summary_lines(summary)))
+    if summary.error:
+        click.secho(f"Error: {summary.error}", err=True, fg="red")
+        sys.exit(summary.exit_code)
 
 
 def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> TrainerStatus | None:

@@ -160,3 +160,32 @@ def test_fresh_and_another_number_of_shards(processes: Processes, showers: Showe
     assert not (processes.run_dir / "shards").exists()
     assert not (processes.run_dir / INVENTORY_FOLDER).exists()
     processes.summary().assert_read(EPOCHS * showers.events)
+
+
+def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_the_trainer(
+    processes: Processes, showers: Showers
+) -> None:
+    *inputs_and_settings, _, epochs = arguments(showers, 2, COUNTING)
+    options = [*inputs_and_settings, *settings(f"epochs={epochs}")]
+    exit_code, output = processes.run("fetcher", *options)
+    assert exit_code == 2
+    assert "stream.shards = 2: a fetcher or decoder needs --shard 0 to --shard 1" in output
+    folder = processes.run_dir / INVENTORY_FOLDER
+    folder.mkdir(parents=True)
+    (folder / planned_name(0)).write_text("[90, 0, 1]\n")
+    others = [processes.start("fetcher", *options, "--shard", str(shard)) for shard in (1, 0)]
+    others += [processes.start("decoder", "--shard", str(shard)) for shard in range(2)]
+    trainer = processes.start("trainer")
+    assert processes.finish(trainer) == 1, processes.report()
+    assert "shard 0: 6,001 planned, but 6,000 read by the trainers (1 missing)" in trainer.output()
+    for process in others:
+        assert processes.finish(process) == 0, processes.report()
+    assert sum(len(lines) for lines in by_lane(processes).values()) > 0
+    assert processes.summary()["events_read"] == EPOCHS * showers.events
+
+
+def test_an_endless_run_without_an_event_to_train_ends_with_the_reason(processes: Processes, showers: Showers) -> None:
+    command = [*arguments(showers, 2, COUNTING)[:-2], *settings("stream.held_out=0.9999999")]
+    exit_code, output = processes.run("run", *command, "--epochs", "0")
+    assert exit_code == 2
+    assert "no event of a whole epoch can be trained" in output
