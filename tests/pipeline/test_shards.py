@@ -185,7 +185,7 @@ def test_shards_started_by_hand_make_the_same_run_and_a_sum_that_is_wrong_fails_
 
 
 def test_an_endless_run_without_an_event_to_train_ends_with_the_reason(processes: Processes, showers: Showers) -> None:
-    command = [*arguments(showers, 2, COUNTING)[:-2], *settings("stream.held_out=0.9999999")]
-    exit_code, output = processes.run("run", *command, "--epochs", "0")
+    command = [*arguments(showers, 2)[:-2], *settings("stream.held_out=0.9999999", "stream.lanes=2")]
+    exit_code, output = processes.run("run", *command, "--epochs", "0", "--trainers", "2")
     assert exit_code == 2
     assert "no event of a whole epoch can be trained" in output
