@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 MIB = 1 << 20
 
@@ -56,10 +56,14 @@ class StreamConfig(ConfigBranch):
     lanes: int = Field(1, ge=1, le=256)
     """Number of ordered streams that the units are dealt to in turn. R trainers take lanes / R each, so that the events
     of each step don't depend on the number of trainers. A step takes batch_events / lanes events of each lane."""
+    shards: int = Field(1, ge=1, le=256)
+    """Number of parts to which the blocks are dealt in turn, each with a fetcher, decoders, an arena and lanes / shards
+    lanes of its own (docs/how-to/shards.md)."""
     slots: int = Field(8, ge=1)
-    """Slots of the arena: maximum units in decoding, ready or in use at a time. At least one a lane."""
+    """Slots of the arena of each shard: maximum units in decoding, ready or in use at a time. At least one a lane."""
     slot_mib: float = Field(8.0, gt=0)
     """Size of one slot. The arena takes slots × slot_mib of memory."""
+    _shard: int | None = PrivateAttr(None)
 
     @property
     def slot_bytes(self) -> int:
@@ -72,6 +76,28 @@ class StreamConfig(ConfigBranch):
         return -(-self.batch_events // self.lanes)
 
     @property
+    def shard_lanes(self) -> int:
+        """Number of lanes of each shard. Lane l of shard s is lane s · shard_lanes + l of the run."""
+        return self.lanes // self.shards
+
+    @property
+    def shard(self) -> int | None:
+        """Number of the shard that this is the stream of, see of_shard(); None for the stream of the whole run."""
+        return self._shard if self.shards > 1 else None
+
+    def of_shard(self, shard: int) -> Self:
+        """Stream of one shard, with blocks and units numbered from 0. Raises ValueError if there is no such shard."""
+        if not 0 <= shard < self.shards:
+            raise ValueError(f"shard {shard} is none of {self.shards}")
+        stream = self.model_copy()
+        stream._shard = shard
+        return stream
+
+    def block_of_run(self, block: int) -> int:
+        """Number, in the run, of a block of this stream: block b of the run belongs to shard b mod shards."""
+        return block if self.shard is None else block * self.shards + self.shard
+
+    @property
     def outlier_above(self) -> int:
         """Maximum particles of an event that is not an outlier."""
         if self.max_particles_per_event:
@@ -79,12 +105,23 @@ class StreamConfig(ConfigBranch):
         return min(self.max_particles, math.isqrt(self.max_squared_particles) or self.max_particles)
 
     @model_validator(mode="after")
-    def _each_lane_has_a_slot(self) -> StreamConfig:
-        if self.slots < self.lanes:
+    def _each_shard_has_lanes(self) -> StreamConfig:
+        if self.lanes % self.shards:
             raise ValueError(
-                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}: a lane waits with a unit in "
-                f"its slot while another one's is decoded; set stream.slots={self.lanes} or more (with a smaller "
-                "stream.slot_mib, if memory is short), or lower stream.lanes"
+                f"stream.lanes = {self.lanes} must be a multiple of stream.shards = {self.shards}, of which each takes "
+                f"the same number: set stream.lanes={-(-self.lanes // self.shards) * self.shards}, or other "
+                "stream.shards"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_lane_has_a_slot(self) -> StreamConfig:
+        if self.slots < self.shard_lanes:
+            of_shards = f" / stream.shards = {self.shards}" if self.shards > 1 else ""
+            raise ValueError(
+                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}{of_shards}: a lane waits with "
+                f"a unit in its slot while another one's is decoded; set stream.slots={self.shard_lanes} or more "
+                "(with a smaller stream.slot_mib, if memory is short), or lower stream.lanes"
             )
         return self
 

@@ -164,6 +164,18 @@ def done_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def shard_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of a fetcher or decoder in a run with several shards, which `icestream run` gives."""
+    function = click.option("--shard", type=click.IntRange(min=0), hidden=True, help="Number of its shard.")(function)
+    return click.option(
+        "--on-machine",
+        type=click.IntRange(min=1),
+        default=1,
+        hidden=True,
+        help="Shards of this machine, which share its disk budget, transfers and cores.",
+    )(function)
+
+
 def profile_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Option --profile-steps."""
     return click.option(

@@ -86,7 +86,8 @@ class Blocks:
     """Files of block 0, 1, 2, … Blocks are numbered over all epochs; ``epochs = 0`` has no end.
 
     A block has files of one range only. Ranges may become known one by one, with append(); until all are known, so are
-    only their blocks in the first epoch.
+    only their blocks in the first epoch. For the stream of a shard, arguments named ``block`` and `end` count its own
+    blocks, and all other numbers those of the run.
     """
 
     def __init__(self, num_files: int, stream: StreamConfig, seed: int, epochs: int) -> None:
@@ -136,21 +137,24 @@ class Blocks:
     @property
     def end(self) -> int | None:
         """Number of blocks; None without end, or while unknown."""
-        return self.epochs * self.per_epoch if self.epochs and self.complete else None
+        if not self.epochs or not self.complete:
+            return None
+        end = self.epochs * self.per_epoch
+        return end if self._stream.shard is None else len(range(self._stream.shard, end, self._stream.shards))
 
     def is_known(self, block: int) -> bool:
         """True if the block's files are known."""
         if self.end is not None:
             return block < self.end
-        return self.per_epoch > 0 and (self.complete or block < self.per_epoch)
+        return self.per_epoch > 0 and (self.complete or self._stream.block_of_run(block) < self.per_epoch)
 
     def epoch_of(self, block: int) -> int:
         """Epoch of the known block."""
-        return block // self.per_epoch
+        return self._stream.block_of_run(block) // self.per_epoch
 
     def range_of(self, block: int) -> int:
         """Index of the known block's range."""
-        return bisect_right(self._first_block, block % self.per_epoch) - 1
+        return bisect_right(self._first_block, self._stream.block_of_run(block) % self.per_epoch) - 1
 
     def last_block(self, index: int) -> int:
         """Number, in an epoch, of the block after the last one of a known range."""
@@ -158,7 +162,7 @@ class Blocks:
 
     def files(self, block: int) -> list[int]:
         """Indices in the inventory of the known block's files, in order."""
-        epoch, in_epoch = divmod(block, self.per_epoch)
+        epoch, in_epoch = divmod(self._stream.block_of_run(block), self.per_epoch)
         index = self.range_of(block)
         first = (in_epoch - self._first_block[index]) * self._stream.block_files
         return self._order(epoch, index)[first : first + self._stream.block_files]
@@ -277,7 +281,7 @@ def plan_block(
     """Units of one block, numbered from ``first_k``: at least one, which also carries the quarantined files."""
     parts = [part for file in staged if file.footer is not None for part in _parts(file, file.footer)]
     if stream.shuffle:
-        order = generator(Stream.ROW_GROUPS, seed, block).permutation(len(parts))
+        order = generator(Stream.ROW_GROUPS, seed, stream.block_of_run(block)).permutation(len(parts))
         parts = _spans_in_order([parts[i] for i in order])
     quarantined = tuple(
         Quarantined(file.file, -1, file.bad_rows, file.reason) for file in staged if file.footer is None

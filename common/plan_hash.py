@@ -17,7 +17,7 @@ PLAN_VERSION = 3
 """Version of the plan, part of the hash: raise it when the same input gives other units."""
 
 _BYTES = 16
-_LATER = {"held_out": (0.0,), "max_squared_particles": (0,), "length_buckets": (0, 1)}
+_LATER = {"held_out": (0.0,), "max_squared_particles": (0,), "length_buckets": (0, 1), "shards": (1,)}
 """Settings that came after plan version 3, with the values that change no unit: omitted if they have one of these."""
 _EVERY_RANGE = "every range"
 

@@ -13,6 +13,9 @@ from common.files.file_kind import open_file
 MODE = 0o700
 CONFIG_FILE = "config.json"
 """Resolved configuration of the run."""
+SHARDS_FOLDER = "shards"
+INVENTORY_FOLDER = "inventory"
+"""Folder of a run with several shards: its lists of files, which all shards read, and what each shard has planned."""
 
 
 def own_files_only() -> None:
@@ -54,3 +57,13 @@ def make_run_dir(run_dir: Path) -> str:
     if status.st_uid not in (os.geteuid(), 0):
         return f"{run_dir}: belongs to user {status.st_uid}, who can choose what the run reads"
     return ""
+
+
+def shard_dir(run_dir: Path, shard: int | None) -> Path:
+    """Run directory of a shard's fetcher and decoders; that of the run if it has no shards (None)."""
+    return run_dir if shard is None else run_dir / SHARDS_FOLDER / f"{shard:03d}"
+
+
+def shard_dirs(run_dir: Path) -> list[Path]:
+    """Run directories of all fetchers that ran here, in order: those of the shards, or the run's own."""
+    return sorted(path.parent for path in (run_dir / SHARDS_FOLDER).glob("[0-9][0-9][0-9]/status")) or [run_dir]

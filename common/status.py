@@ -208,6 +208,8 @@ class TrainerStatus(Status):
     seconds: float = 0.0
     """Training time."""
     counters: Counters = Counters()
+    shards: tuple[Counters, ...] = ()
+    """Counters of each shard since the plan began; empty in a run without shards."""
     events_per_s: float = 0.0
     """Events trained per second, over the last seconds."""
     particles_per_s: float = 0.0

@@ -15,9 +15,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from common.atomic_file import replace_file
+from common.fetchers_together import fetchers_together
 from common.rarely import Rarely
-from common.run_dir import open_in_run
-from common.status import Status
+from common.run_dir import open_in_run, shard_dirs
+from common.status import FetcherStatus, Status
 
 STATUS_FOLDER = "status"
 StatusType = TypeVar("StatusType", bound=Status)
@@ -53,3 +54,9 @@ def read_status(run_dir: Path, name: str, kind: type[StatusType]) -> StatusType 
             return kind.model_validate_json(file.read())
     except (FileNotFoundError, ValidationError):
         return None
+
+
+def read_fetchers(run_dir: Path) -> FetcherStatus | None:
+    """Newest status of a run's fetcher; with shards, of the fetchers of all of them together. As read_status()."""
+    found = [read_status(folder, "fetcher", FetcherStatus) for folder in shard_dirs(run_dir)]
+    return fetchers_together([status for status in found if status is not None])

@@ -13,11 +13,11 @@ class Stream(IntEnum):
     FILES = 1
     """Order of the files in an epoch: key (seed, epoch), from the second range on (seed, epoch, range)."""
     ROW_GROUPS = 2
-    """Order of the row groups in a block: key (seed, block)."""
+    """Order of the row groups in a block: key (seed, block of the run)."""
     EVENTS = 3
-    """Order of the events in a unit: key (seed, epoch, k)."""
+    """Order of the events in a unit: key (seed, epoch, k), with several shards (seed, epoch, k, shard)."""
     BUCKETS = 4
-    """Order of the batches in a unit with `stream.length_buckets`: key (seed, epoch, k)."""
+    """Order of the batches in a unit with `stream.length_buckets`: keys as of EVENTS."""
 
 
 def generator(stream: Stream, seed: int, *key: int) -> np.random.Generator:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from common.atomic_file import replace_file
+from common.conservation import unequal_fates
 from common.errors import USER_ERROR_EXIT_CODE
 from common.status import TrainerStatus
 
@@ -16,6 +17,7 @@ SUMMARY_FILE = "summary.json"
 SERVICES = ("fetcher", "decoder", "trainer")
 FAILED_EXIT_CODE = 1
 QUARANTINED_SHOWN = 20
+_BUG = "; this is a bug in icestream, please report it"
 
 ExitStatus = Literal["finished", "interrupted", "failed"]
 
@@ -76,23 +78,20 @@ def build_summary(
     seconds: float,
     restarts: Mapping[str, int] | None = None,
     error: str | None = None,
+    imbalance: str = "",
 ) -> Summary:
     """Summary of a run with the last ``status`` of its trainer (None: no status, so all counts are 0).
 
-    Counts that do not add up make the run a failed one, whatever the ``exit_status``.
+    Counts that do not add up make the run a failed one, whatever the ``exit_status``; ``imbalance``: those of its
+    shards, in words (conservation.py).
     """
     status = status or TrainerStatus()
     counters = status.counters
-    adds_up = counters.adds_up()
+    adds_up = counters.adds_up() and not imbalance
     if not adds_up:
         exit_status = "failed"
         exit_code = USER_ERROR_EXIT_CODE if exit_code == USER_ERROR_EXIT_CODE else FAILED_EXIT_CODE
-        broken_sum = (
-            f"events do not add up: {counters.events_read} read, but {counters.events_trained} trained"
-            f" + {counters.events_outlier} outlier + {counters.events_empty} empty"
-            f" + {counters.events_quarantined} quarantined + {counters.events_held_out} held out; this is a bug in"
-            " icestream, please report it"
-        )
+        broken_sum = f"events do not add up: {imbalance or unequal_fates(counters)}{_BUG}"
         error = f"{error}; {broken_sum}" if error else broken_sum
     epochs_begun = status.epoch + 1 if status.step else 0
     return Summary(

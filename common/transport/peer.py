@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,15 @@ class PeerTransport:
         if self._lifeline.fileno() in ready and not self._lifeline.recv(64):
             raise FetcherLost
         return None
+
+    @staticmethod
+    def wait_for_any(transports: Sequence[PeerTransport], timeout_s: float) -> None:
+        """Return once one of several has a message, or its lifeline has ended; at the latest after ``timeout_s``."""
+        poller = zmq.Poller()
+        for one in transports:
+            poller.register(one._dealer, zmq.POLLIN)
+            poller.register(one._lifeline.fileno(), zmq.POLLIN)
+        poller.poll(int(timeout_s * 1000))
 
     def close(self) -> None:
         """Unmap the arena, then end the lifeline: its end-of-file proves that this process writes no more."""

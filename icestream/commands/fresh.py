@@ -12,6 +12,8 @@ import click
 
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
+from common.run_dir import INVENTORY_FOLDER, SHARDS_FOLDER, shard_dirs
+from common.status_files import STATUS_FOLDER
 
 OWN_CONTENTS = (
     "config.json",
@@ -21,6 +23,8 @@ OWN_CONTENTS = (
     "audit.jsonl",
     "audit-rank*.jsonl",
     "ledger.sqlite*",
+    "shards",
+    "inventory",
     "checkpoints",
     "outliers",
     "logs",
@@ -59,11 +63,21 @@ def keep_what_it_starts_from(run_dir: Path, start_from: str) -> None:
 @contextlib.contextmanager
 def without_services(run_dir: Path) -> Iterator[None]:
     """Exclude services started by hand; those of a run that was just killed get a moment to end."""
-    with (
-        RunLock(run_dir, "fetcher", "icestream run", patience(_ENDING_S)),
-        RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)),
-    ):
+    with contextlib.ExitStack() as locks:
+        locks.enter_context(RunLock(run_dir, "trainer", "icestream run", patience(_ENDING_S)))
+        for folder in {run_dir, *shard_dirs(run_dir)}:
+            locks.enter_context(RunLock(folder, "fetcher", "icestream run", patience(_ENDING_S)))
         yield
+
+
+def delete_inventory(run_dir: Path) -> None:
+    """Delete the list of files, and what is known of shards: they are a part of the plan."""
+    for folder in (run_dir, *run_dir.glob(f"{SHARDS_FOLDER}/*")):
+        for path in folder.glob("ledger.sqlite*"):
+            path.unlink()
+        if folder != run_dir:
+            shutil.rmtree(folder / STATUS_FOLDER, ignore_errors=True)
+    shutil.rmtree(run_dir / INVENTORY_FOLDER, ignore_errors=True)
 
 
 def delete_own_contents(run_dir: Path, yes: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +15,11 @@ from common.errors import BadInputError
 from common.file_lock import no_other_host
 from common.options import RunCommand, run_argument
 from common.redact import shown
-from common.run_dir import CONFIG_FILE
+from common.run_dir import CONFIG_FILE, shard_dirs
 from common.status import TrainerStatus
 from common.status_files import read_status
 from services.config.root import load_config
-from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger, damage_named
+from services.fetcher.inventory.ledger import LEDGER_FILE, CommittedPlace, Ledger, damage_named
 from services.fetcher.inventory.ranges import make_ranges
 
 State = Literal["done", "running", "stopped", "listed", "skipped", "failed", "to come"]
@@ -45,7 +45,7 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 
     A range is done if the newest checkpoint is past it, in its current epoch. Needs no running process.
     """
-    if not (run_dir / CONFIG_FILE).is_file() or not (run_dir / LEDGER_FILE).is_file():
+    if not (run_dir / CONFIG_FILE).is_file() or not (shard_dirs(run_dir)[0] / LEDGER_FILE).is_file():
         raise BadInputError(f"{run_dir}: no run has begun here; name its directory: icestream ranges RUN")
     epoch, lines = range_lines(run_dir)
     if as_json:
@@ -72,11 +72,13 @@ def state_of_current(status: TrainerStatus | None) -> State:
 def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
     """Epoch and a line for each range. Raises BadInputError."""
     config = load_config(run_dir, environment={})
-    path = run_dir / LEDGER_FILE
+    first, *others = shard_dirs(run_dir)
+    places = [_place(folder) for folder in others]
+    path = first / LEDGER_FILE
     current = state_of_current(read_status(run_dir, "trainer", TrainerStatus))
     is_reached = False
-    with damage_named(path), no_other_host(run_dir, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
-        place = ledger.place()
+    with damage_named(path), no_other_host(first, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
+        place = min((found for found in (ledger.place(), *places) if found is not None), key=astuple, default=None)
         lines: list[RangeLine] = []
         for index, one in enumerate(make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)):
             name = one.name or "all inputs"
@@ -94,3 +96,9 @@ def range_lines(run_dir: Path) -> tuple[int, list[RangeLine]]:
             else:
                 lines.append(RangeLine(name, "to come", 0, 0, ""))
     return (place.epoch if place is not None else 0), lines
+
+
+def _place(folder: Path) -> CommittedPlace | None:
+    path = folder / LEDGER_FILE
+    with damage_named(path), no_other_host(folder, "fetcher"), contextlib.closing(Ledger(path)) as ledger:
+        return ledger.place()

@@ -27,9 +27,9 @@ from common.options import (
 )
 from common.own_code import is_own, require_module
 from common.redact import shown
-from common.run_dir import CONFIG_FILE, make_run_dir
+from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.user_path import user_path
-from icestream.commands.fresh import delete_own_contents, keep_what_it_starts_from, without_services
+from icestream.commands.fresh import delete_inventory, delete_own_contents, keep_what_it_starts_from, without_services
 from icestream.commands.model_option import model_option
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def run(
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
     if fresh:
         keep_what_it_starts_from(run_dir, config.trainer.start_from)
-    is_listed = any(run_dir.glob("ledger.sqlite")) and not (fresh or new_plan)
+    lists = (*run_dir.glob("ledger.sqlite"), *run_dir.glob("inventory/files-*"))
+    is_listed = bool(lists) and not (fresh or new_plan)
     check_before_start(run_dir, config, lists_inputs=not is_listed)
     if warning := make_run_dir(run_dir):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
@@ -143,8 +144,7 @@ def run(
             with without_services(run_dir):
                 if fresh:
                     delete_own_contents(run_dir, yes)
-                for path in run_dir.glob("ledger.sqlite*"):  # the inventory is a part of the plan
-                    path.unlink()
+                delete_inventory(run_dir)
         exit_code = _session(run_dir, config, new_plan=new_plan, fresh=fresh, verbose=verbose)
     sys.exit(exit_code)
 
@@ -194,12 +194,15 @@ def resolved_config(
 ) -> Config:
     """Configuration; for a fresh run without the stored one of the old run. Called before any deletion."""
     from icestream.reading.workload import load_run_config
+    from services.trainer.stream.lane import shares_of_rank
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
         flags = flags | {"stream.lanes": config.local.trainers}
         config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
+    if config.stream.shards > 1:
+        shares_of_rank(config.stream, 0, config.local.trainers)
     if config.stream.lanes % config.local.trainers:
         raise BadInputError(
             f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"
@@ -241,6 +244,8 @@ def _introduction(run_dir: Path, config: Config, *, resumes: bool) -> str:
     how = "resumes from its newest checkpoint" if resumes else "new"
     decoders = "decoders as needed" if config.local.decoders == "auto" else counted(config.local.decoders, "decoder")
     trainers = "trainer" if config.local.trainers == 1 else f"{config.local.trainers} trainers"
+    if config.stream.shards > 1:
+        decoders = f"{decoders} for each of {config.stream.shards} shards"
     return "\n".join(
         [
             f"run directory  {run_dir} ({how})",
@@ -264,7 +269,7 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
     from services.supervisor.supervisor_log import supervisor_log
 
     def command_for(name: str) -> list[str]:
-        command = service_command(name, run_dir)
+        command = service_command(name, run_dir, config.stream.shards)
         return [*command, "--new-plan"] if new_plan and service_of(name) == TRAINER else command
 
     secrets = secrets_allowed(config)
@@ -292,7 +297,10 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
 
         outputs.start()
         try:
-            supervisor = Supervisor(run_dir, config.local, command_for, secrets=secrets, watch=watch, say=say)
+            shards = range(config.stream.shards) if config.stream.shards > 1 else ()
+            supervisor = Supervisor(
+                run_dir, config.local, command_for, shards=shards, secrets=secrets, watch=watch, say=say
+            )
             outcome = supervisor.run()
             log.info("%s, exit code %d", outcome.exit_status, outcome.exit_code)
             record.ended(outcome)
@@ -310,6 +318,7 @@ def _finish(
     """
     from common.summary import build_summary, summary_lines, write_summary
     from icestream.commands.run_end import next_line
+    from services.supervisor.shards_sum import imbalance_of_shards
 
     summary = build_summary(
         status,
@@ -318,6 +327,7 @@ def _finish(
         seconds=outcome.seconds,
         restarts=outcome.restarts,
         error=outcome.error,
+        imbalance=imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status),
     )
     write_summary(run_dir, summary)
     if made_steps or summary.error is None:

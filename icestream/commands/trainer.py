@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import click
 
 from common.options import config_options, device_option, profile_option, run_dir_option
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
-from common.run_dir import own_files_only
+from common.run_dir import INVENTORY_FOLDER, own_files_only
 from common.status import TrainerStatus
 from icestream.commands.model_option import model_option
 from services.config.root import Config, load_config
@@ -86,6 +87,7 @@ def trainer(
     if config is None:
         return
     from common.summary import build_summary, summary_lines, write_summary
+    from services.supervisor.shards_sum import imbalance_of_shards
 
     started_s = time.monotonic()
     if config.trainer.model == NO_MODEL:
@@ -102,9 +104,13 @@ def trainer(
         exit_status="finished" if finished else "interrupted",
         exit_code=0,
         seconds=time.monotonic() - started_s,
+        imbalance=imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status),
     )
     write_summary(run_dir, summary)
     click.echo("\n".join(summary_lines(summary)))
+    if summary.error:
+        click.secho(f"Error: {summary.error}", err=True, fg="red")
+        sys.exit(summary.exit_code)
 
 
 def _train(run_dir: Path, config: Config, stop: StopFlag, *, new_plan: bool) -> TrainerStatus | None:

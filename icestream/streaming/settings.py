@@ -73,6 +73,8 @@ def stream_config(
     found = load_run_config(stored, toml=toml, assignments=(), flags=given)
     if "lanes" not in found.stream.model_fields_set:
         found = load_run_config(stored, toml=toml, assignments=(), flags=given | {"stream.lanes": lanes})
+    if found.stream.shards > 1:
+        raise BadInputError(f"stream.shards = {found.stream.shards}: a stream in Python has one; leave it out")
     if not found.input:
         raise BadInputError("no input given: name files, directories, globs or URLs")
     is_new = run_dir is None or not (run_dir / CONFIG_FILE).exists()

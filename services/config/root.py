@@ -72,6 +72,15 @@ class Config(ConfigBranch):
         return self
 
     @model_validator(mode="after")
+    def _shards_are_on_their_machines(self) -> Self:
+        if self.stream.shards > 1 and (self.transport.listen or self.transport.connect):
+            raise ValueError(
+                f"stream.shards = {self.stream.shards}: a trainer reads its shards on their machine, so that"
+                " transport.listen and transport.connect can't be used with it; use stream.shards=1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _held_out_events_have_ids(self) -> Self:
         if self.stream.held_out and registry.workload(self.workload).schema.identity is None:
             raise ValueError(
@@ -93,6 +102,29 @@ class Config(ConfigBranch):
     def remote_access(self) -> RemoteAccess:
         """Settings of the clients for remote files."""
         return RemoteAccess(self.pelican, self.token, self.fetcher.transfers, self.input, self.outputs.destination)
+
+    def of_shard(self, shard: int | None, on_machine: int = 1) -> Config:
+        """Configuration of the fetcher and the decoders of one shard; None: of a run without shards.
+
+        The ``on_machine`` shards of this machine share its disk budget, transfers and cores. Raises BadInputError.
+        """
+        shards = self.stream.shards
+        if shards == 1 and shard in (None, 0):
+            return self
+        if shard is None or not 0 <= shard < shards:
+            which = f"--shard 0 to --shard {shards - 1}" if shards > 1 else "no --shard"
+            raise BadInputError(f"stream.shards = {shards}: a fetcher or decoder needs {which}")
+        fetcher, local = self.fetcher, self.local
+        most = local.max_decoders or (len(os.sched_getaffinity(0)) - 1) // self.decoder.threads
+        fetcher = fetcher.model_copy(
+            update={
+                "disk_budget_gib": fetcher.disk_budget_gib / on_machine,
+                "transfers": max(1, fetcher.transfers // on_machine),
+                "metrics_port": 0 if shard else fetcher.metrics_port,
+            }
+        )
+        local = local.model_copy(update={"max_decoders": max(1, most // on_machine)})
+        return self.model_copy(update={"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local})
 
     @field_validator("workload")
     @classmethod

@@ -177,12 +177,13 @@ class Decode:
     def _order(self, unit: Unit, is_aside: Bool, counts: Int64) -> Int64 | None:
         """Rows for the slot, in their order there, given the particles of each; None: all of them, as they are."""
         order = None
+        key = (unit.epoch, unit.k) if self.stream.shard is None else (unit.epoch, unit.k, self.stream.shard)
         if self.stream.shuffle:
-            order = generator(Stream.EVENTS, self.seed, unit.epoch, unit.k).permutation(len(is_aside))
+            order = generator(Stream.EVENTS, self.seed, *key).permutation(len(is_aside))
         if is_aside.any():
             order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
         if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
-            random = generator(Stream.BUCKETS, self.seed, unit.epoch, unit.k)
+            random = generator(Stream.BUCKETS, self.seed, *key)
             of_order = bucketed(counts[order], self.stream.lane_batch_events, self.stream.length_buckets, random)
             order = order[of_order]
         return order

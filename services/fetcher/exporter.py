@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from common.errors import BadInputError
 from common.measurements import measurements
-from common.status import FetcherStatus, RunStatus, TrainerStatus
-from common.status_files import STATUS_FOLDER, read_status
+from common.status import RunStatus, TrainerStatus
+from common.status_files import STATUS_FOLDER, read_fetchers, read_status
 from services.config.fetcher import FetcherConfig
 from services.fetcher.metric_families import PREFIX, gauge, measured_families, state_families
 
@@ -38,7 +38,7 @@ class StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics of the run; of a service without a status, none."""
-        fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)
+        fetcher = read_fetchers(self._run_dir)
         trainer = read_status(self._run_dir, "trainer", TrainerStatus)
         yield from measured_families(measurements(fetcher, trainer))
         yield from state_families(fetcher, trainer)

@@ -12,6 +12,7 @@ from common.redact import shown
 from services.config.fetcher import FetcherConfig
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
+from services.fetcher.inventory.shared_bad_files import SharedBadFiles
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +20,11 @@ logger = logging.getLogger(__name__)
 class FailureBudget:
     """Failure budget of one run: see the module."""
 
-    def __init__(self, ledger: Ledger, inventory: Inventory, config: FetcherConfig) -> None:
+    def __init__(
+        self, ledger: Ledger, inventory: Inventory, config: FetcherConfig, shared: SharedBadFiles | None = None
+    ) -> None:
+        """``shared``: bad files of all shards, if there are several."""
+        self._shared = shared
         self._ledger = ledger
         self._inventory = inventory
         self._config = config
@@ -32,6 +37,8 @@ class FailureBudget:
         self.newest = bad.reason
         self._ledger.quarantine(bad)
         num_bad = self._ledger.num_bad_files()
+        if self._shared is not None:
+            num_bad = max(num_bad, self._shared.add(bad.file))
         allowed = self._config.bad_files_allowed(self._inventory.num_files)
         if self._config.strict:
             raise BadInputError(f"{bad.reason} (fetcher.strict stops at the first bad input)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from common import messages as m
 from common.files.inputs import local_path
 from common.files.local_name import name_of
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from common.planned import PlannedBlock, planned_line
 from common.redact import shown
 from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
@@ -41,7 +43,10 @@ class Planner:
         ledger: Ledger,
         budget: FailureBudget,
         fetch: Callable[[SourceFile, Path], None],
+        record: Path | None = None,
     ) -> None:
+        """``record``: file for the planned blocks of a shard (common/planned.py)."""
+        self._record = record
         self._config = config
         self._capacity = capacity
         self._blocks = blocks
@@ -122,6 +127,13 @@ class Planner:
         self._next_k += len(units)
         self.files_planned += len(staged)
         self.events_planned += sum(unit.rows for unit in units)
+        if self._record is not None:
+            bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
+            events = sum(unit.rows for unit in units) + bad_rows
+            with self._record.open("a") as lines:
+                lines.write(planned_line(PlannedBlock(block, len(staged), events)))
+                lines.flush()
+                os.fsync(lines.fileno())
         return units
 
     def restage(self, files: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from common.plan import Blocks, SlotCapacity
 from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import slot_bytes_needed
+from common.run_dir import shard_dir
 from common.status import OUTLIER_FOLDER, FetcherStatus
 from common.status_files import read_status, write_status
 from common.transport import Lost, Received, ServerTransport, check_listen
@@ -46,7 +47,8 @@ from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
 from services.fetcher.inventory.range_listing import RangeListing
-from services.fetcher.inventory.ranges import make_ranges
+from services.fetcher.inventory.ranges import InputRange, make_ranges
+from services.fetcher.inventory.shared_folder import SharedFolder
 from services.fetcher.monitor import Monitor
 from services.fetcher.planner import Planner
 
@@ -94,15 +96,16 @@ def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
         plan_hash=plan_hash,
         max_unit_deaths=config.fetcher.max_unit_deaths,
         stall_timeout_s=config.fetcher.stall_timeout_s,
-        lanes=config.stream.lanes,
+        lanes=config.stream.shard_lanes,
     )
 
 
 class FetcherService:
-    """Fetcher of one run: see the module. Use run()."""
+    """Fetcher of one run, or of one shard of it: see the module. Use run()."""
 
-    def __init__(self, run_dir: Path, config: Config) -> None:
-        self._run_dir = run_dir
+    def __init__(self, of_run: Path, config: Config, shared: SharedFolder = SharedFolder()) -> None:  # noqa: B008
+        """``of_run``: directory of the run, of which this may be the fetcher of one shard."""
+        self._run_dir = run_dir = shard_dir(of_run, config.stream.shard)
         self._config = config
         started_s = time.monotonic()
         if config.transport.listen:
@@ -112,18 +115,14 @@ class FetcherService:
         self._lock = RunLock(run_dir, "fetcher", "fetcher", patience(_LOCK_S))
         wait_for_memory = _until_former_peers_let_go(run_dir)
         write_status(run_dir, "fetcher", FetcherStatus(pid=os.getpid()))
-        workload = config.stored_workload()
-        stream = config.stream
+        workload, stream = config.stored_workload(), config.stream
         capacity = SlotCapacity(workload, stream)
         self._hash = plan_hash(workload, stream, config.seed)
         blocks = Blocks.of_ranges(len(ranges), stream, config.seed, config.epochs)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
-            self._ledger = Ledger(run_dir / LEDGER_FILE, self._hash)
-            self._inventory = Inventory(self._ledger, ranges, blocks)
-            undo.pop_all()
-        self._exporter = open_exporter(run_dir, config.fetcher)
-        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher)
+        self._open_inventory(ranges, blocks)
+        self._exporter = open_exporter(of_run, config.fetcher)
+        self._budget = FailureBudget(self._ledger, self._inventory, config.fetcher, shared.bad_files)
+        self._epochs = shared.epochs
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
         _remove_unfinished_outliers(run_dir)
@@ -142,11 +141,14 @@ class FetcherService:
             ledger=self._ledger,
             budget=self._budget,
             fetch=self._remotes.fetch,
+            record=shared.record,
         )
         self._transport.watch(self._planner.pool.wake_fd)
-        self._lister = Lister(partial(list_range, remotes=self._remotes))
+        skips = config.fetcher.missing_ranges == "skip"
+        expand, may_list = shared.listing(partial(list_range, remotes=self._remotes), skips=skips)
+        self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
-        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher)
+        self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget_gib)
         self._monitor = Monitor(
@@ -161,6 +163,13 @@ class FetcherService:
             arena_bytes=self._arena.size_bytes,
             listen=listen,
         )
+
+    def _open_inventory(self, ranges: Sequence[InputRange], blocks: Blocks) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._lock.close)  # a damaged ledger is set aside, and the service created again
+            self._ledger = Ledger(self._run_dir / LEDGER_FILE, self._hash)
+            self._inventory = Inventory(self._ledger, ranges, blocks)
+            undo.pop_all()
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
@@ -239,13 +248,19 @@ class FetcherService:
     def _hear(self, peer: str, message: m.Message) -> None:
         self._note(peer, message)
         self._act(self._dispatcher.handle(peer, message, time.monotonic()))
-        if self._dispatcher.lanes.barren_epochs and not self._config.epochs:
+        if not self._config.epochs and self._is_barren():
             raise BadInputError(
                 "no event of a whole epoch can be trained: all are outliers, empty, quarantined or held out, "
                 "and epochs = 0 would never end; check stream.max_particles_per_event, stream.drop_empty, "
                 "stream.held_out and the outliers"
                 + (f"; the newest quarantined: {self._budget.newest}" if self._budget.newest else "")
             )
+
+    def _is_barren(self) -> bool:
+        """True if a whole epoch had no event to train, in any shard."""
+        if self._epochs is None:
+            return self._dispatcher.lanes.barren_epochs > 0
+        return self._epochs.is_barren(self._dispatcher.lanes.complete_epochs)
 
     def _note(self, peer: str, message: m.Message) -> None:
         """Handle the part of a message that concerns the service itself."""

@@ -15,9 +15,28 @@ def service_of(name: str) -> str:
     return name.partition("-")[0]
 
 
-def service_command(name: str, run_dir: Path) -> list[str]:
-    """Command of the real service, with this interpreter and this package."""
-    return module_command("icestream", service_of(name), "--run-dir", str(run_dir))
+def fetcher_name(shard: int | None) -> str:
+    """Process name of the fetcher of a shard; None: of a run without shards."""
+    return FETCHER if shard is None else f"{FETCHER}-{shard:03d}"
+
+
+def decoder_name(shard: int | None, index: int) -> str:
+    """Process name of a decoder: decoder-1, or decoder-002-1 in shard 2."""
+    return f"decoder-{index}" if shard is None else f"decoder-{shard:03d}-{index}"
+
+
+def shard_of(name: str) -> int | None:
+    """Shard of a fetcher or decoder; None in a run without shards, and for a trainer."""
+    service, *numbers = name.split("-")
+    is_of_shard = len(numbers) == {FETCHER: 1, "decoder": 2}.get(service)
+    return int(numbers[0]) if is_of_shard else None
+
+
+def service_command(name: str, run_dir: Path, on_machine: int = 1) -> list[str]:
+    """Command of the real service, with this interpreter and this package. ``on_machine``: shards of this machine."""
+    command = module_command("icestream", service_of(name), "--run-dir", str(run_dir))
+    shard = shard_of(name)
+    return command if shard is None else [*command, "--shard", str(shard), "--on-machine", str(on_machine)]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -19,8 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from common.durations import duration
+from common.fetchers_together import fetchers_together
 from common.measurements import values
 from common.metrics import WINDOW_S
+from common.run_dir import shard_dir
 from common.run_words import (
     bottleneck,
     counted,
@@ -36,7 +38,7 @@ from common.run_words import (
 )
 from common.status import HOPS, FetcherStatus, TrainerStatus
 from common.status_files import StatusType, read_status
-from services.supervisor.names import FETCHER, TRAINER
+from services.supervisor.names import FETCHER, TRAINER, service_of, shard_of
 from services.supervisor.supervisor import Processes
 
 PLAIN_LINE_S = 30.0
@@ -202,7 +204,7 @@ class Display:
     def watch(self, processes: Processes) -> None:
         """Show the newest status; to be called often."""
         now_s = self._clock()
-        fetcher = live_status(self._run_dir, FETCHER, FetcherStatus, processes)
+        fetcher = live_fetchers(self._run_dir, processes)
         trainer = live_status(self._run_dir, TRAINER, TrainerStatus, processes)
         for warning in trainer.warnings if trainer is not None else ():
             if warning not in self._warned:
@@ -211,7 +213,7 @@ class Display:
         if self._live is None and now_s < self._next_line_s:
             return
         elapsed_s, stopping = now_s - self._began_s, processes.stopping
-        ended = {FETCHER, TRAINER} - processes.pids.keys()
+        ended = {FETCHER, TRAINER} - {FETCHER if service_of(name) == FETCHER else name for name in processes.pids}
         model = progress_model(fetcher, trainer, processes.restarts, elapsed_s, stopping=stopping, ended=ended)
         if self._live is None:
             self._next_line_s = now_s + self._plain_line_s
@@ -242,6 +244,16 @@ def live_status(run_dir: Path, name: str, kind: type[StatusType], processes: Pro
     if status is None or getattr(status, "pid", 0) != processes.pids.get(name):
         return None
     return status
+
+
+def live_fetchers(run_dir: Path, processes: Processes) -> FetcherStatus | None:
+    """Newest status of the running fetcher; with shards, of all running ones together. None before the first."""
+    found = []
+    for name, pid in processes.pids.items():
+        if service_of(name) == FETCHER:
+            status = read_status(shard_dir(run_dir, shard_of(name)), FETCHER, FetcherStatus)
+            found += [status] if status is not None and status.pid == pid else []
+    return fetchers_together(found)
 
 
 def render(model: ProgressModel) -> RenderableType:

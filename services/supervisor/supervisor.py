@@ -20,13 +20,14 @@ from types import MappingProxyType
 
 from common.errors import USER_ERROR_EXIT_CODE
 from common.process import PARENT_VARIABLE
+from common.run_dir import shard_dir
 from common.status import FetcherStatus, TrainerStatus
 from common.status_files import read_status
 from common.summary import FAILED_EXIT_CODE, SERVICES, ExitStatus
 from services.config.local import LocalConfig
 from services.supervisor.child import Child, how_it_ended
 from services.supervisor.environment import child_environment
-from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, service_of
+from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, decoder_name, fetcher_name, service_of, shard_of
 from services.supervisor.restart import Ended, RepeatedFailure, Restart, RestartPolicy, UserError
 from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
 from services.supervisor.stopping import Stopping, StopStep, abandon
@@ -45,7 +46,7 @@ FAREWELL_S = 10.0
 """Time for fetcher and decoders to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
 
 CommandFor = Callable[[str], Sequence[str]]
-"""Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, decoder-1, …"""
+"""Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, … (names.py)."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,10 @@ class SessionOutcome:
 
 
 class Supervisor:
-    """One session of a run: one fetcher, decoders, one trainer or several as a group. Use from the main thread.
+    """One session of a run: a fetcher and decoders, of each shard, and trainers as a group. Use from the main thread.
 
-    ``local.decoders`` sets the number of decoders; with "auto" the fetcher's status does.
+    ``shards``: numbers of the shards to run here; none: the run has no shards. ``local.decoders`` sets the number of
+    decoders of each; with "auto" its fetcher's status does.
 
     ``secrets``: secrets of each service, see secrets_allowed(). ``watch`` is called every ``tick_s`` with the running
     processes, ``say`` with one line for each event. A second Ctrl-C kills; within ``hurry_after_s`` of the first it
@@ -88,6 +90,7 @@ class Supervisor:
         local: LocalConfig,
         command_for: CommandFor,
         *,
+        shards: Sequence[int] = (),
         secrets: Mapping[str, Sequence[str]] = MappingProxyType({}),
         watch: Callable[[Processes], None] = lambda processes: None,
         say: Callable[[str], None] = lambda text: None,
@@ -102,7 +105,10 @@ class Supervisor:
         self._say = say
         self._tick_s = tick_s
         self._hurry_after_s = hurry_after_s
-        names = [FETCHER, *(f"decoder-{index}" for index in range(local.decoders_at_start))]
+        self._shards: tuple[int | None, ...] = tuple(shards) or (None,)
+        names = [fetcher_name(shard) for shard in self._shards]
+        self._failures = {name: RepeatedFailure() for name in (*names, TRAINER)}
+        names += [decoder_name(shard, i) for shard in self._shards for i in range(local.decoders_at_start)]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
         self._meeting = Path()
@@ -115,15 +121,16 @@ class Supervisor:
         self._exit_status: ExitStatus = "failed"
         self._exit_code = FAILED_EXIT_CODE
         self._error: str | None = None
-        self._failures = {FETCHER: RepeatedFailure(), TRAINER: RepeatedFailure()}
 
-    @property
-    def _decoders(self) -> tuple[Child, ...]:
-        return tuple(child for child in self._children.values() if service_of(child.name) == "decoder")
+    def _of_service(self, service: str) -> tuple[Child, ...]:
+        return tuple(child for child in self._children.values() if service_of(child.name) == service)
+
+    def _decoders(self, shard: int | None) -> tuple[Child, ...]:
+        return tuple(child for child in self._of_service("decoder") if shard_of(child.name) == shard)
 
     @property
     def _trainers(self) -> tuple[Child, ...]:
-        return tuple(child for child in self._children.values() if service_of(child.name) == TRAINER)
+        return self._of_service(TRAINER)
 
     def _make_child(self, name: str) -> Child:
         policy = RestartPolicy(self._local.restart_min_s, self._local.restart_max_s)
@@ -141,7 +148,8 @@ class Supervisor:
                 next_look_s = began_s
                 while self._stop is None or any(child.alive for child in self._children.values()):
                     if time.monotonic() >= next_look_s:
-                        self._add_decoders()
+                        for shard in self._shards:
+                            self._add_decoders(shard)
                         self._watch(self._processes())
                         next_look_s = time.monotonic() + self._tick_s
                     self._turn(received, next_look_s)
@@ -203,29 +211,29 @@ class Supervisor:
                 if not other.alive and other.due_s == math.inf and not other.retired:
                     self._start(other)
 
-    def _add_decoders(self) -> None:
-        """Start the decoders that the fetcher wants and that are neither running nor starting."""
+    def _add_decoders(self, shard: int | None) -> None:
+        """Start the decoders that a fetcher wants and that are neither running nor starting."""
         if self._local.decoders != "auto" or self._stop is not None:
             return
-        status = self._fetcher_status()
+        status = self._fetcher_status(shard)
         if status is None or status.state == "finished":
             return
         coming = [
             child
-            for child in self._decoders
+            for child in self._decoders(shard)
             if child.due_s < math.inf or (child.alive and child.pid not in status.decoder_pids)
         ]
         for _ in range(status.decoders_wanted - len(status.decoder_pids) - len(coming)):
-            self._start(self._another_decoder())
+            self._start(self._another_decoder(shard))
 
-    def _another_decoder(self) -> Child:
+    def _another_decoder(self, shard: int | None) -> Child:
         """A decoder that has left, or a new one."""
-        for child in self._decoders:
+        for child in self._decoders(shard):
             if not child.alive and child.due_s == math.inf:
                 child.retired = False
                 child.policy.returns()
                 return child
-        child = self._make_child(f"decoder-{len(self._decoders)}")
+        child = self._make_child(decoder_name(shard, len(self._decoders(shard))))
         self._children[child.name] = child
         return child
 
@@ -248,7 +256,7 @@ class Supervisor:
         match verdict:
             case Ended() if service_of(child.name) == TRAINER:
                 self._on_trainer_ended()
-            case Ended() if self._all_decoded():
+            case Ended() if self._all_decoded(shard_of(child.name)):
                 pass
             case Ended() if self._needed(child):
                 self._schedule(child, child.policy.died(now_s), exit_code, now_s)
@@ -286,7 +294,7 @@ class Supervisor:
 
     def _always_the_same(self, child: Child, exit_code: int) -> str:
         """Reason to give up: a service fails again and again without a step in between; empty if there is none."""
-        failure = self._failures.get(service_of(child.name))
+        failure = self._failures.get(TRAINER if service_of(child.name) == TRAINER else child.name)
         if failure is None:
             return ""
         status = read_status(self._run_dir, TRAINER, TrainerStatus)
@@ -298,18 +306,18 @@ class Supervisor:
             f" its log has more: {child.log}"
         )
 
-    def _all_decoded(self) -> bool:
-        status = self._fetcher_status()
-        return status is not None and status.state == "finished"
+    def _all_decoded(self, shard: int | None) -> bool:
+        return (status := self._fetcher_status(shard)) is not None and status.state == "finished"
 
-    def _fetcher_status(self) -> FetcherStatus | None:
-        """Status since the fetcher's newest start."""
-        status = read_status(self._run_dir, FETCHER, FetcherStatus)
-        return status if status is not None and status.pid == self._children[FETCHER].pid else None
+    def _fetcher_status(self, shard: int | None) -> FetcherStatus | None:
+        """Status since the newest start of the fetcher."""
+        status = read_status(shard_dir(self._run_dir, shard), FETCHER, FetcherStatus)
+        return status if status is not None and status.pid == self._children[fetcher_name(shard)].pid else None
 
     def _needed(self, ended: Child) -> bool:
         """True if the run can't continue without it. A decoder may leave (retired by hand, say), but not the last."""
-        return ended.name == FETCHER or not any(decoder.alive or decoder.due_s < math.inf for decoder in self._decoders)
+        others = self._decoders(shard_of(ended.name))
+        return service_of(ended.name) == FETCHER or not any(one.alive or one.due_s < math.inf for one in others)
 
     def _trainer_state(self) -> str | None:
         status = read_status(self._run_dir, TRAINER, TrainerStatus)
@@ -370,7 +378,8 @@ class Supervisor:
 
     def _stop_stream(self) -> tuple[StopStep, StopStep]:
         # Decoders first: they take their leave from a fetcher that still listens.
-        return StopStep(self._decoders, signal.SIGTERM), StopStep((self._children[FETCHER],), signal.SIGTERM)
+        decoders, fetchers = self._of_service("decoder"), self._of_service(FETCHER)
+        return StopStep(decoders, signal.SIGTERM), StopStep(fetchers, signal.SIGTERM)
 
     def _begin_stop(self, *steps: StopStep) -> None:
         for child in self._children.values():

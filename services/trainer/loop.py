@@ -42,7 +42,7 @@ def train(
 
     Raises BadInputError if training diverges repeatedly.
     """
-    guard = Guard(state.watch, HealthLog(run_dir / HEALTH_FILE), num_lanes=len(state.position.lanes))
+    guard = Guard(state.watch, HealthLog(run_dir / HEALTH_FILE))
     drafts = WeightDrafts(state, checkpoints, guard, telemetry, audit, config_json)
     commits = Commits(state, drafts, feed, telemetry, config.checkpoint_every)
     loop = TrainingLoop(state, feed, commits, telemetry, audit, guard, drafts, config, step_done)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from common.errors import BadInputError
-from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.sharded_position import read_position, start_of
 
 NEW_PLAN_REMEDY = (
     "(its inputs, seed or stream settings were others): resume with those, or use --new-plan to keep its weights and "
@@ -19,14 +19,14 @@ NEW_PLAN_REMEDY = (
 class TrainingProgress:
     """Progress of a training run. Mutable: the loop advances it, a checkpoint stores it."""
 
-    def __init__(self, plan_hash: str, *, lanes: int = 1) -> None:
+    def __init__(self, plan_hash: str, *, lanes: int = 1, shards: int = 1) -> None:
         self.plan_hash = plan_hash
         self.step = 0
         self.seconds = 0.0
         """Training time over all restarts."""
-        self.position = StreamPosition.start(lanes)
+        self.position = start_of(lanes, shards)
         self.audit_bytes: tuple[int, ...] = ()
-        """Size of each rank's audit file."""
+        """Size of each audit file: see audit.py."""
         self.shown: tuple[str, ...] = ()
         """Metrics shown in the status file."""
 
@@ -49,9 +49,9 @@ class TrainingProgress:
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
-        num_lanes = len(self.position.lanes)
+        num_lanes, num_shards = len(self.position.lanes), len(self.position.shards)
         try:
-            self.position = StreamPosition.model_validate_json(checkpoint["position"])
+            self.position = read_position(checkpoint["position"])
         except ValidationError:
             raise BadInputError(
                 f"the checkpoint at step {self.step} was written by another version of icestream: use --fresh"
@@ -60,4 +60,4 @@ class TrainingProgress:
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
-            self.position = StreamPosition.start(num_lanes).model_copy(update={"counters": self.position.counters})
+            self.position = start_of(num_lanes, num_shards, self.position.counters)

@@ -42,7 +42,7 @@ from services.trainer.state import TrainState
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.lane import lanes_of_rank
+from services.trainer.stream.lane import shares_of_rank
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
@@ -89,6 +89,7 @@ def new_state(config: Config, training: Training, context: StepContext, plan_has
         context.device,
         plan_hash,
         lanes=config.stream.lanes,
+        shards=config.stream.shards,
         health=config.trainer.health,
         headline=training.headline,
         shown=training.shown,
@@ -116,7 +117,7 @@ def run_trainer(
     ranks, checkpoints = Ranks.alone(), None
     try:
         if place is not None:
-            lanes_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
+            shares_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
         checkpoints, latest = _restore(run_dir, config, stop, ranks)
@@ -306,7 +307,7 @@ def _train(
     evaluator = training_of(config).evaluator(state.task, config.seed)
     telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, state.audit_bytes, ranks) if config.trainer.audit else None
+    audit = Audit.open(run_dir, state.audit_bytes, ranks, config.stream) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)

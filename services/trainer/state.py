@@ -30,6 +30,7 @@ class TrainState(TrainingProgress):
         plan_hash: str,
         *,
         lanes: int = 1,
+        shards: int = 1,
         health: HealthConfig | None = None,
         headline: str = "loss",
         shown: Sequence[str] = (),
@@ -37,7 +38,7 @@ class TrainState(TrainingProgress):
     ) -> None:
         """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file;
         ``alarms``: see Training."""
-        super().__init__(plan_hash, lanes=lanes)
+        super().__init__(plan_hash, lanes=lanes, shards=shards)
         self.task = task
         self.device = device
         self.headline = headline

@@ -51,6 +51,7 @@ def test_the_digest_of_an_inventory_is_that_of_all_its_ranges_in_order() -> None
         {"held_out": 0.1},
         {"max_squared_particles": 900},
         {"length_buckets": 2},
+        {"shards": 2, "lanes": 2},
     ],
 )
 def test_it_changes_with_every_setting_that_a_units_bytes_depend_on(stream: dict[str, object]) -> None:
@@ -121,6 +122,13 @@ def test_derived_columns_are_part_of_the_plan() -> None:
 
 def test_settings_of_later_versions_are_no_part_of_the_plan_where_they_change_no_unit() -> None:
     assert name(held_out=0.0, max_squared_particles=0, length_buckets=0) == name(length_buckets=1) == name()
+    assert name(shards=1) == name()
+
+
+def test_all_shards_have_the_plan_hash_of_the_run() -> None:
+    stream = STREAM.model_copy(update={"shards": 2, "lanes": 2})
+    hashes = {plan_hash(MUONS, one, 0) for one in (stream, stream.of_shard(0), stream.of_shard(1))}
+    assert hashes == {name(shards=2, lanes=2)}
 
 
 def test_the_ids_are_part_of_the_plan_only_if_events_are_held_out_by_them() -> None:

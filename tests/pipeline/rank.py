@@ -18,6 +18,7 @@ from services.config.root import load_config
 from services.trainer.counting.copier import CountingCopier
 from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
+from services.trainer.stream.lane import ShardShare
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
 
@@ -44,7 +45,9 @@ def main() -> None:
     if place.exists():
         size, _, text = place.read_text().partition("\n")
         position, audit_bytes = StreamPosition.model_validate_json(text), int(size)
-    audit = Audit(run_dir / f"audit-{rank}.jsonl", audit_bytes)
+    folder = run_dir / f"audit-{rank}"
+    folder.mkdir(exist_ok=True)
+    audit = Audit(folder, (audit_bytes,), [ShardShare(0, 0, 1)])
     try:
         for fed in feed.stream(position):
             if fed is None:

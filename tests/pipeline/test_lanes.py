@@ -68,7 +68,9 @@ def test_two_trainers_get_lane_by_lane_what_one_gets(
     for process in (*ranks, *others):
         assert processes.finish(process) == 0, processes.report()
     for rank in range(2):
-        assert by_lane((processes.run_dir / f"audit-{rank}.jsonl").read_text().splitlines()) == {rank: of_one[rank]}
+        assert by_lane((processes.run_dir / f"audit-{rank}" / "audit.jsonl").read_text().splitlines()) == {
+            rank: of_one[rank]
+        }
 
 
 def test_a_rank_that_is_killed_and_started_again_goes_on_where_it_was(
@@ -86,4 +88,6 @@ def test_a_rank_that_is_killed_and_started_again_goes_on_where_it_was(
     for process in (other, again, fetcher, decoder):
         assert processes.finish(process) == 0, processes.report()
     for rank in range(2):
-        assert by_lane((processes.run_dir / f"audit-{rank}.jsonl").read_text().splitlines()) == {rank: of_one[rank]}
+        assert by_lane((processes.run_dir / f"audit-{rank}" / "audit.jsonl").read_text().splitlines()) == {
+            rank: of_one[rank]
+        }

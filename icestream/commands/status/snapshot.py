@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict
 
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, Holder, holder_of
-from common.run_dir import CONFIG_FILE, open_in_run
+from common.run_dir import CONFIG_FILE, open_in_run, shard_dirs
 from common.run_words import bottleneck, bottleneck_of_the_hour, remaining_s
 from common.status import FetcherStatus, GpuStatus, RunStatus, TrainerStatus
-from common.status_files import STATUS_FOLDER, read_status
+from common.status_files import STATUS_FOLDER, read_fetchers, read_status
 from icestream.commands.status.run_state import ALIVE, Occupant, State, state_of
 
 _CHECKPOINT = re.compile(r"step-(\d{9,})\.(pt|json)")
@@ -209,7 +209,7 @@ def read_files(run_dir: Path) -> RunFiles:
     require_run_dir(run_dir)
     now_s = time.time()
     run = read_status(run_dir, "run", RunStatus)
-    fetcher = read_status(run_dir, "fetcher", FetcherStatus)
+    fetcher = read_fetchers(run_dir)
     trainer = read_status(run_dir, "trainer", TrainerStatus)
     changed_s = _changed_s(run_dir, "*")
     holder = occupant(run_dir)
@@ -337,8 +337,9 @@ def _config(run_dir: Path) -> dict[str, Any]:
 
 
 def _changed_s(run_dir: Path, name: str) -> float | None:
-    """Time of the newest of the status files with this name (a pattern)."""
-    times = [path.stat().st_mtime for path in (run_dir / STATUS_FOLDER).glob(f"{name}.json")]
+    """Time of the newest of the status files with this name (a pattern), those of shards included."""
+    folders = {run_dir, *shard_dirs(run_dir)}
+    times = [path.stat().st_mtime for folder in folders for path in (folder / STATUS_FOLDER).glob(f"{name}.json")]
     return max(times, default=None)
 
 

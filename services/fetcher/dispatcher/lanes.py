@@ -39,6 +39,8 @@ class Lanes:
         self.num = num
         self.barren_epochs = 0
         """Whole epochs without an event to train."""
+        self.complete_epochs: dict[int, int] = {}
+        """Events delivered of each epoch that every lane has completed here, from its first unit on."""
         self._judged_epoch: int | None = None
         """Epoch in which deliveries began; then the newest epoch with all units delivered."""
         self._events_of_epoch: Counter[int] = Counter()
@@ -136,7 +138,9 @@ class Lanes:
             self._judged_epoch = epoch
         for complete in range(self._judged_epoch + 1, min(lane.epoch for lane in self.all)):
             self._judged_epoch = complete
-            self.barren_epochs += self._events_of_epoch.pop(complete, None) == 0
+            delivered = self._events_of_epoch.pop(complete, None)
+            self.barren_epochs += delivered == 0
+            self.complete_epochs[complete] = delivered or 0
 
 
 def _are_possible(cursors: Sequence[m.Cursor]) -> bool:

@@ -76,7 +76,7 @@ class Inventory:
         """Epoch and number of ranges completed once all blocks before ``block`` are."""
         if self.blocks.is_known(block):
             return CommittedPlace(self.blocks.epoch_of(block), self.blocks.range_of(block))
-        epochs = block // self.blocks.per_epoch if self.blocks.per_epoch else 0
+        epochs = self.blocks.epoch_of(block) if self.blocks.per_epoch else 0
         return CommittedPlace(max(epochs - 1, 0), self.num_known)
 
     def _append(self, frozen: FrozenRange) -> None:

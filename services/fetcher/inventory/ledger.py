@@ -6,7 +6,6 @@ Everything but the frozen inventories is cache. Files are numbered over the rang
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
 from array import array
 from bisect import bisect_right
@@ -20,7 +19,7 @@ from common.errors import BadInputError
 from common.messages import Quarantined
 from common.plan import Footer, RowGroup, SourceFile, Span
 from common.plan_hash import files_digest
-from services.fetcher.inventory.ranges import InputRange
+from services.fetcher.inventory.ranges import InputRange, range_key
 
 LEDGER_FILE = "ledger.sqlite"
 
@@ -122,7 +121,7 @@ class Ledger:
     def frozen(self, one: InputRange) -> FrozenRange | None:
         """Inventory of a range, if it was listed."""
         query = "SELECT id, num_files, bytes, digest, note FROM ranges WHERE inputs = ?"
-        row = self._db.execute(query, (_key(one),)).fetchone()
+        row = self._db.execute(query, (range_key(one),)).fetchone()
         return None if row is None else FrozenRange(*row)
 
     def freeze(self, one: InputRange, files: Sequence[SourceFile], note: str = "") -> FrozenRange:
@@ -130,7 +129,7 @@ class Ledger:
         size_bytes = sum(file.size_bytes for file in files)
         digest = files_digest((file.url, file.size_bytes) for file in files)
         with self._db:
-            row = (_key(one), len(files), size_bytes, digest, note)
+            row = (range_key(one), len(files), size_bytes, digest, note)
             query = "INSERT INTO ranges (inputs, num_files, bytes, digest, note) VALUES (?, ?, ?, ?, ?)"
             added = self._db.execute(query, row)
             assert added.lastrowid is not None
@@ -142,7 +141,7 @@ class Ledger:
                     folders[folder] = self._id("folders", "url", folder)
                 rows.append((added.lastrowid, number, folders[folder], name, file.size_bytes, file.checksum))
             self._db.executemany("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
-            self._db.execute("DELETE FROM failures WHERE inputs = ?", (_key(one),))
+            self._db.execute("DELETE FROM failures WHERE inputs = ?", (range_key(one),))
         frozen = FrozenRange(added.lastrowid, len(files), size_bytes, digest, note)
         self._append(frozen)
         return frozen
@@ -150,12 +149,12 @@ class Ledger:
     def note_failure(self, one: InputRange, tries: int, reason: str) -> None:
         """Store the ``tries``-th failure in a row to list a range."""
         with self._db:
-            self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (_key(one), tries, reason))
+            self._db.execute("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", (range_key(one), tries, reason))
 
     def failure(self, one: InputRange) -> tuple[int, str] | None:
         """(tries, reason) of a range that could not be listed yet."""
         query = "SELECT tries, reason FROM failures WHERE inputs = ?"
-        row = self._db.execute(query, (_key(one),)).fetchone()
+        row = self._db.execute(query, (range_key(one),)).fetchone()
         return None if row is None else (int(row[0]), str(row[1]))
 
     def note_place(self, place: CommittedPlace) -> None:
@@ -288,11 +287,6 @@ def set_aside(path: Path) -> Path:
     with contextlib.suppress(FileNotFoundError):
         path.replace(aside)
     return aside
-
-
-def _key(one: InputRange) -> str:
-    done = [] if one.done is None else [{"done": str(one.done)}]  # with another list, the inventory is another one
-    return json.dumps([*one.inputs, *done])
 
 
 def _split(url: str) -> tuple[str, str]:

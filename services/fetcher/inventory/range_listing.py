@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 
 from common.errors import BadInputError, IcestreamError, TransientError
 from common.files.inputs import NothingFound
@@ -13,7 +14,7 @@ from services.config.fetcher import FetcherConfig
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
 from services.fetcher.inventory.lister import Lister
-from services.fetcher.inventory.ranges import Backoff
+from services.fetcher.inventory.ranges import Backoff, InputRange
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +24,22 @@ class RangeListing:
     the first one: errors in the inputs are reported at the start of a run, while a run of weeks waits.
     """
 
-    def __init__(self, inventory: Inventory, ledger: Ledger, lister: Lister, config: FetcherConfig) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        ledger: Ledger,
+        lister: Lister,
+        config: FetcherConfig,
+        may_list: Callable[[InputRange], bool] = lambda one: True,
+    ) -> None:
+        """``may_list``: false for a range whose list another shard has still to publish."""
         self.problem = ""
         """Reason that the next range is not listed yet; empty without a problem."""
         self._inventory = inventory
         self._ledger = ledger
         self._lister = lister
         self._config = config
+        self._may_list = may_list
         self._backoff = Backoff(config.retry_min_s, config.retry_max_s)
         self._next_try_s = 0.0
 
@@ -56,6 +66,7 @@ class RangeListing:
             not self._lister.busy
             and now_s >= self._next_try_s
             and self._wants_more(current_block, blocks_ahead, ranges_wanted)
+            and self._may_list(inventory.next_range)
         ):
             self._lister.begin(inventory.next_range)
 

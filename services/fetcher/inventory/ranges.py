@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,12 @@ class InputRange:
     inputs: tuple[str, ...]
     done: Path | None = None
     """List of files that are left out."""
+
+
+def range_key(one: InputRange) -> str:
+    """Text that names the inputs of a range: the same for two ranges with the same inventory."""
+    done = [] if one.done is None else [{"done": str(one.done)}]  # with another list, the inventory is another one
+    return json.dumps([*one.inputs, *done])
 
 
 def make_ranges(inputs: Sequence[str], ranges: str, done: Path | None = None) -> list[InputRange]:

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class Guard:
     """Health guard: see the module."""
 
-    def __init__(self, watch: HealthWatch, log: HealthLog, *, num_lanes: int) -> None:
+    def __init__(self, watch: HealthWatch, log: HealthLog) -> None:
         self.watch = watch
         self.log = log
         self.health = Health.HEALTHY
@@ -27,7 +27,7 @@ class Guard:
         self._worst = Health.HEALTHY
         self.reason = ""
         """Reason of the newest warning or critical step."""
-        self._recent = RecentSteps(num_lanes)
+        self._recent = RecentSteps()
 
     def note(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
         """Record a step, without waiting for the device."""

@@ -78,7 +78,7 @@ def _restored(
     """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
-    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes)
+    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes, shards=config.stream.shards)
     latest = checkpoints.latest()
     if latest is None:
         logger.info("new run, plan %.12s, without a model", plan_hash)
@@ -115,7 +115,7 @@ def _count(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank()) if trainer.audit else None
+    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank(), config.stream) if trainer.audit else None
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:
         telemetry.status("starting", progress, feed.waits, force=True)

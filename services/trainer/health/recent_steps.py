@@ -34,14 +34,13 @@ class TakenStep:
 class RecentSteps:
     """Steps since the last read(). Each holds a row of metrics on the device: read often enough."""
 
-    def __init__(self, num_lanes: int) -> None:
-        self._num_lanes = num_lanes
+    def __init__(self) -> None:
         self._steps: list[tuple[int, tuple[Place, ...], tuple[str, ...]]] = []
         self._rows: list[Tensor] = []
 
     def add(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
         """Add a step; ``metrics`` are 0-dim, on the device. They are copied: a graph may overwrite them."""
-        places = tuple(Place(one.unit % self._num_lanes, one.epoch, one.unit, one.index) for one in batch.microbatches)
+        places = tuple(Place(one.lane, one.epoch, one.unit, one.index) for one in batch.microbatches)
         self._steps.append((step, places, tuple(metrics)))
         if metrics:
             self._rows.append(torch.stack([value.detach().float() for value in metrics.values()]))

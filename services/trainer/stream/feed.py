@@ -3,8 +3,8 @@
 Feed.stream() is a generator: when the loop requests the next batch, the last one counts as trained. Each batch takes
 its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
 (agreement.py). It yields None while there is no batch, so that the loop can commit: a fetcher without room needs that
-before data arrive. If the fetcher dies, the feed waits for its restart and attaches at the first untrained
-microbatches.
+before data arrive. A rank reads from the fetchers of one or several shards (shard_link.py). If one dies, the feed waits
+for its restart and attaches to all of them at the first untrained microbatches.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
 from common.errors import BadInputError
-from common.ragged import SlotHeader, SlotMismatch, check_header, unit_arrays
 from common.schema import EventSchema
-from common.transport import FetcherLost, StopRequested
-from common.unit_arrays import UnitArrays
+from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.audit import audit_line
-from services.trainer.stream.connected import connected
 from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
-from services.trainer.stream.lane import Lane, lane_numbered, lanes_of_rank, units_in_advance
+from services.trainer.stream.lane import Lane, shares_of_rank, units_in_advance
 from services.trainer.stream.microbatch_copy import Copiers, ids_of, num_bytes
+from services.trainer.stream.one_inventory import OneInventory
 from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.shard_link import Rejected, ShardLink
+from services.trainer.stream.sharded_position import start_of
 from services.trainer.stream.waits import BatchWaits
 from workloads.base.batch import Batch
 
@@ -43,10 +43,6 @@ _NO_MORE: Any = object()
 
 class _BeginPlan(Exception):
     """The checkpoint was trained on other files, and this plan begins from its start."""
-
-
-class _Rejected(Exception):
-    """A slot does not match its delivered unit; the dispatcher has been informed."""
 
 
 class Feed:
@@ -78,14 +74,13 @@ class Feed:
         self._stream = stream
         self._config = transport
         self._copiers = copiers
-        self._rank, self._ranks = rank, ranks
-        self._lanes = lanes_of_rank(stream, rank, ranks)
+        self._shares = shares_of_rank(stream, rank, ranks)
         self._units_in_advance = units_in_advance(stream, prefetch_units)
         self._audit = audit
         self._identity = workload.identity if keep_ids else None
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
-        self.position = self._taken = StreamPosition.start(stream.lanes)
+        self.position = self._begun = start_of(stream.lanes, stream.shards)
         """Position of the stream after all trained batches."""
         self.ended = False
         """True once the plan has no more units."""
@@ -97,7 +92,8 @@ class Feed:
         self.waits = BatchWaits()
         """Time the step waits for data, and data wait for the step."""
         self._ready_s = 0.0
-        self._connected = self._attached = False
+        self._inventory = OneInventory()
+        self._links: list[ShardLink] = []
         self._connect()
 
     @property
@@ -108,7 +104,7 @@ class Feed:
     @property
     def plan_hash(self) -> str:
         """Plan hash of the connected run."""
-        return self._transport.plan_hash
+        return self._links[0].plan_hash
 
     def stream(self, position: StreamPosition, epoch: int | None = None) -> Generator[FedBatch | None]:
         """Batches from ``position`` on, until the plan ends or a stop is requested; None between two waits.
@@ -117,9 +113,9 @@ class Feed:
         epoch at ``position``, the batches end with that epoch, too; units of the next one that have arrived are kept
         for a call with the position then reached.
         """
-        attached = self._attached and position == self.position
+        attached = self._is_attached and position == self.position
         self.position, self._epoch, self.epoch_ended = position, epoch, False
-        while self._connected:
+        while self._links:
             try:
                 if not attached:
                     self._attach()
@@ -129,7 +125,7 @@ class Feed:
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
-            except (FetcherLost, _Rejected) as error:
+            except (FetcherLost, Rejected) as error:
                 level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
                 plan_hash, started_s = self.plan_hash, time.monotonic()
@@ -164,10 +160,11 @@ class Feed:
 
     def finished(self, position: StreamPosition) -> None:
         """Report the end of the run: no more units are needed after ``position``."""
-        if not self._attached:  # there was nothing to do; the dispatcher accepts messages of its trainer only
+        if not self._is_attached:  # there was nothing to do; the dispatcher accepts messages of its trainer only
             self.position = position
             self._attach()
-        self._transport.send(m.Finished())
+        for link in self._links:
+            link.transport.send(m.Finished())
 
     def reconnect(self) -> None:
         """Release all units after stream() was closed, so that the next stream() may begin anywhere.
@@ -179,13 +176,16 @@ class Feed:
         self._connect()
 
     def close(self) -> None:
-        """Release the arena and the sockets."""
-        if self._connected:
-            self._copier.close()
-            if self._attached and (self.ended or self._stops()):
-                self._transport.send(m.Bye())
-            self._connected = self._attached = False
-            self._transport.close()
+        """Release the arenas and the sockets."""
+        # The fetchers of other shards see no death where that of one was lost.
+        leaves = self.ended or self._stops() or len(self._links) > 1
+        links, self._links = self._links, []
+        for link in links:
+            link.close(leaves=leaves)
+
+    @property
+    def _is_attached(self) -> bool:
+        return any(link.is_attached for link in self._links)
 
     def _pass_on_committed(self) -> None:
         """Report the first rank's checkpoint to this rank's fetcher."""
@@ -193,39 +193,44 @@ class Feed:
             self._send_committed(cursors)
 
     def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
-        if self._attached:
-            self._transport.send(m.Committed(cursors))
+        for link in self._links:
+            link.committed(cursors)
 
     # -------------------------------------------------------------- connection
 
     def _connect(self) -> None:
-        self._transport = connected(
-            self._run_dir,
-            self._workload,
-            self._stream,
-            self._config,
-            slots=self._units_in_advance * len(self._lanes) + 1,
-            writable=self._copiers.writable,
-            stopped=self._stopped,
-        )
-        self._copier = self._copiers.make(self._transport.arena)
-        self._connected = True
+        try:
+            for share in self._shares:
+                link = ShardLink(
+                    self._run_dir,
+                    self._workload,
+                    self._stream,
+                    self._config,
+                    share,
+                    copiers=self._copiers,
+                    units_in_advance=self._units_in_advance,
+                    stopped=self._stopped,
+                )
+                self._links.append(link)
+        except BaseException:
+            self.close()
+            raise
+        if len({link.plan_hash for link in self._links}) > 1:
+            raise BadInputError("the fetchers of the shards have different plans: stop all processes first")
 
     def _attach(self) -> None:
-        at = self.position
-        self._attached = True
-        self._lanes = lanes_of_rank(self._stream, self._rank, self._ranks)
-        bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
-        self._transport.send(m.Attach(self._rank, self._ranks, self.plan_hash, at.cursors, bad_files, at.source))
-        for lane in self._lanes:
-            self._transport.send(m.Want(lane.number, self._units_in_advance))
+        self._inventory = OneInventory()
+        for link in self._links:
+            link.attach(self.position.shards[link.shard])
 
     # -------------------------------------------------------------- units, microbatches, batches
 
     def _batches_of_connection(self) -> Generator[FedBatch | None]:
-        former = self._taken = self.position
+        former = self._begun = self.position
+        for link in self._links:
+            link.taken = self.position.shards[link.shard]
         ahead = ReadAhead(
-            self._assembled(), self._copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
+            self._assembled(), self._links[0].copier.batches_ahead, wait=self._receive, poll=self._receive_if_there
         )
         assembled = iter(ahead)
         while True:
@@ -237,22 +242,27 @@ class Feed:
             if mine is None and not ahead.ended:
                 return  # asked to stop
             if mine is None:  # other ranks may have data still; units without events may stand behind our last batch
-                mine = FedBatch(Batch(()), self._taken, ())
+                mine = FedBatch(Batch(()), self._taken(), ())
             step = yield from self._agreed(former, mine)
             if step is None:
                 return  # the ranks stop: the batches taken are not trained
             former = mine.position
             if not step.microbatches:
                 self.epoch_ended = self._epoch is not None
-                self.ended = all(lane.used_up() for lane in self._lanes)
+                self.ended = all(lane.used_up() for link in self._links for lane in link.lanes)
                 self.position = step.position
                 return
             if mark is not None:
-                self._copier.hand_over(mark)
+                for link, of_link in zip(self._links, mark, strict=True):
+                    link.copier.hand_over(of_link)
             self.waits.given(time.monotonic())
             yield replace(mine, batch=mine.batch.among(step.events, step.particles), position=step.position)
             self.waits.taken(time.monotonic())
             self.position = step.position  # the loop requests the next batch: this one is trained
+
+    def _taken(self) -> StreamPosition:
+        """Position after all units and microbatches taken; of lanes of other ranks, that at the begin."""
+        return self._begun.with_shards({link.shard: link.taken for link in self._links})
 
     def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
         """Step that all ranks make together, once all are ready; None: all stop."""
@@ -268,8 +278,8 @@ class Feed:
             self._while_others_wait()
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
-        """Batches whose copies have been begun, each with the copier's mark: a source of ReadAhead."""
-        streams = [(lane, self._microbatches(lane)) for lane in self._lanes]
+        """Batches whose copies have been begun, each with the copiers' marks: a source of ReadAhead."""
+        streams = [(lane, self._microbatches(link, lane)) for link in self._links for lane in link.lanes]
         while True:
             parts: list[FedMicrobatch] = []
             for lane, stream in streams:
@@ -287,37 +297,38 @@ class Feed:
                     return False  # asked to stop: the microbatches taken are not trained
             if not parts:
                 return True
-            yield FedBatch.of(parts, self._taken), self._copier.mark()
+            yield FedBatch.of(parts, self._taken()), [link.copier.mark() for link in self._links]
 
-    def _microbatches(self, lane: Lane) -> Iterator[FedMicrobatch | None]:
+    def _microbatches(self, link: ShardLink, lane: Lane) -> Iterator[FedMicrobatch | None]:
         """Microbatches of a lane on the device; None while the next unit has not arrived.
 
         Ends with the lane's data, or those of the epoch, or on a stop.
         """
+        number = link.lane_of_run(lane.number)
         while True:
             while not lane.arrived and not lane.ended and not self._stops():
                 yield None
             if lane.used_up(self._epoch) or self._stops():
                 return
             unit, arrays = lane.arrived.popleft()
-            at = self._taken.lane_of(unit).cursor
+            at = link.taken.lane_of(unit).cursor
             if unit.k != at.unit:
                 raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
             taken: FedMicrobatch | None = None
-            changed = self._taken.is_changed(unit)
-            if self._taken.is_unchecked(unit):
+            changed = link.taken.is_changed(unit)
+            if link.taken.is_unchecked(unit):
                 logger.info("the checkpoint of a former version can't show that unit %d is the same", unit.k)
             if at.microbatch < unit.layout.microbatches and not changed:
                 assert arrays is not None
-                copy = self._copier.begin(arrays, unit.epoch, unit.k)
+                copy = link.copier.begin(arrays, unit.epoch, unit.k)
                 for index in range(at.microbatch, unit.layout.microbatches):
                     if taken is not None:
                         yield taken
-                    microbatch = replace(copy.microbatch(index), lane=lane.number)
+                    microbatch = replace(copy.microbatch(index), lane=number)
                     self.waits.copied_bytes += num_bytes(microbatch)
-                    line = audit_line(arrays, lane.number, unit.epoch, unit.k, index) if self._audit else ""
+                    line = audit_line(arrays, number, unit.epoch, unit.k, index) if self._audit else ""
                     taken = FedMicrobatch(microbatch, line, ids_of(arrays, index, self._identity))
-                    self._taken = self._taken.after_microbatch(
+                    link.taken = link.taken.after_microbatch(
                         unit, index, microbatch.num_events, microbatch.num_particles
                     )
                 # The slot is released before the last microbatch is trained. The copy is awaited, not polled for: the
@@ -325,11 +336,10 @@ class Feed:
                 copy.wait()
                 del copy
             del arrays
-            self._transport.send(m.Release(unit.k))
-            self._transport.send(m.Want(lane.number, 1))
-            self._taken = self._taken.after_unit(unit)
+            link.release(unit.k, lane.number)
+            link.taken = link.taken.after_unit(unit)
             if changed:
-                logger.warning("%s", self._taken.changed_units[-1])
+                logger.warning("%s", link.taken.changed_units[-1])
             if taken is not None:
                 yield taken
 
@@ -344,30 +354,39 @@ class Feed:
         self._receive_if_there()
 
     def _receive(self) -> None:
-        """Wait a short time for a message, and take it."""
+        """Wait a short time for a message, and take it; records the time without data."""
         self._pass_on_committed()
-        self._take(self._next_message())
+        if self._take_arrived():
+            return
+        started_s = time.monotonic()
+        found = self._wait_for_message()
+        self.waits.waited(time.monotonic() - started_s)
+        if not found:
+            self._agreement.waiting()
 
     def _receive_if_there(self) -> bool:
-        """Take a message that has arrived; False if there is none."""
+        """Take messages that have arrived; False if there is none."""
         self._pass_on_committed()
-        message = self._transport.receive(0.0)
-        self._take(message)
-        return message is not None
+        return self._take_arrived()
 
-    def _take(self, message: m.Message | None) -> None:
+    def _take_arrived(self, timeout_s: float = 0.0) -> bool:
+        """Take a message of each link that has one; False if none has."""
+        return any([self._take(link, link.receive(timeout_s)) for link in self._links])
+
+    def _wait_for_message(self) -> bool:
+        """Wait a short time, and take a message of each link that has one then; False if none has."""
+        if len(self._links) == 1:
+            return self._take_arrived(_POLL_S)
+        transports = [link.transport for link in self._links if isinstance(link.transport, PeerTransport)]
+        PeerTransport.wait_for_any(transports, _POLL_S)
+        return self._take_arrived()
+
+    def _take(self, link: ShardLink, message: m.Message | None) -> bool:
         match message:
             case m.DeliveredUnit() as unit:
                 self.outside_values = self.outside_values or unit.tally.outside_values
-                lane = lane_numbered(unit.k % self._stream.lanes, self._lanes)
-                try:
-                    lane.arrived.append((unit, self._arrays(unit)))
-                except SlotMismatch as error:
-                    # More units of the lane may follow it on this connection: only a new one is free of them.
-                    self._transport.send(m.Reject(unit.k, str(error)))
-                    raise _Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
-            case m.End(number):
-                lane_numbered(number, self._lanes).ended = True
+                if len(self._links) > 1:
+                    self._inventory.require(link.shard, unit)
             case m.CommitRequest():
                 self._agreement.want_commit()
             case m.Refuse(other_inventory=True) if self._accept_new_plan:
@@ -376,22 +395,4 @@ class Feed:
                 raise BadInputError(f"{reason} {self._remedy}")
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
-
-    def _next_message(self) -> m.Message | None:
-        """Next message, or None after a short time; records the time without data."""
-        message = self._transport.receive(0.0)
-        if message is None:
-            started_s = time.monotonic()
-            message = self._transport.receive(_POLL_S)
-            self.waits.waited(time.monotonic() - started_s)
-            if message is None:
-                self._agreement.waiting()
-        return message
-
-    def _arrays(self, unit: m.DeliveredUnit) -> UnitArrays | None:
-        """Views into the unit's slot, checked against its header; None if it was skipped."""
-        if unit.slot < 0:
-            return None
-        slot = self._transport.arena.slot(unit.slot)
-        check_header(slot, SlotHeader(self.plan_hash, unit.k, unit.lease, unit.layout))
-        return unit_arrays(slot, self._workload, unit.layout)
+        return message is not None

@@ -3,7 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
@@ -40,10 +40,12 @@ class Growth(BaseModel):
     changed_units: tuple[str, ...] = ()
     bad_files: tuple[int, ...] = ()
     source: Source = Source()
+    shards: dict[int, Growth] = {}
+    """Growth of each shard that moved, by its number; everything else is empty then."""
 
 
 class StreamPosition(BaseModel):
-    """Position in the stream. Immutable: training a batch replaces it by the next one."""
+    """Position in the stream, or in that of one shard. Immutable: training a batch replaces it by the next one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,9 +69,18 @@ class StreamPosition(BaseModel):
         """Position before the first unit of every lane."""
         return cls(lanes=tuple(LanePosition(cursor=Cursor(unit=number)) for number in range(num_lanes)))
 
-    def begin_plan(self) -> Self:
+    def begin_plan(self) -> StreamPosition:
         """Position before the first unit of another plan: the training so far still counts."""
         return self.start(len(self.lanes)).model_copy(update={"counters": self.counters})
+
+    @property
+    def shards(self) -> tuple[StreamPosition, ...]:
+        """Position of each shard, in order."""
+        return (self,)
+
+    def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
+        """Position with those of some shards replaced, by their numbers."""
+        return shards.get(0, self)
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:

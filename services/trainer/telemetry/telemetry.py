@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from common.measurements import values
 from common.metrics import LastHour, Rate, Shares, seconds_each
-from common.status import Counters, FetcherStatus, Hop, TrainerStatus
-from common.status_files import read_status, write_status
+from common.status import Counters, Hop, TrainerStatus
+from common.status_files import read_fetchers, write_status
 from common.unit_arrays import Array
 from services.trainer.progress import TrainingProgress
 from services.trainer.speed.gpu_status import gpu_status
@@ -106,7 +106,7 @@ class Telemetry:
         told = {f"train/{name}": value for name, value in self._metrics.items()}
         if self._evaluator is not None:
             told |= {f"train/{name}": value for name, value in self._evaluator.settings().items()}
-        fetcher = read_status(self._run_dir, "fetcher", FetcherStatus)  # None: it runs somewhere else
+        fetcher = read_fetchers(self._run_dir)  # None: it runs somewhere else
         measured = values(fetcher, self._newest)
         told |= {name: value for name, value in measured.items() if name.startswith(_AT_LOG_STEPS) and is_shown(name)}
         self.note(state.step, told | sourced)
@@ -183,7 +183,7 @@ class Telemetry:
         if not force and now_s - self._written_s < _STATUS_S:
             return self._newest
         self._written_s = now_s
-        counters = state.position.counters
+        counters, shards = state.position.counters, state.position.shards
         batches = self._batches(now_s, waits)
         batches_per_s = self._steps.update(now_s, state.step)
         set_aside = state.position.set_aside
@@ -194,6 +194,7 @@ class Telemetry:
                 "epoch": state.position.epoch,
                 "seconds": state.seconds,
                 "counters": counters,
+                "shards": tuple(shard.counters for shard in shards) if len(shards) > 1 else (),
                 "events_per_s": self._events.update(now_s, counters.events_trained),
                 "particles_per_s": self._particles.update(now_s, counters.particles_trained),
                 "batches_per_s": batches_per_s,

@@ -290,3 +290,40 @@ def test_a_model_of_ones_own_is_known_by_its_form_with_settings_that_it_checks_i
     assert unused == "trainer.own.hidden: not used by the model wgan"
     with pytest.raises(BadInputError, match=r"or package\.module:NAME, a model of your own"):
         load_config({}, assignments=["trainer.model=my/models.py:TRAINING"], environment=NOTHING)
+
+
+def sharded(**keys: object) -> Config:
+    settings = [f"{key.replace('__', '.')}={value}" for key, value in keys.items()]
+    return load_config({}, assignments=["stream.shards=4", "stream.lanes=8", *settings], environment=NOTHING)
+
+
+def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
+    config = sharded(
+        fetcher__disk_budget_gib=8, fetcher__transfers=6, fetcher__metrics_port=9000, local__max_decoders=9
+    )
+    first, last = config.of_shard(0, 4), config.of_shard(3, 4)
+    assert (last.stream.shard, last.stream.shard_lanes) == (3, 2)
+    assert (last.fetcher.disk_budget_gib, last.fetcher.transfers, last.local.max_decoders) == (2, 1, 2)
+    assert (first.fetcher.metrics_port, last.fetcher.metrics_port) == (9000, 0), "one of them answers for the run"
+    assert config.of_shard(3).fetcher.disk_budget_gib == 8, "alone on its machine"
+    assert json.loads(last.own_json())["stream"] == json.loads(config.own_json())["stream"]
+
+
+def test_a_run_without_shards_is_its_own_only_shard() -> None:
+    config = Config()
+    assert config.of_shard(None) is config
+    assert config.of_shard(0) is config
+    with pytest.raises(BadInputError, match=r"stream\.shards = 1: a fetcher or decoder needs no --shard"):
+        config.of_shard(1)
+
+
+@pytest.mark.parametrize("shard", [None, 4])
+def test_a_process_of_a_sharded_run_has_to_say_its_shard(shard: int | None) -> None:
+    with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* needs --shard 0 to --shard 3"):
+        sharded().of_shard(shard)
+
+
+@pytest.mark.parametrize("key", ["transport__listen", "transport__connect"])
+def test_shards_over_tcp_are_refused(key: str) -> None:
+    with pytest.raises(BadInputError, match=r"stream\.shards = 4: .* can't be used with it; use stream\.shards=1"):
+        sharded(**{key: "tcp://127.0.0.1:5570"})

@@ -278,3 +278,22 @@ def test_particles_that_can_t_be_are_told_whether_shuffled_or_not(tmp_path: Path
     with decoder(tmp_path, stream_of(shuffle=shuffle)) as decode:
         _, tally = decode(unit_of(tmp_path, [make_events([1]), far]), new_slot())
     assert "3 of 4 of muons.x_m lie outside of -100000 to 100000, the first is 300000" in tally.outside_values
+
+
+def test_the_order_of_events_depends_on_the_shard_where_there_are_several(tmp_path: Path) -> None:
+    unit = unit_of(tmp_path, [make_events([0] * 40)])
+    orders = []
+    for stream, key in [
+        (stream_of(), ()),
+        (stream_of().of_shard(0), ()),
+        (stream_of(shards=2, lanes=2).of_shard(0), (0,)),
+        (stream_of(shards=2, lanes=2).of_shard(1), (1,)),
+    ]:
+        with decoder(tmp_path, stream) as decode:
+            slot = new_slot()
+            layout, _ = decode(unit, slot)
+            rows = unit_arrays(slot, MUONS, layout).event_columns["source_row"][:, 0].tolist()
+        assert rows == generator(Stream.EVENTS, SEED, unit.epoch, unit.k, *key).permutation(40).tolist()
+        orders.append(rows)
+    assert orders[0] == orders[1]
+    assert len({tuple(order) for order in orders}) == 3

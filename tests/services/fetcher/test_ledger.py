@@ -179,7 +179,7 @@ def test_the_fetcher_begins_anew_with_a_new_ledger_when_its_own_is_damaged(
     served: list[bool] = []
 
     class FakeService:
-        def __init__(self, run_dir: Path, config: object) -> None:
+        def __init__(self, run_dir: Path, config: object, shared: object) -> None:
             self.ledger = Ledger(run_dir / LEDGER_FILE)
 
         def run(self, stop: object) -> None:

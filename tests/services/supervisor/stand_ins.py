@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -155,6 +155,7 @@ class Stage:
         stop_timeout_s: float = PATIENCE_S,
         restart_s: float = 0,
         trainers: int = 1,
+        shards: Sequence[int] = (),
     ) -> SessionOutcome:
         local = LocalConfig(
             decoders=decoders,
@@ -167,6 +168,7 @@ class Stage:
             self.run_dir,
             local,
             self.command_for,
+            shards=shards,
             watch=self.watch,
             say=self.said.append,
             tick_s=0.01,

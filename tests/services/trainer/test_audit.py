@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from common.config import StreamConfig
 from common.messages import Layout
 from common.ragged import slot_bytes_needed, unit_arrays
+from common.run_dir import shard_dir
 from common.unit_arrays import UnitArrays
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
@@ -117,3 +119,40 @@ def test_no_trainer_loses_its_audit_while_a_run_has_fewer_trainers(tmp_path: Pat
             expected.setdefault(rank, []).append(f"session {session}")
     Audit.open(tmp_path, sizes_bytes, Ranks.alone()).close()
     assert {rank: (tmp_path / audit_file(rank)).read_text().splitlines() for rank in expected} == expected
+
+
+STREAM = StreamConfig(lanes=4, shards=2)
+
+
+def lines_of(run_dir: Path) -> dict[str, list[str]]:
+    return {str(path.relative_to(run_dir)): path.read_text().splitlines() for path in sorted(run_dir.rglob("*.jsonl"))}
+
+
+def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continues(tmp_path: Path) -> None:
+    for shard in range(2):
+        shard_dir(tmp_path, shard).mkdir(parents=True)
+
+    def lines(session: int) -> list[str]:
+        return [json.dumps({"lane": lane, "session": session}) for lane in range(4)]
+
+    sizes_bytes: tuple[int, ...] = ()
+    for session, num_ranks in enumerate((1, 4, 2, 4)):
+        ranks = [Agreeing(rank, num_ranks) for rank in range(num_ranks)]
+        audits = [Audit.open(tmp_path, sizes_bytes, rank, STREAM) for rank in ranks]
+        for rank, audit in enumerate(audits):
+            of_rank = {1: [0, 1, 2, 3], 2: [2 * rank, 2 * rank + 1], 4: [rank]}[num_ranks]
+            audit.write([lines(session)[lane] for lane in of_rank])
+        told = [audit._sizes() for audit in audits]
+        for rank in ranks:
+            rank.texts = told
+        (sizes_bytes,) = {audit.commit() for audit in audits}
+        for audit in audits:
+            audit.write([lines(99)[0]] if audit is audits[0] else [])
+            audit.close()
+    Audit.open(tmp_path, sizes_bytes, Ranks.alone(), STREAM).close()
+    assert lines_of(tmp_path) == {
+        "shards/000/audit-rank1.jsonl": [lines(1)[1], lines(3)[1]],
+        "shards/000/audit.jsonl": [*lines(0)[:2], lines(1)[0], *lines(2)[:2], lines(3)[0]],
+        "shards/001/audit-rank1.jsonl": [lines(1)[3], lines(3)[3]],
+        "shards/001/audit.jsonl": [*lines(0)[2:], lines(1)[2], *lines(2)[2:], lines(3)[2]],
+    }

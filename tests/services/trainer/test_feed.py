@@ -250,7 +250,7 @@ def test_a_feed_that_is_asked_to_stop_takes_its_leave_and_one_that_fails_does_no
 
 
 def watched_copier(feed: BatchFeed) -> WatchedCopier:
-    copier = feed._copier
+    copier = feed._links[0].copier
     assert isinstance(copier, WatchedCopier)
     return copier
 
@@ -285,14 +285,14 @@ def test_a_slot_is_released_when_its_copy_is_complete_and_before_the_step(
     """No further message, and no further turn of the feed, is needed for that. The order is that of the plan."""
     fetcher, feed = fetch(), connect()
     order: list[str] = []
-    send = feed._transport.send
+    send = feed._links[0].transport.send
     cuda.before_wait = lambda: order.append("wait for a copy")
 
     def watched_send(message: m.Message) -> None:
         order.extend([f"release {message.k}"] if isinstance(message, m.Release) else [])
         send(message)
 
-    monkeypatch.setattr(feed._transport, "send", watched_send)
+    monkeypatch.setattr(feed._links[0].transport, "send", watched_send)
     released: list[int] = []
     for fed in feed.batches(StreamPosition()):
         while len(released) < fed.position.cursors[0].unit:  # the feed stands still: the messages are on their way

@@ -3,14 +3,40 @@ from __future__ import annotations
 import pytest
 
 from common.config import StreamConfig
-from services.trainer.stream.lane import lanes_of_rank, units_in_advance
+from common.errors import BadInputError
+from services.trainer.stream.lane import ShardShare, lanes_of_share, shares_of_rank, units_in_advance
 
 
 @pytest.mark.parametrize(
     ("rank", "ranks", "expected"), [(0, 1, [0, 1, 2, 3]), (0, 2, [0, 2]), (1, 2, [1, 3]), (3, 4, [3])]
 )
 def test_ranks_share_the_lanes(rank: int, ranks: int, expected: list[int]) -> None:
-    assert [lane.number for lane in lanes_of_rank(StreamConfig(lanes=4), rank, ranks)] == expected
+    stream = StreamConfig(lanes=4)
+    (share,) = shares_of_rank(stream, rank, ranks)
+    assert [lane.number for lane in lanes_of_share(stream, share)] == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        (1, [[(0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 0, 1)]]),
+        (2, [[(0, 0, 1), (1, 0, 1)], [(2, 0, 1), (3, 0, 1)]]),
+        (4, [[(0, 0, 1)], [(1, 0, 1)], [(2, 0, 1)], [(3, 0, 1)]]),
+        (8, [[(shard, rank, 2)] for shard in range(4) for rank in range(2)]),
+    ],
+)
+def test_ranks_read_neighbouring_shards_or_share_one(ranks: int, expected: list[list[tuple[int, int, int]]]) -> None:
+    stream = StreamConfig(lanes=16, shards=4, slots=16)
+    shares = [shares_of_rank(stream, rank, ranks) for rank in range(ranks)]
+    assert shares == [[ShardShare(*one) for one in of_rank] for of_rank in expected]
+    lanes = [(share.shard, lane.number) for of in shares for share in of for lane in lanes_of_share(stream, share)]
+    assert sorted(lanes) == [(shard, lane) for shard in range(4) for lane in range(4)]
+
+
+@pytest.mark.parametrize(("lanes", "shards", "ranks"), [(12, 4, 3), (12, 4, 6), (6, 2, 4)])
+def test_ranks_that_do_not_divide_the_shards_are_refused(lanes: int, shards: int, ranks: int) -> None:
+    with pytest.raises(BadInputError, match="trainers"):
+        shares_of_rank(StreamConfig(lanes=lanes, shards=shards, slots=16), 0, ranks)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from workloads.base.batch import Batch, Microbatch
 
 def batch(*units: int) -> Batch:
     nothing = torch.zeros(0)
-    return Batch(tuple(Microbatch(1, unit, 2, nothing, nothing.numpy(), {}, {}, 3, 4) for unit in units))
+    return Batch(tuple(Microbatch(1, unit, 2, nothing, nothing.numpy(), {}, {}, 3, 4, lane=unit % 2) for unit in units))
 
 
 def test_steps_come_with_their_metrics_and_the_places_of_their_microbatches() -> None:
-    recent = RecentSteps(num_lanes=2)
+    recent = RecentSteps()
     loss = torch.tensor(1.0)
     recent.add(7, batch(4, 5), {"loss": loss})
     loss += 1  # a graph may write into the same place again
@@ -29,7 +29,7 @@ def test_steps_come_with_their_metrics_and_the_places_of_their_microbatches() ->
 
 
 def test_what_is_forgotten_is_not_read() -> None:
-    recent = RecentSteps(num_lanes=1)
+    recent = RecentSteps()
     recent.add(1, batch(1), {"loss": torch.tensor(1.0)})
     recent.forget()
     assert recent.read() == []

@@ -254,7 +254,7 @@ def test_a_step_at_which_nothing_is_due_writes_and_transfers_nothing(
     def never(*arguments: object, **keywords: object) -> None:
         pytest.fail(f"{arguments} {keywords}")
 
-    for name in ("write_status", "read_status", "values"):
+    for name in ("write_status", "read_fetchers", "values"):
         monkeypatch.setattr(f"services.trainer.telemetry.telemetry.{name}", never)
     for name in ("item", "cpu", "tolist", "to", "__float__", "__int__", "__bool__"):
         monkeypatch.setattr(Tensor, name, never)

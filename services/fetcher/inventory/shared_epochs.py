@@ -1,0 +1,36 @@
+"""Events that each shard delivered of each epoch: an endless run without any event to train has to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SharedEpochs:
+    """Numbers of events in ``folder``, which all ``shards`` shards share; each writes its own and reads all."""
+
+    def __init__(self, folder: Path, shard: int, shards: int) -> None:
+        self._folder = folder
+        self._shard = shard
+        self._shards = shards
+        self._newest = -1
+
+    def is_barren(self, complete: dict[int, int]) -> bool:
+        """Note the events of complete epochs of this shard; True if one of them has none in any shard."""
+        new = {epoch: events for epoch, events in complete.items() if epoch > self._newest}
+        if not new:
+            return False
+        self._newest = max(new)
+        with self._path(self._shard).open("a") as sink:
+            sink.writelines(f"{epoch} {events}\n" for epoch, events in new.items())
+        if all(new.values()):
+            return False
+        of_shards = [_read(self._path(shard)) for shard in range(self._shards)]
+        return any(all(of_shard.get(epoch) == 0 for of_shard in of_shards) for epoch in new)
+
+    def _path(self, shard: int) -> Path:
+        return self._folder / f"epochs-{shard:03d}"
+
+
+def _read(path: Path) -> dict[int, int]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {int(epoch): int(events) for epoch, events in (line.split() for line in lines)}

@@ -1,0 +1,34 @@
+"""Sum over the shards of a run at its end: the fetchers' records beside the trainers' counters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.conservation import ShardEvents, imbalance
+from common.planned import PlannedShard, planned_name, planned_shard
+from common.published import num_published
+from common.status import TrainerStatus
+from services.config.root import Config
+
+
+def imbalance_of_shards(shared_dir: Path, config: Config, status: TrainerStatus | None) -> str:
+    """Sum that is wrong, in words; empty if all are right, and for a run without shards.
+
+    ``shared_dir``: folder of the inventory, which the fetchers of all shards share; ``status``: of the first trainer.
+    """
+    if status is None or not status.shards:
+        return ""
+    shards = [
+        ShardEvents(shard, _planned(shared_dir / planned_name(shard)), counters)
+        for shard, counters in enumerate(status.shards)
+    ]
+    by_steps = 0 < status.max_steps <= status.step
+    is_complete = status.state == "finished" and not by_steps
+    return imbalance(shards, files=num_published(shared_dir) * config.epochs or None, is_complete=is_complete)
+
+
+def _planned(path: Path) -> PlannedShard:
+    if not path.exists():
+        return PlannedShard()
+    with path.open() as lines:
+        return planned_shard(lines)

@@ -1,0 +1,102 @@
+"""Position in the stream of a run with several shards: that of each shard, and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ModelWrapValidatorHandler, model_serializer, model_validator
+
+from common.messages import Source
+from common.status import Counters
+from services.trainer.stream.position import Growth, StreamPosition
+
+
+class ShardedPosition(StreamPosition):
+    """Position of a run with several shards. The fields of StreamPosition are those of all shards together: lanes in
+    the order of the shards, sums of the counters, all lines of the journals. They are derived when it is read.
+    """
+
+    of_shards: tuple[StreamPosition, ...] = ()
+    former: Counters = Counters()
+    """Counters of former plans of the run."""
+
+    @staticmethod
+    def of(shards: Sequence[StreamPosition], former: Counters) -> ShardedPosition:
+        """Position with these of the shards, in order."""
+        return ShardedPosition.model_construct(
+            of_shards=tuple(shards),
+            former=former,
+            lanes=tuple(lane for shard in shards for lane in shard.lanes),
+            epoch=max(shard.epoch for shard in shards),
+            counters=sum_of_counters([former, *(shard.counters for shard in shards)]),
+            quarantined=tuple(
+                {(one.file, one.row_group): one for shard in shards for one in shard.quarantined}.values()
+            ),
+            skipped_units=(),
+            changed_units=tuple(
+                f"shard {number}: {line}" for number, shard in enumerate(shards) for line in shard.changed_units
+            ),
+            bad_files=(),
+            source=Source(),
+        )
+
+    @property
+    def shards(self) -> tuple[StreamPosition, ...]:
+        return self.of_shards
+
+    def with_shards(self, shards: Mapping[int, StreamPosition]) -> StreamPosition:
+        return self.of([shards.get(number, shard) for number, shard in enumerate(self.of_shards)], self.former)
+
+    def begin_plan(self) -> StreamPosition:
+        return self.of([StreamPosition.start(len(shard.lanes)) for shard in self.of_shards], self.counters)
+
+    def since(self, before: StreamPosition) -> Growth:
+        pairs = zip(self.shards, before.shards, strict=True)
+        return Growth(shards={number: now.since(then) for number, (now, then) in enumerate(pairs) if now != then})
+
+    def merged(self, growths: Sequence[Growth]) -> StreamPosition:
+        moved = sorted({number for growth in growths for number in growth.shards})
+        return self.with_shards(
+            {
+                number: self.of_shards[number].merged(
+                    [growth.shards[number] for growth in growths if number in growth.shards]
+                )
+                for number in moved
+            }
+        )
+
+    @model_serializer
+    def _stored(self) -> dict[str, Any]:
+        return {"of_shards": self.of_shards, "former": self.former, "counters": self.counters}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _completed(cls, value: Any, handler: ModelWrapValidatorHandler[ShardedPosition]) -> ShardedPosition:
+        read = handler(value)
+        if not read.of_shards:
+            raise ValueError("a position of no shards")
+        return ShardedPosition.of(read.of_shards, read.former)
+
+
+def start_of(lanes: int, shards: int, former: Counters | None = None) -> StreamPosition:
+    """Position before the first unit of every lane. ``former``: counters of former plans."""
+    former = former or Counters()
+    if shards == 1:
+        return StreamPosition.start(lanes).model_copy(update={"counters": former})
+    return ShardedPosition.of([StreamPosition.start(lanes // shards)] * shards, former)
+
+
+def read_position(text: str) -> StreamPosition:
+    """Position from the JSON of a checkpoint. Raises pydantic's ValidationError."""
+    kind = ShardedPosition if '"of_shards"' in text else StreamPosition
+    return kind.model_validate_json(text)
+
+
+def sum_of_counters(counters: Iterable[Counters]) -> Counters:
+    """Sum of counters, name by name."""
+    total = dict.fromkeys(Counters.model_fields, 0)
+    for one in counters:
+        for name, value in one:
+            total[name] += value
+    return Counters(**total)

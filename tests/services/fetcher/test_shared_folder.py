@@ -1,0 +1,126 @@
+"""What the fetchers of several shards share: one list of files, and one failure budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import BadInputError
+from common.files.inputs import NothingFound
+from common.plan import SourceFile
+from common.published import num_published, publish, published_path, read_published
+from services.fetcher.inventory.published import PublishedInventory
+from services.fetcher.inventory.ranges import InputRange
+from services.fetcher.inventory.shared_bad_files import SharedBadFiles
+from services.fetcher.inventory.shared_epochs import SharedEpochs
+from services.fetcher.inventory.shared_folder import SharedFolder
+
+RANGE = InputRange("0000000-0000999", ("data/secret-token/*.parquet",))
+FILES = [SourceFile("/data/b", 7, "md5=1"), SourceFile("/data/a", 0)]
+
+
+class Lists:
+    """Lists what it was given, and counts how often."""
+
+    def __init__(self, files: list[SourceFile]) -> None:
+        self.files = files
+        self.times = 0
+
+    def __call__(self, one: InputRange) -> list[SourceFile]:
+        self.times += 1
+        if not self.files:
+            raise NothingFound("no such folder")
+        return self.files
+
+
+def test_the_first_shard_lists_and_the_others_wait_and_read_the_same(tmp_path: Path) -> None:
+    lists, never = Lists(FILES), Lists([])
+    first, first_may = SharedFolder(tmp_path, 0).listing(lists, skips=True)
+    other, other_may = SharedFolder(tmp_path, 3).listing(never, skips=True)
+    assert first_may(RANGE)
+    assert not other_may(RANGE)
+    assert first(RANGE) == FILES
+    assert other_may(RANGE)
+    assert other(RANGE) == FILES
+    assert (lists.times, never.times) == (1, 0)
+    (path,) = tmp_path.iterdir()
+    assert "secret" not in path.name
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_list_that_was_published_stays_although_the_files_have_changed(tmp_path: Path) -> None:
+    PublishedInventory(tmp_path, Lists(FILES), lists=True, skips=True).expand(RANGE)
+    again = PublishedInventory(tmp_path, Lists(FILES[:1]), lists=True, skips=True)
+    assert again.expand(RANGE) == FILES
+    publish(again.path(RANGE), FILES[:1])  # by one that did not see the other's in time
+    assert again.expand(RANGE) == FILES
+    assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+
+
+@pytest.mark.parametrize(("name", "skips"), [("", True), (RANGE.name, False)])
+def test_inputs_that_the_user_has_to_mend_are_not_published(tmp_path: Path, name: str, skips: bool) -> None:
+    inventory = PublishedInventory(tmp_path, Lists([]), lists=True, skips=skips)
+    with pytest.raises(NothingFound, match="no such folder"):
+        inventory.expand(InputRange(name, RANGE.inputs))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_range_that_is_skipped_is_skipped_by_all_shards(tmp_path: Path) -> None:
+    for shard in range(2):
+        expand, _ = SharedFolder(tmp_path, shard).listing(Lists([]), skips=True)
+        with pytest.raises(NothingFound, match="no such folder"):
+            expand(RANGE)
+    assert num_published(tmp_path) == 0
+
+
+@pytest.mark.parametrize("damage", ["file", "count", "version", "text"])
+def test_a_damaged_list_is_named(tmp_path: Path, damage: str) -> None:
+    path = published_path(tmp_path, "x")
+    publish(path, FILES)
+    head, *lines = path.read_text().splitlines()
+    changed = {
+        "file": [head, lines[0].replace("7", "8"), lines[1]],
+        "count": [head, lines[0]],
+        "version": [json.dumps(json.loads(head) | {"version": 99}), *lines],
+        "text": [head, "[", lines[1]],
+    }[damage]
+    path.write_text("\n".join(changed))
+    with pytest.raises(BadInputError, match=r"files-x\.jsonl: damaged list of files.*--fresh"):
+        read_published(path)
+
+
+def test_the_files_of_all_ranges_are_counted(tmp_path: Path) -> None:
+    publish(published_path(tmp_path, "one"), FILES)
+    publish(published_path(tmp_path, "two"), FILES[:1])
+    assert num_published(tmp_path) == 3
+
+
+def test_a_bad_file_of_several_shards_counts_once(tmp_path: Path) -> None:
+    shards = [SharedBadFiles(tmp_path, shard) for shard in range(3)]
+    assert [shards[0].add(5), shards[1].add(7), shards[0].add(5), shards[2].add(5), shards[2].add(1)] == [1, 2, 2, 2, 3]
+    assert SharedBadFiles(tmp_path, 0).add(8) == 4, "after a restart"
+
+
+def test_an_epoch_is_barren_once_no_shard_delivered_an_event_of_it(tmp_path: Path) -> None:
+    shards = [SharedEpochs(tmp_path, shard, 3) for shard in range(3)]
+    assert not shards[0].is_barren({}), "nothing is complete yet"
+    assert not shards[0].is_barren({1: 0})
+    assert not shards[1].is_barren({1: 0})
+    assert not shards[2].is_barren({1: 5})
+    assert not shards[0].is_barren({1: 0, 2: 0})
+    assert not shards[2].is_barren({1: 5, 2: 0, 3: 0})
+    assert shards[1].is_barren({1: 0, 2: 0})
+    again = SharedEpochs(tmp_path, 1, 3)
+    assert not again.is_barren({3: 7}), "after a restart"
+
+
+def test_a_run_without_shards_shares_nothing() -> None:
+    alone, lists = SharedFolder(), Lists(FILES)
+    expand, may_list = alone.listing(lists, skips=True)
+    assert may_list(RANGE)
+    assert expand(RANGE) == FILES
+    assert alone.bad_files is None
+    assert alone.record is None
+    assert alone.epochs is None
