@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 OWNER_ONLY = 0o600
@@ -14,12 +14,20 @@ AS_UMASK_SAYS = 0o666
 
 
 @contextmanager
-def replacing(path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path,
+    *,
+    durable: bool,
+    mode: int = OWNER_ONLY,
+    part: Path | None = None,
+    publishing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[Path]:
     """An empty file to write to, which takes the name ``path`` after the block.
 
     If the block fails, the file is deleted, and what was at ``path`` stays. ``durable``: the content and the name are
     on disk when the block is left. ``part``: the file's name until then, ``path`` with the suffix `.part` by default;
     what a killed process left there is deleted. Two writers of one ``path`` need two names (part_of_one_writer).
+    ``publishing``: context of the renaming, which may forbid it by an exception.
     """
     part = part or path.with_suffix(".part")
     part.unlink(missing_ok=True)
@@ -28,7 +36,8 @@ def replacing(path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path |
         yield part
         if durable:
             _sync(part, os.O_RDONLY)
-        part.replace(path)
+        with publishing():
+            part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

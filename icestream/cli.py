@@ -17,6 +17,7 @@ from typing import get_args
 import click
 from click.shell_completion import CompletionItem
 
+from common.attempt import TRY_AGAIN_EXIT_CODE, TryAgainError
 from common.errors import USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError
 from common.process import PARENT_VARIABLE
 from common.redact import shown
@@ -238,6 +239,8 @@ def main() -> None:
         cli(prog_name="icestream")
     except BadInputsError as error:
         fail(error.title, error.lines)
+    except TryAgainError as error:
+        fail(str(error), exit_code=TRY_AGAIN_EXIT_CODE)
     except IcestreamError as error:
         fail(str(error))
     except Exception as error:
@@ -261,12 +264,12 @@ def remedy_of(error: Exception) -> str:
     return ""
 
 
-def fail(text: str, lines: Sequence[str] = ()) -> None:
-    """Print the error, one line for each mistake if there are several, and exit with the user's error code."""
+def fail(text: str, lines: Sequence[str] = (), exit_code: int = USER_ERROR_EXIT_CODE) -> None:
+    """Print the error, one line for each mistake if there are several, and exit, with the user's error code mostly."""
     click.echo(f"Error: {one_line(text)}{':' if lines else ''}", err=True)
     for line in lines:
         click.echo(f"  - {one_line(line)}", err=True)
-    sys.exit(USER_ERROR_EXIT_CODE)
+    sys.exit(exit_code)
 
 
 def one_line(text: str) -> str:
