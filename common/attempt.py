@@ -111,7 +111,7 @@ def _locked(shared: Path) -> Iterator[int]:
         while (descriptor := try_lock(path)) is None:
             if not wait():
                 raise TryAgainError(
-                    f"{path}: locked for {LOCK_S:g} s by a node that is frozen while it writes a file; end its processes"
+                    f"{path}: locked for {LOCK_S:g} s by a node that is frozen while it writes a file: end that node"
                 )
     except OSError as error:
         if error.errno not in NO_LOCKS:

@@ -53,6 +53,7 @@ def end(processes: Sequence[Forked]) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
 
 
 def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
