@@ -7,6 +7,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+from common.attempt import attempt_of
 from common.errors import BadInputError
 from common.process import StopFlag
 from common.status import TrainerStatus
@@ -45,8 +46,9 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
             " `icestream trainer` without torchrun"
         )
     try:
+        keep, attempt = config.trainer.keep_checkpoints, attempt_of(os.environ)
         checkpoints = PositionCheckpoints(
-            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
+            run_dir, keep, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop), attempt=attempt
         )
     except StopRequested:
         return None
