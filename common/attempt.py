@@ -15,25 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import IcestreamError
+from common.errors import IcestreamError, TryAgainError
 from common.file_lock import LOCKS_FOLDER, NO_LOCKS, patience, try_lock
 
 SHARED_VARIABLE = "_ICESTREAM_SHARED"
 """Variable with the shared folder, set by `icestream node` for its processes."""
 ATTEMPT_VARIABLE = "_ICESTREAM_ATTEMPT"
 """Variable with the number of their attempt."""
-TRY_AGAIN_EXIT_CODE = 75
-"""Exit code of a node that ends because of another one, EX_TEMPFAIL of sysexits.h: start all nodes again."""
 LOCK_S = 10.0
 """Longest wait for another writer: it holds the lock for a rename, so that one which takes longer is frozen."""
 
 _LOCK = "attempt"
 _NOTE_BYTES = 64
 """Length of the file: written in one piece, so that a reader without the lock sees one number or the other."""
-
-
-class TryAgainError(IcestreamError):
-    """Another node is gone, or started again without this one: all nodes have to be started again."""
 
 
 class OutdatedAttemptError(TryAgainError):

@@ -17,8 +17,7 @@ from typing import get_args
 import click
 from click.shell_completion import CompletionItem
 
-from common.attempt import TRY_AGAIN_EXIT_CODE, TryAgainError
-from common.errors import USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError, TryAgainError
 from common.process import PARENT_VARIABLE
 from common.redact import shown
 from common.redacted_log import redact_tracebacks

@@ -11,8 +11,8 @@ import pytest
 
 from common import attempt as module
 from common.atomic_file import replacing
-from common.attempt import Attempt, OutdatedAttemptError, TryAgainError, attempt_of, begin_attempt, newest_number
-from common.errors import IcestreamError
+from common.attempt import Attempt, OutdatedAttemptError, attempt_of, begin_attempt, newest_number
+from common.errors import IcestreamError, TryAgainError
 from common.file_lock import try_lock
 
 
