@@ -40,10 +40,10 @@ from services.trainer.run_checks import (
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import shares_of_rank
+from services.trainer.stream.lane_audit import open_audit
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
@@ -312,7 +312,7 @@ def _train(
         run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank, shared=results
     )
     telemetry.warn(warnings)
-    audit = _open_audit(results, config, state, feed, ranks, attempt) if config.trainer.audit else None
+    audit = open_audit(run_dir, config.stream, state.audit_bytes, ranks, attempt) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
     gauges = Gauges(results, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)

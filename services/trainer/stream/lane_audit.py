@@ -12,7 +12,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common.attempt import Attempt
+from common.config import StreamConfig
+from common.run_dir import shard_dir
 from services.trainer.ranks.rank_group import RankGroup
+from services.trainer.stream.audit import Audit, AuditFiles
+from services.trainer.stream.lane import lanes_of_share, shares_of_rank
+
+
+def lane_files(shared: Path, stream: StreamConfig, rank: int, ranks: int) -> dict[int, Path]:
+    """Audit file of each lane of the run that one of ``ranks`` trainers reads: in the folder of its shard."""
+    files = {}
+    for share in shares_of_rank(stream, rank, ranks):
+        folder = shard_dir(shared, share.shard if stream.shards > 1 else None)
+        for lane in lanes_of_share(stream, share):
+            number = share.shard * stream.shard_lanes + lane.number
+            files[number] = folder / f"audit-lane{number:03d}.jsonl"
+    return files
 
 
 class LaneAudit:
@@ -74,3 +89,12 @@ def _append(path: Path, size_bytes: int, data: bytes) -> int:
         file.flush()
         os.fsync(file.fileno())
         return file.tell()
+
+
+def open_audit(
+    run_dir: Path, stream: StreamConfig, sizes_bytes: Sequence[int], ranks: RankGroup, attempt: Attempt | None
+) -> AuditFiles:
+    """Audit of a rank: in the run directory, or, of several nodes, in the folder that they share."""
+    if attempt is None:
+        return Audit.open(run_dir, sizes_bytes, ranks, stream)
+    return LaneAudit(lane_files(attempt.shared, stream, ranks.rank, ranks.size), sizes_bytes, ranks, attempt)

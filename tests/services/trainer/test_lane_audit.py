@@ -1,4 +1,4 @@
-"""Audits of several nodes: a file for each lane, cut and continued at the checkpoint by whichever rank reads the lane."""
+"""Audits of several nodes: a file for each lane, continued at the checkpoint by whichever rank reads the lane."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from common.attempt import Attempt, OutdatedAttemptError, begin_attempt
+from common.config import StreamConfig
 from services.trainer.ranks.rank_group import SingleRank
-from services.trainer.stream.lane_audit import LaneAudit
+from services.trainer.stream.lane_audit import LaneAudit, lane_files
 
 
 class OneOfSeveral(SingleRank):
@@ -98,3 +99,20 @@ def test_a_rank_of_an_older_attempt_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(OutdatedAttemptError):
         older.cut((0,))
     assert units(tmp_path, 0) == [1, 7]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_each_lane_has_one_file_in_the_folder_of_its_shard_for_any_number_of_ranks(tmp_path: Path, ranks: int) -> None:
+    stream = StreamConfig(lanes=8, shards=4)
+    files: dict[int, Path] = {}
+    for rank in range(ranks):
+        mine = lane_files(tmp_path, stream, rank, ranks)
+        assert not files.keys() & mine.keys()
+        files |= mine
+    expected = [f"shards/{lane // 2:03d}/audit-lane{lane:03d}.jsonl" for lane in range(8)]
+    assert [str(files[lane].relative_to(tmp_path)) for lane in range(8)] == expected
+
+
+def test_a_run_without_shards_has_its_audits_in_the_folder_itself(tmp_path: Path) -> None:
+    files = lane_files(tmp_path, StreamConfig(lanes=2), 1, 2)
+    assert files == {1: tmp_path / "audit-lane001.jsonl"}
