@@ -117,12 +117,8 @@ def _count(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )
     telemetry.warn(warnings)
-<<<<<<< HEAD
-    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank(), config.stream) if trainer.audit else None
-=======
     attempt = attempt_of(os.environ)
     audit = open_audit(run_dir, config.stream, progress.audit_bytes, SingleRank(), attempt) if trainer.audit else None
->>>>>>> a50355b (Audits of several nodes by lane, in the folder of the shard)
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:
         telemetry.status("starting", progress, feed.waits, force=True)
