@@ -35,7 +35,7 @@ from icestream.commands.model_option import model_option
 if TYPE_CHECKING:
     from common.status import TrainerStatus
     from services.config.root import Config
-    from services.supervisor.supervisor import SessionOutcome
+    from services.supervisor.session import SessionOutcome
 
 EXAMPLES = """\b
 Examples:
@@ -265,7 +265,8 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
     from services.supervisor.progress import Display
     from services.supervisor.restart import RestartPolicy
     from services.supervisor.run_record import RunRecord
-    from services.supervisor.supervisor import Processes, Supervisor
+    from services.supervisor.session import Processes
+    from services.supervisor.supervisor import Supervisor
     from services.supervisor.supervisor_log import supervisor_log
 
     def command_for(name: str) -> list[str]:

@@ -17,7 +17,8 @@ from typing import Literal
 from common.status import FetcherStatus
 from common.status_files import write_status
 from services.config.local import LocalConfig
-from services.supervisor.supervisor import Processes, SessionOutcome, Supervisor
+from services.supervisor.session import Processes, SessionOutcome
+from services.supervisor.supervisor import Supervisor
 
 PATIENCE_S = 60.0
 STAND_IN = """
