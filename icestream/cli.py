@@ -83,6 +83,9 @@ VERBS = {
         "icestream.commands.decoder:decoder", "Start one decoder: joins a run, and may leave it.", "Machines"
     ),
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer.", "Machines"),
+    "node": Verb(
+        "icestream.commands.node.command:node", "Run one of several nodes of a run, on its machine.", "Machines"
+    ),
     "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or show the one in use.", "Machines"),
     "keys": Verb("icestream.commands.keys:keys", "Make the certificates of a trainer on another machine.", "Machines"),
     "bench": Verb(

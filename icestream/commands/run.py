@@ -133,23 +133,28 @@ def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verb
 
 
 def resolved_config(
-    run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
+    run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any], nodes: int = 1
 ) -> Config:
-    """Configuration; for a fresh run without the stored one of the old run. Called before any deletion."""
+    """Configuration; for a fresh run without the stored one of the old run. Called before any deletion.
+
+    Each of the ``nodes`` has local.trainers trainers.
+    """
     from icestream.reading.workload import load_run_config
     from services.trainer.stream.lane import shares_of_rank
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
-        flags = flags | {"stream.lanes": config.local.trainers}
+        flags = flags | {"stream.lanes": nodes * config.local.trainers}
         config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if config.stream.shards > 1:
-        shares_of_rank(config.stream, 0, config.local.trainers)
-    if config.stream.lanes % config.local.trainers:
+        shares_of_rank(config.stream, 0, nodes * config.local.trainers)
+    trainers = nodes * config.local.trainers
+    if config.stream.lanes % trainers:
+        of_nodes = f" on each of {nodes} nodes" if nodes > 1 else ""
         raise BadInputError(
-            f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"
-            f" takes the same number: use --set stream.lanes={config.local.trainers} (another order of the data: with"
+            f"local.trainers = {config.local.trainers}{of_nodes}, but stream.lanes = {config.stream.lanes}, of which"
+            f" each trainer takes the same number: use --set stream.lanes={trainers} (another order of the data: with"
             " --fresh, or --new-plan to keep the weights), or other --trainers"
         )
     if not config.input:

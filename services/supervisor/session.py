@@ -36,9 +36,13 @@ class SessionOutcome:
 class RunningNode(Protocol):
     """One of several nodes, for its supervisor."""
 
-    environment: Mapping[str, str]
-    """Variables of all its processes."""
-    group: TrainerGroup
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of all its processes."""
+
+    @property
+    def group(self) -> TrainerGroup:
+        """Trainers of all nodes."""
 
     def ending(self) -> tuple[int, str] | None:
         """Exit code and reason, if this node has to end because of another one."""

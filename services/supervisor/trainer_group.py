@@ -28,8 +28,9 @@ def trainer_names(count: int) -> list[str]:
 class TrainerGroup(Protocol):
     """Trainers of one run that start and end together, as seen by the supervisor of those on this machine."""
 
-    end_s: float
-    """Time for the others here to end by themselves once one has died."""
+    @property
+    def end_s(self) -> float:
+        """Time for the others here to end by themselves once one has died."""
 
     def environment(self, name: str) -> dict[str, str]:
         """Variables of one trainer, by its process name; those of the first one begin a new group."""

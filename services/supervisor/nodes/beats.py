@@ -17,6 +17,7 @@ from services.supervisor.nodes.node_watch import BEAT_S, NodeEnding, NodeWatch
 from services.supervisor.nodes.note import NodeNote, NodeState
 from services.supervisor.nodes.notes import read_note, write_note
 
+_POLL_S = 0.1
 _rarely = Rarely(logging.getLogger(__name__))
 
 
@@ -31,7 +32,7 @@ class Beats:
         self._watched: tuple[int, ...] = ()
         self._lock = threading.Lock()
         self._changed = threading.Event()
-        self._closed = False
+        self._closed = self._all_ended = False
         self.ending: NodeEnding | None = None
         """Reason to end because of another node; None while there is none."""
         write_note(shared, note)
@@ -43,12 +44,27 @@ class Beats:
         """Newest note of this node."""
         return self._note
 
+    def gather(self, settings: str, build: str) -> None:
+        """Invite the other nodes; see the fields of NodeNote."""
+        self._say("gathering", settings=settings, build=build)
+
     def run(self, accepted: tuple[str, ...], watched: Mapping[int, str]) -> None:
         """Begin to run, and to watch the nodes with these tokens. ``accepted``: of all nodes, on node 0."""
         with self._lock:
             self._watch = NodeWatch(self._note.attempt, watched)
             self._watched = tuple(watched)
         self._say("running", accepted=accepted)
+
+    def settle(self, wait_s: float) -> NodeEnding | None:
+        """Reason to end, once there is one or all watched nodes have ended; None after ``wait_s``.
+
+        The trainers of all nodes end together: why, only the node knows that ended first.
+        """
+        deadline_s = time.monotonic() + wait_s
+        while self.ending is None and time.monotonic() < deadline_s and not self._all_ended:
+            self._changed.set()
+            time.sleep(_POLL_S)
+        return self.ending
 
     def close(self, exit_code: int, text: str, wait_s: float = BEAT_S) -> None:
         """Write how this node ended; returns after ``wait_s`` also if the shared folder does not answer."""
@@ -80,5 +96,6 @@ class Beats:
         except OSError as error:
             _rarely.log("%s: can't write there (%s); the other nodes take this one for lost soon", self._shared, error)
         if watch is not None:
-            ending = watch.look({node: read_note(self._shared, node) for node in watched}, time.monotonic())
-            self.ending = self.ending or ending
+            notes = {node: read_note(self._shared, node) for node in watched}
+            self.ending = self.ending or watch.look(notes, time.monotonic())
+            self._all_ended = all(note is not None and note.state == "ended" for note in notes.values())

@@ -7,7 +7,6 @@ there from a former start is not taken for its successor.
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.attempt import Attempt, begin_attempt
+from common.attempt import Attempt, begin_attempt, newest_number
 from common.errors import (
     TRY_AGAIN_EXIT_CODE,
     USER_ERROR_EXIT_CODE,
@@ -23,16 +22,14 @@ from common.errors import (
     IcestreamError,
     TryAgainError,
 )
-from common.file_lock import RunLock
+from common.file_lock import RunLock, holder_of
 from common.summary import FAILED_EXIT_CODE
 from common.transport import StopRequested
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.master import Master, Presence
-from services.supervisor.nodes.node_watch import INTERRUPTED_EXIT_CODE, SILENCE_S
+from services.supervisor.nodes.node_watch import BEAT_S, INTERRUPTED_EXIT_CODE, SILENCE_S
 from services.supervisor.nodes.note import NodeNote
 from services.supervisor.nodes.notes import read_note
-
-logger = logging.getLogger(__name__)
 
 SHARED_S = 30.0
 """Longest time until a file of node 0 is seen by another one: NFS may show a folder as it was this long ago."""
@@ -52,8 +49,10 @@ class NodePlace:
     """Longest wait for the other nodes."""
     stopped: Callable[[], bool]
     """True once this process was asked to stop."""
+    say: Callable[[str], None]
+    """Shows a line."""
 
-    def note(self, attempt: int, plan: str = "") -> NodeNote:
+    def note(self, attempt: int) -> NodeNote:
         """First note of this process."""
         since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
         return NodeNote(
@@ -64,7 +63,6 @@ class NodePlace:
             host=os.uname().nodename,
             pid=os.getpid(),
             since=since,
-            plan=plan,
         )
 
 
@@ -98,7 +96,7 @@ def lock_shared(place: NodePlace) -> RunLock | None:
     Raises BadInputError if another run lives there, StopRequested.
     """
     other, until_s = LivingNode(place.shared, 0), time.monotonic() + SILENCE_S
-    is_silent = False
+    holder, is_silent = holder_of(place.shared, "run"), False
 
     def wait() -> bool:
         nonlocal is_silent
@@ -108,26 +106,41 @@ def lock_shared(place: NodePlace) -> RunLock | None:
         time.sleep(_POLL_S)
         return not is_silent and other.look() is None
 
+    in_use = f"{place.shared}: in use by {{}}; stop it, or choose another --shared"
     try:
-        return RunLock(place.shared, "run", "icestream node", wait)
+        lock = RunLock(place.shared, "run", "icestream node", wait)
     except BadInputError:
-        if is_silent:
-            logger.warning("%s: its node 0 is silent, and takes no more part", read_note(place.shared, 0))
-            return None
         note = read_note(place.shared, 0)
-        raise BadInputError(
-            f"{place.shared}: in use by {note or 'another run'}; stop it, or choose another --shared"
-        ) from None
+        if is_silent:
+            place.say(f"{note} is silent: it takes no more part")
+            return None
+        raise BadInputError(in_use.format(note or "another run")) from None
+    note = read_note(place.shared, 0)
+    if (
+        note is not None
+        and note.state != "ended"
+        and (holder is None or (holder.host, holder.pid) != (note.host, note.pid))
+    ):
+        # It began while a frozen process had the lock: that the lock is free now does not mean that it is dead.
+        until_s = time.monotonic() + 3 * BEAT_S
+        while time.monotonic() < until_s:
+            if (note := other.look()) is not None:
+                lock.close()
+                raise BadInputError(in_use.format(note))
+            time.sleep(_POLL_S)
+    return lock
 
 
-def gather(place: NodePlace, plan: str) -> tuple[Attempt, Beats]:
-    """Begin an attempt as node 0, and wait for all others.
+def gather(place: NodePlace, prepare: Callable[[], tuple[str, str]]) -> tuple[Attempt, Beats]:
+    """Begin an attempt as node 0, and wait for all others. ``prepare`` is called before these join, and returns the
+    fields ``settings`` and ``build`` of the note.
 
     Raises the error of another node, TryAgainError if some do not come, StopRequested.
     """
     attempt = begin_attempt(place.shared)
-    beats = Beats(place.shared, place.note(attempt.number, plan))
+    beats = Beats(place.shared, place.note(attempt.number))
     try:
+        beats.gather(*prepare())
         others = {node: LivingNode(place.shared, node) for node in range(1, place.nodes)}
         joined: dict[int, str] = {}
         for _ in _waiting(place, lambda: f"node {_listed(set(others) - set(joined))} of {place.nodes}"):
@@ -150,10 +163,14 @@ def find_attempt(place: NodePlace) -> NodeNote:
 
     Raises BadInputError if the folder is not shared with node 0 or is in use, TryAgainError, StopRequested.
     """
+    before = newest_number(place.shared)
     first, unseen, former = LivingNode(place.shared, 0), _Patience(SHARED_S), _Patience(SHARED_S)
     with Presence(place.master) as presence:
         for _ in _waiting(place, lambda: f"node 0, which meets the others in {place.shared},"):
             note = first.look()
+            newest = read_note(place.shared, 0)
+            if newest is not None and newest.attempt > before:
+                raise_end_of(newest, newest.attempt)
             if note is None:
                 if unseen.over(presence.is_there()):
                     raise BadInputError(
@@ -166,7 +183,7 @@ def find_attempt(place: NodePlace) -> NodeNote:
                 raise BadInputError(
                     f"--nodes {place.nodes}, but {note} was started with --nodes {note.nodes}: give all the same"
                 )
-            elif former.over(True):
+            elif former.over(note.state == "running"):
                 # The node in whose place this one was started would be missed there by now.
                 raise BadInputError(
                     f"{place.shared}: in use by {note.nodes} nodes, of {note}; stop them, or choose another --shared"
@@ -254,5 +271,5 @@ def _waiting(place: NodePlace, whom: Callable[[], str]) -> Iterator[None]:
             raise TryAgainError(f"{whom()} did not come for {place.patience_s:g} s (trainer.ranks_timeout_s)")
         if now_s - told_s > _TELL_S:
             told_s = now_s
-            logger.info("waiting for %s", whom())
+            place.say(f"waiting for {whom()}")
         time.sleep(_POLL_S)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-NodeState = Literal["gathering", "running", "ended"]
+NodeState = Literal["starting", "gathering", "running", "ended"]
 
 
 class NodeNote(BaseModel):
@@ -24,12 +24,14 @@ class NodeNote(BaseModel):
     since: str
     beat: int = 0
     """A number that grows while the process runs."""
-    state: NodeState = "gathering"
-    """`gathering`: before the start of its trainers."""
+    state: NodeState = "starting"
+    """`gathering`: node 0 waits for the others."""
     accepted: tuple[str, ...] = ()
     """Of node 0 once it runs: tokens of the nodes of this attempt, in their order."""
-    plan: str = ""
-    """Plan hash and version of icestream, of node 0: they must be the same everywhere."""
+    settings: str = ""
+    """Digest of the run's config.json in the shared folder, of node 0."""
+    build: str = ""
+    """Version of icestream and plan hash, of node 0: they must be the same everywhere."""
     exit_code: int = 0
     """Exit code, once it has ended."""
     text: str = ""
