@@ -44,8 +44,8 @@ class Beats:
         """Newest note of this node."""
         return self._note
 
-    def gather(self, settings: str, build: str) -> None:
-        """Invite the other nodes; see the fields of NodeNote."""
+    def gather(self, settings: str = "", build: str = "") -> None:
+        """Be ready to start with the other nodes. Node 0 gives what they compare: see the fields of NodeNote."""
         self._say("gathering", settings=settings, build=build)
 
     def run(self, accepted: tuple[str, ...], watched: Mapping[int, str]) -> None:

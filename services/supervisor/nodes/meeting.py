@@ -147,7 +147,8 @@ def gather(place: NodePlace, prepare: Callable[[], tuple[str, str]]) -> tuple[At
             joined.clear()
             for node, other in others.items():
                 raise_end_of(read_note(place.shared, node), attempt.number)
-                if (note := other.look()) is not None and note.attempt == attempt.number:
+                note = other.look()
+                if note is not None and note.state == "gathering" and note.attempt == attempt.number:
                     joined[node] = note.token
             if len(joined) == len(others):
                 break
@@ -202,6 +203,7 @@ def join(place: NodePlace, first: NodeNote, check: Callable[[], None]) -> tuple[
     node_0, gone = LivingNode(place.shared, 0), _Patience(SILENCE_S)
     try:
         check()
+        beats.gather()
         for _ in _waiting(place, lambda: "the other nodes"):
             raise_end_of(read_note(place.shared, 0), attempt.number)
             note = node_0.look()

@@ -25,7 +25,7 @@ class NodeNote(BaseModel):
     beat: int = 0
     """A number that grows while the process runs."""
     state: NodeState = "starting"
-    """`gathering`: node 0 waits for the others."""
+    """`gathering`: it is ready, and waits for the others."""
     accepted: tuple[str, ...] = ()
     """Of node 0 once it runs: tokens of the nodes of this attempt, in their order."""
     settings: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -55,6 +56,13 @@ def meet() -> Iterator[Meet]:
                 future.result()[1].close(0, "")
 
 
+def comes_true(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.005)
+
+
 def come(place: NodePlace, check: Callable[[], None] = lambda: None) -> object:
     return join(place, find_attempt(place), check)
 
@@ -105,8 +113,7 @@ def test_a_mistake_of_one_node_is_the_end_of_all(place: NodePlace, meet: Meet) -
 
 def test_a_mistake_of_node_0_is_the_end_of_all(place: NodePlace, meet: Meet) -> None:
     other = meet(come, at(place, 1))
-    while not other.running():
-        pass
+    comes_true(other.running)
     with pytest.raises(BadInputError, match=r"^stream.seed = 2"):
         gather(place, refuse)
     with pytest.raises(BadInputError, match=r"node 0 on .*: stream.seed = 2"):
@@ -123,8 +130,7 @@ def test_two_nodes_of_one_number_are_refused(place: NodePlace, meet: Meet) -> No
     place = replace(place, nodes=3)
     meet(gather, place, nothing)
     twins = [meet(come, at(place, 1)) for _ in range(2)]
-    while not newest_number(place.shared):
-        pass
+    comes_true(lambda: newest_number(place.shared) > 0)
     meet(come, at(place, 2))
     errors = [twin.exception(BOUND_S) for twin in twins]
     assert sum(error is None for error in errors) == 1, errors
@@ -208,9 +214,9 @@ def test_a_stop_ends_the_wait(place: NodePlace) -> None:
 
 def test_a_node_0_that_is_gone_is_no_reason_to_wait(place: NodePlace, meet: Meet) -> None:
     first = Beats(place.shared, place.note(1))
+    first.gather()
     other = meet(come, at(place, 1))
-    while read_note(place.shared, 1) is None:
-        pass
+    comes_true(lambda: read_note(place.shared, 1) is not None)
     first._closed = True  # killed: it says nothing
     first._changed.set()
     with pytest.raises(TryAgainError, match=r"node 0 on .* is gone"):
