@@ -112,8 +112,9 @@ def test_a_mistake_of_one_node_is_the_end_of_all(place: NodePlace, meet: Meet) -
 
 
 def test_a_mistake_of_node_0_is_the_end_of_all(place: NodePlace, meet: Meet) -> None:
-    other = meet(come, at(place, 1))
-    comes_true(other.running)
+    waits = threading.Event()
+    other = meet(come, replace(place, node=1, stopped=lambda: bool(waits.set())))
+    assert waits.wait(BOUND_S)
     with pytest.raises(BadInputError, match=r"^stream.seed = 2"):
         gather(place, refuse)
     with pytest.raises(BadInputError, match=r"node 0 on .*: stream.seed = 2"):
