@@ -12,6 +12,9 @@ OWNER_ONLY = 0o600
 AS_UMASK_SAYS = 0o666
 """Mode of what a user asked for by its name."""
 
+Publishing = Callable[[], AbstractContextManager[object]]
+"""Context in which a file takes its name, which may forbid it by an exception."""
+
 
 @contextmanager
 def replacing(
@@ -20,14 +23,13 @@ def replacing(
     durable: bool,
     mode: int = OWNER_ONLY,
     part: Path | None = None,
-    publishing: Callable[[], AbstractContextManager[object]] = nullcontext,
+    publishing: Publishing = nullcontext,
 ) -> Iterator[Path]:
     """An empty file to write to, which takes the name ``path`` after the block.
 
     If the block fails, the file is deleted, and what was at ``path`` stays. ``durable``: the content and the name are
     on disk when the block is left. ``part``: the file's name until then, ``path`` with the suffix `.part` by default;
     what a killed process left there is deleted. Two writers of one ``path`` need two names (part_of_one_writer).
-    ``publishing``: context of the renaming, which may forbid it by an exception.
     """
     part = part or path.with_suffix(".part")
     part.unlink(missing_ok=True)

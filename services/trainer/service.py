@@ -308,8 +308,17 @@ def _train(
     evaluator = training_of(config).evaluator(state.task, config.seed)
     attempt = attempt_of(os.environ)
     results = attempt.shared if attempt is not None else run_dir
+    place = place_from(os.environ)
     telemetry = open_telemetry(
-        run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank, shared=results
+        run_dir,
+        config,
+        state,
+        evaluator,
+        config_json,
+        read_validation_events,
+        rank=ranks.rank,
+        local_rank=place.local_rank if place is not None and attempt is not None else ranks.rank,
+        shared=results,
     )
     telemetry.warn(warnings)
     audit = open_audit(run_dir, config.stream, state.audit_bytes, ranks, attempt) if config.trainer.audit else None

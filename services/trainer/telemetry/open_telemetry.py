@@ -35,9 +35,12 @@ def open_telemetry(
     read_validation_events: ReadValidationEvents,
     *,
     rank: int = 0,
+    local_rank: int | None = None,
     shared: Path | None = None,
 ) -> Telemetry:
     """Telemetry of a rank. ``config_json``: without secrets. Raises BadInputError for a setting that can't be met.
+
+    ``local_rank``: its number in its run directory, if that is of one of several nodes.
 
     ``shared``: folder of several nodes, which has all files but the status file; without it the run directory has them.
 
@@ -46,7 +49,13 @@ def open_telemetry(
     if rank:
         device, max_steps = str(state.device), config.trainer.max_steps
         return Telemetry(
-            run_dir, step=state.step, device=device, max_steps=max_steps, epochs=config.epochs, sinks=[], rank=rank
+            run_dir,
+            step=state.step,
+            device=device,
+            max_steps=max_steps,
+            epochs=config.epochs,
+            sinks=[],
+            rank=rank if local_rank is None else local_rank,
         )
     folder = shared or run_dir
     settings = hyperparameters(config_json)
