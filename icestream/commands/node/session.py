@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from common.attempt import Attempt
-from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError
+from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError, TryAgainError
 from common.file_lock import RunLock
 from common.process import StopFlag
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
@@ -134,7 +134,7 @@ class NodeSession:
         """Configuration of the run, if it has begun."""
         return self.shared if (self.shared / CONFIG_FILE).exists() else {}
 
-    def _prepare(self) -> tuple[str, str]:
+    def _prepare(self, attempt: Attempt) -> tuple[str, str]:
         """Settings of the run, from those of node 0: their digest, and the build. Raises BadInputError."""
         former = load_config(self.shared, environment={}) if self._stored else None
         config = node_config(self.shared, self.nodes, self.toml, self.assignments, self.flags)
@@ -142,8 +142,9 @@ class NodeSession:
         check_before_start(self.shared, config, lists_inputs=not is_listed)
         if former is not None:
             require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
-        claim_run_dir(self.run_dir, run_id(self.shared, begins=True))
-        store_config(self.shared, config)
+        with attempt.publishing():
+            claim_run_dir(self.run_dir, run_id(self.shared, begins=True))
+            store_config(self.shared, config)
         store_config(self.run_dir, config)
         return _digest((self.shared / CONFIG_FILE).read_bytes()), build_of(config)
 
@@ -177,7 +178,7 @@ class NodeSession:
         reason = None
         if outcome.exit_code in (TRY_AGAIN_EXIT_CODE, INTERRUPTED_EXIT_CODE):
             reason = beats.settle(SETTLE_S)
-        return self._finish(config, outcome, reason)
+        return self._finish(config, attempt, outcome, reason)
 
     def _supervise(self, config: Config, shards: Sequence[int], attempt: Attempt, beats: Beats) -> SessionOutcome:
         def command_for(name: str) -> list[str]:
@@ -213,7 +214,9 @@ class NodeSession:
             record.ended(outcome)
             return outcome
 
-    def _finish(self, config: Config, outcome: SessionOutcome, reason: NodeEnding | None) -> tuple[int, str]:
+    def _finish(
+        self, config: Config, attempt: Attempt, outcome: SessionOutcome, reason: NodeEnding | None
+    ) -> tuple[int, str]:
         """Exit code and text; node 0 adds up what all nodes have trained, and writes the summary."""
         exit_code = reason.exit_code if reason is not None else outcome.exit_code
         error = reason.text if reason is not None else outcome.error
@@ -229,7 +232,8 @@ class NodeSession:
                 error=error,
                 imbalance=self._imbalance(config, status) if exit_status == "finished" else "",
             )
-            write_summary(self.shared, summary)
+            with contextlib.suppress(TryAgainError), attempt.publishing():  # of a later one it would be the wrong one
+                write_summary(self.shared, summary)
             exit_code, error = summary.exit_code, summary.error
             click.echo("\n".join(summary_lines(summary)))
         if error:

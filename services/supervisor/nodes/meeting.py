@@ -131,7 +131,7 @@ def lock_shared(place: NodePlace) -> RunLock | None:
     return lock
 
 
-def gather(place: NodePlace, prepare: Callable[[], tuple[str, str]]) -> tuple[Attempt, Beats]:
+def gather(place: NodePlace, prepare: Callable[[Attempt], tuple[str, str]]) -> tuple[Attempt, Beats]:
     """Begin an attempt as node 0, and wait for all others. ``prepare`` is called before these join, and returns the
     fields ``settings`` and ``build`` of the note.
 
@@ -140,7 +140,7 @@ def gather(place: NodePlace, prepare: Callable[[], tuple[str, str]]) -> tuple[At
     attempt = begin_attempt(place.shared)
     beats = Beats(place.shared, place.note(attempt.number))
     try:
-        beats.gather(*prepare())
+        beats.gather(*prepare(attempt))
         others = {node: LivingNode(place.shared, node) for node in range(1, place.nodes)}
         joined: dict[int, str] = {}
         for _ in _waiting(place, lambda: f"node {_listed(set(others) - set(joined))} of {place.nodes}"):
