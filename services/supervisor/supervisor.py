@@ -349,11 +349,15 @@ class Supervisor:
 
     def _end_with_others(self) -> None:
         """End because of another node, if there is a reason."""
-        ending = self._node.ending() if self._node is not None and self._stop is None else None
+        ending = self._node.ending() if self._node is not None else None
         if ending is None:
             return
         exit_code, reason = ending
-        if exit_code == INTERRUPTED_EXIT_CODE:
+        if self._stop is not None:
+            if exit_code == TRY_AGAIN_EXIT_CODE:  # a trainer that stops would wait for those that are gone
+                for trainer in self._trainers:
+                    trainer.kill()
+        elif exit_code == INTERRUPTED_EXIT_CODE:
             self._say(f"stopping: {reason}")
             self._interrupt()
         else:

@@ -91,3 +91,14 @@ def test_it_stops_as_if_asked_to_when_another_node_was_stopped(stage: Stage, nod
     outcome = stage.run(trainers=2)
     assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
     assert ("trainer", "SIGTERM") in stage.story()
+
+
+def test_a_stop_waits_for_no_trainer_when_another_node_is_lost_meanwhile(stage: Stage, node: FakeNode) -> None:
+    stage.behaviours = {"trainer": "stubborn"}
+    lost = (75, "node 0 is lost")
+    stage.script = [
+        (started(*EVERYONE), CTRL_C),
+        (lambda story: ("trainer", "SIGTERM") in story, lambda: setattr(node, "reason", lost)),
+    ]
+    outcome = stage.run()  # its timeout is the test's patience
+    assert (outcome.exit_status, outcome.exit_code) == ("interrupted", 130)
