@@ -35,7 +35,7 @@ class OutdatedAttemptError(TryAgainError):
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RunAttempt:
     """One start of all nodes of a run."""
 
     shared: Path
@@ -65,7 +65,7 @@ class Attempt:
             yield
 
 
-def begin_attempt(shared: Path) -> Attempt:
+def begin_attempt(shared: Path) -> RunAttempt:
     """Begin the next attempt: from now on no writer of an older one publishes anything. Raises TryAgainError."""
     path = _path(shared)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -74,13 +74,13 @@ def begin_attempt(shared: Path) -> Attempt:
         note = json.dumps({"attempt": number}).ljust(_NOTE_BYTES - 1) + "\n"
         os.pwrite(descriptor, note.encode(), 0)
         os.fsync(descriptor)  # other hosts must see it
-    return Attempt(shared, number)
+    return RunAttempt(shared, number)
 
 
-def attempt_of(environment: Mapping[str, str]) -> Attempt | None:
+def attempt_of(environment: Mapping[str, str]) -> RunAttempt | None:
     """Attempt that this process belongs to; None unless it is one of a node."""
     shared = environment.get(SHARED_VARIABLE)
-    return Attempt(Path(shared), int(environment[ATTEMPT_VARIABLE])) if shared else None
+    return RunAttempt(Path(shared), int(environment[ATTEMPT_VARIABLE])) if shared else None
 
 
 def newest_number(shared: Path) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.errors import USER_ERROR_EXIT_CODE
 from common.file_lock import LOCKS_FOLDER
 from common.rank_variables import RANKS_FILE_VARIABLE
@@ -74,7 +74,7 @@ class NodeGroup:
     host: str
     """Host of node 0, where the first trainer listens."""
     port: int
-    attempt: Attempt
+    attempt: RunAttempt
     end_s: float = 5.0
 
     def environment(self, name: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from common.attempt import Attempt, attempt_of
+from common.attempt import RunAttempt, attempt_of
 from common.errors import BadInputError
 from common.own_code import is_own
 from common.process import StopFlag
@@ -143,7 +143,7 @@ def run_trainer(
 
 
 def _restore(
-    run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks, attempt: Attempt | None
+    run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks, attempt: RunAttempt | None
 ) -> tuple[Checkpoints, tuple[Path, dict[str, Any]] | None]:
     """Checkpoint folder and newest checkpoint: the first rank holds the folder and reads; the others receive it.
 

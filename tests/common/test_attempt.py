@@ -11,7 +11,7 @@ import pytest
 
 from common import attempt as module
 from common.atomic_file import replacing
-from common.attempt import Attempt, OutdatedAttemptError, attempt_of, begin_attempt, newest_number
+from common.attempt import OutdatedAttemptError, RunAttempt, attempt_of, begin_attempt, newest_number
 from common.errors import IcestreamError, TryAgainError
 from common.file_lock import try_lock
 
@@ -47,7 +47,7 @@ def test_a_file_of_an_older_attempt_does_not_take_its_name(tmp_path: Path) -> No
     assert path.read_text() == "newer"
 
 
-def publish(attempt: Attempt, path: Path) -> None:
+def publish(attempt: RunAttempt, path: Path) -> None:
     with replacing(path, durable=True, publishing=attempt.publishing) as part:
         part.write_text("older")
         begin_attempt(path.parent)  # while it writes
@@ -72,7 +72,7 @@ def test_a_writer_that_is_frozen_with_the_lock_is_reported(tmp_path: Path, monke
 
 
 def test_the_processes_of_a_node_know_their_attempt(tmp_path: Path) -> None:
-    attempt = Attempt(tmp_path, 7)
+    attempt = RunAttempt(tmp_path, 7)
     assert attempt_of(attempt.environment) == attempt
     assert attempt_of({}) is None
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError, TryAgainError
 from common.file_lock import RunLock
 from common.process import StopFlag
@@ -102,7 +102,7 @@ class NodeSession:
     # -------------------------------------------------------------- before the start
 
     @contextlib.contextmanager
-    def _met(self) -> Iterator[tuple[Config, Attempt, Beats]]:
+    def _met(self) -> Iterator[tuple[Config, RunAttempt, Beats]]:
         """Configuration of the run, and the attempt in which all nodes have met. An error is told to the others."""
         patience_s = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags).trainer
         place = NodePlace(
@@ -134,7 +134,7 @@ class NodeSession:
         """Configuration of the run, if it has begun."""
         return self.shared if (self.shared / CONFIG_FILE).exists() else {}
 
-    def _prepare(self, attempt: Attempt) -> tuple[str, str]:
+    def _prepare(self, attempt: RunAttempt) -> tuple[str, str]:
         """Settings of the run, from those of node 0: their digest, and the build. Raises BadInputError."""
         former = load_config(self.shared, environment={}) if self._stored else None
         config = node_config(self.shared, self.nodes, self.toml, self.assignments, self.flags)
@@ -168,7 +168,7 @@ class NodeSession:
 
     # -------------------------------------------------------------- run
 
-    def _until_the_end(self, config: Config, attempt: Attempt, beats: Beats) -> tuple[int, str]:
+    def _until_the_end(self, config: Config, attempt: RunAttempt, beats: Beats) -> tuple[int, str]:
         """Exit code and text of this node, which runs now."""
         each = config.stream.shards // self.nodes
         shards = range(self.node * each, (self.node + 1) * each) if config.stream.shards > 1 else range(0)
@@ -180,7 +180,7 @@ class NodeSession:
             reason = beats.settle(SETTLE_S)
         return self._finish(config, attempt, outcome, reason)
 
-    def _supervise(self, config: Config, shards: Sequence[int], attempt: Attempt, beats: Beats) -> SessionOutcome:
+    def _supervise(self, config: Config, shards: Sequence[int], attempt: RunAttempt, beats: Beats) -> SessionOutcome:
         def command_for(name: str) -> list[str]:
             command = service_command(name, self.run_dir, len(shards))
             is_fetcher = shards and service_of(name) == FETCHER
@@ -215,7 +215,7 @@ class NodeSession:
             return outcome
 
     def _finish(
-        self, config: Config, attempt: Attempt, outcome: SessionOutcome, reason: NodeEnding | None
+        self, config: Config, attempt: RunAttempt, outcome: SessionOutcome, reason: NodeEnding | None
     ) -> tuple[int, str]:
         """Exit code and text; node 0 adds up what all nodes have trained, and writes the summary."""
         exit_code = reason.exit_code if reason is not None else outcome.exit_code

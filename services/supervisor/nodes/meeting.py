@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.attempt import Attempt, begin_attempt, newest_number
+from common.attempt import RunAttempt, begin_attempt, newest_number
 from common.errors import (
     TRY_AGAIN_EXIT_CODE,
     USER_ERROR_EXIT_CODE,
@@ -131,7 +131,7 @@ def lock_shared(place: NodePlace) -> RunLock | None:
     return lock
 
 
-def gather(place: NodePlace, prepare: Callable[[Attempt], tuple[str, str]]) -> tuple[Attempt, Beats]:
+def gather(place: NodePlace, prepare: Callable[[RunAttempt], tuple[str, str]]) -> tuple[RunAttempt, Beats]:
     """Begin an attempt as node 0, and wait for all others. ``prepare`` is called before these join, and returns the
     fields ``settings`` and ``build`` of the note.
 
@@ -192,13 +192,13 @@ def find_attempt(place: NodePlace) -> NodeNote:
     raise AssertionError("the wait has no other end")
 
 
-def join(place: NodePlace, first: NodeNote, check: Callable[[], None]) -> tuple[Attempt, Beats]:
+def join(place: NodePlace, first: NodeNote, check: Callable[[], None]) -> tuple[RunAttempt, Beats]:
     """Join the attempt of node 0, and wait until it runs.
 
     ``check`` raises BadInputError if this node does not fit: all nodes end with it then. Raises the error of another
     node likewise, TryAgainError if node 0 is gone, StopRequested.
     """
-    attempt = Attempt(place.shared, first.attempt)
+    attempt = RunAttempt(place.shared, first.attempt)
     beats = Beats(place.shared, place.note(first.attempt))
     node_0, gone = LivingNode(place.shared, 0), _Patience(SILENCE_S)
     try:

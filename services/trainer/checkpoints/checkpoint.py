@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import torch
 
 from common.atomic_file import replacing
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.errors import BadInputError
 from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder, checkpoint_folder
 from workloads.base.checkpoint import BEST, FORMAT, read_checkpoint
@@ -26,7 +26,7 @@ class Checkpoints(CheckpointFolder):
     suffix = ".pt"
 
     def __init__(
-        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: Attempt | None = None
+        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: RunAttempt | None = None
     ) -> None:
         super().__init__(run_dir, keep, wait_s=wait_s, stopped=stopped, attempt=attempt)
         self._best_score: float | None = None
@@ -74,7 +74,7 @@ class Checkpoints(CheckpointFolder):
 class FollowedCheckpoints(Checkpoints):
     """Checkpoints of a rank that is not the first: the first one writes for all, and reports when one is on disk."""
 
-    def __init__(self, run_dir: Path, attempt: Attempt | None = None) -> None:
+    def __init__(self, run_dir: Path, attempt: RunAttempt | None = None) -> None:
         self._folder = checkpoint_folder(run_dir, attempt)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from common.atomic_file import replacing
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
@@ -30,7 +30,7 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
     return max(found, default=None)
 
 
-def checkpoint_folder(run_dir: Path, attempt: Attempt | None) -> Path:
+def checkpoint_folder(run_dir: Path, attempt: RunAttempt | None) -> Path:
     """Folder of a run's checkpoints: in the run directory, or in the folder that its nodes share."""
     return (run_dir if attempt is None else attempt.shared) / CHECKPOINT_FOLDER
 
@@ -41,7 +41,7 @@ class CheckpointFolder(ABC):
     suffix: ClassVar[str]
 
     def __init__(
-        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: Attempt | None = None
+        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: RunAttempt | None = None
     ) -> None:
         """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
 

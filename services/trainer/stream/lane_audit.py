@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.config import StreamConfig
 from common.run_dir import shard_dir
 from services.trainer.ranks.rank_group import RankGroup
@@ -34,7 +34,7 @@ class LaneAudit:
     """Audits of the lanes of one rank, with the methods of Audit."""
 
     def __init__(
-        self, paths: Mapping[int, Path], sizes_bytes: Sequence[int], ranks: RankGroup, attempt: Attempt
+        self, paths: Mapping[int, Path], sizes_bytes: Sequence[int], ranks: RankGroup, attempt: RunAttempt
     ) -> None:
         """``paths``: files of this rank's lanes, which are cut to their sizes in the checkpoint.
 
@@ -92,7 +92,7 @@ def _append(path: Path, size_bytes: int, data: bytes) -> int:
 
 
 def open_audit(
-    run_dir: Path, stream: StreamConfig, sizes_bytes: Sequence[int], ranks: RankGroup, attempt: Attempt | None
+    run_dir: Path, stream: StreamConfig, sizes_bytes: Sequence[int], ranks: RankGroup, attempt: RunAttempt | None
 ) -> AuditFiles:
     """Audit of a rank: in the run directory, or, of several nodes, in the folder that they share."""
     if attempt is None:

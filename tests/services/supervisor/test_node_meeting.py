@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 from federation.free_ports import free_port
 
-from common.attempt import Attempt, begin_attempt, newest_number
+from common.attempt import RunAttempt, begin_attempt, newest_number
 from common.errors import BadInputError, TryAgainError
 from common.transport import StopRequested
 from services.supervisor.nodes import beats as beats_module
@@ -71,12 +71,12 @@ def at(place: NodePlace, node: int) -> NodePlace:
     return replace(place, node=node)
 
 
-def nothing(attempt: Attempt) -> tuple[str, str]:
+def nothing(attempt: RunAttempt) -> tuple[str, str]:
     """A node 0 whose settings are right."""
     return "", ""
 
 
-def refuse(*_: Attempt) -> NoReturn:
+def refuse(*_: RunAttempt) -> NoReturn:
     raise BadInputError("stream.seed = 2, but node 0 has 1")
 
 

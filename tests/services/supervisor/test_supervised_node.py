@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stand_ins import CTRL_C, EVERYONE, Stage, started
 
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from services.supervisor.trainer_group import NodeGroup
 
 pytestmark = pytest.mark.process
@@ -22,7 +22,7 @@ class FakeNode:
     """Second of two nodes, which ends when it is told to."""
 
     def __init__(self, folder: Path) -> None:
-        self.group = NodeGroup(2, 1, 2, "node-0", 29500, Attempt(folder, 3), end_s=0.05)
+        self.group = NodeGroup(2, 1, 2, "node-0", 29500, RunAttempt(folder, 3), end_s=0.05)
         self.reason: tuple[int, str] | None = None
 
     @property

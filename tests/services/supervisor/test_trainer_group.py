@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.attempt import Attempt
+from common.attempt import RunAttempt
 from common.rank_variables import RANKS_FILE_VARIABLE
 from services.supervisor.trainer_group import LocalGroup, NodeGroup, cause_of, new_meeting, trainer_names
 from services.trainer.ranks.rank_place import place_from
@@ -38,7 +38,7 @@ def test_a_restarted_group_meets_elsewhere(tmp_path: Path) -> None:
 def test_the_trainers_of_a_node_are_ranks_of_all_nodes(tmp_path: Path) -> None:
     ranks = []
     for node in range(3):
-        group = NodeGroup(2, node, 3, "node-0", 29500, Attempt(tmp_path, 7))
+        group = NodeGroup(2, node, 3, "node-0", 29500, RunAttempt(tmp_path, 7))
         for local, name in enumerate(trainer_names(2)):
             place = place_from(group.environment(name))
             assert place is not None
@@ -49,7 +49,7 @@ def test_the_trainers_of_a_node_are_ranks_of_all_nodes(tmp_path: Path) -> None:
 
 
 def test_a_single_trainer_of_a_single_node_is_alone(tmp_path: Path) -> None:
-    group = NodeGroup(1, 0, 1, "node-0", 29500, Attempt(tmp_path, 1))
+    group = NodeGroup(1, 0, 1, "node-0", 29500, RunAttempt(tmp_path, 1))
     assert place_from(group.environment("trainer")) is None
 
 

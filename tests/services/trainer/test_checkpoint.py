@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.attempt import Attempt, OutdatedAttemptError, begin_attempt
+from common.attempt import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.errors import BadInputError
 from common.transport import StopRequested
 from services.trainer.checkpoints import checkpoint as module
@@ -219,5 +219,5 @@ def test_an_older_attempt_that_is_writing_leaves_the_new_ones_part_alone(
     assert files(shared) == ["step-000000001.pt"]
 
 
-def of_node(tmp_path: Path, attempt: Attempt) -> Checkpoints:
+def of_node(tmp_path: Path, attempt: RunAttempt) -> Checkpoints:
     return Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False, attempt=attempt)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.attempt import Attempt, OutdatedAttemptError, begin_attempt
+from common.attempt import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.config import StreamConfig
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.stream.lane_audit import LaneAudit, lane_files
@@ -28,7 +28,7 @@ def line(lane: int, unit: int) -> str:
     return json.dumps({"lane": lane, "unit": unit})
 
 
-def audit_of(attempt: Attempt, lanes: Sequence[int], sizes: Sequence[int], others: dict[int, int]) -> LaneAudit:
+def audit_of(attempt: RunAttempt, lanes: Sequence[int], sizes: Sequence[int], others: dict[int, int]) -> LaneAudit:
     paths = {lane: attempt.shared / "shards" / f"{lane // 2:03d}" / f"lane-{lane}" for lane in lanes}
     return LaneAudit(paths, sizes, OneOfSeveral(others), attempt)
 
