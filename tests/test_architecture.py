@@ -83,6 +83,8 @@ PURE = (
     "services/fetcher/scaling.py",
     "services/fetcher/staging/stage_ahead.py",
     "services/supervisor/environment.py",
+    "services/supervisor/nodes/node_watch.py",
+    "services/supervisor/nodes/note.py",
     "services/supervisor/restart.py",
     "icestream/commands/outliers/merge.py",
     "icestream/commands/outliers/schema.py",

@@ -69,9 +69,10 @@ def run(
     A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
     checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
-    from icestream.commands.run_checks import check_before_start
+    from icestream.commands.run_checks import check_before_start, refuse_folder_of_nodes
     from services.config.root import unused_settings
 
+    refuse_folder_of_nodes(run_dir)
     config = with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, run_flags(options)))
     for warning in unused_settings(config, toml=toml, assignments=assignments):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")

@@ -19,6 +19,7 @@ from common.run_dir import CONFIG_FILE
 from common.user_path import user_path
 from services.config.root import Config, load_config
 from services.fetcher.inventory.ranges import make_ranges
+from services.supervisor.nodes.own_folder import NODE_FILE, RUN_ID_FILE
 from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.plan_change import require_same_plan
@@ -47,6 +48,15 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
             require_input(text)
     for text in config.trainer.validation.input:
         require_input(text)
+
+
+def refuse_folder_of_nodes(run_dir: Path) -> None:
+    """Raise BadInputError for the shared folder, or a run directory, of `icestream node`."""
+    if any((run_dir / name).exists() for name in (RUN_ID_FILE, NODE_FILE)):
+        raise BadInputError(
+            f"{run_dir}: a run of several nodes; go on with `icestream node` (--nodes 1 on a single machine), or use"
+            " another --run-dir"
+        )
 
 
 def require_plan_of_checkpoint(run_dir: Path, former: Mapping[str, Any], config: Config) -> None:

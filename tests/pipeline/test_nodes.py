@@ -176,7 +176,5 @@ def test_a_sum_that_is_wrong_names_the_shard(nodes: Nodes) -> None:
     lines = [line for line in record.read_text().splitlines() if line]
     record.write_text("\n".join([*lines, "[99, 1, 5]"]) + "\n")
     started = nodes.start(2)
-    nodes.wait(started[1].ended, "the end of node 1")
-    started[0].send(signal.SIGTERM)  # it would look for a record that is seen late
-    assert nodes.ends(started)[0] == 1, nodes.report()
+    assert nodes.ends(started) == [1, 0], nodes.report()
     assert "shard 3: " in started[0].output().splitlines()[-2]

@@ -47,6 +47,8 @@ SETTLE_S = 4.0
 """Time to learn why the trainers of all nodes have ended, from the node that ended first."""
 SEEN_S = 60.0
 """Longest time until this machine sees a file as another one has written it (NFS)."""
+SUM_S = 5.0
+"""The same for the records of what was planned, at the end: other nodes have ended, and an engine is waiting."""
 _POLL_S = 0.2
 
 
@@ -242,10 +244,10 @@ class NodeSession:
         return exit_code, error or ""
 
     def _imbalance(self, config: Config, status: TrainerStatus | None) -> str:
-        """Sum over all shards that is wrong, in words. Records of other nodes may be seen a little later (NFS)."""
-        until_s = time.monotonic() + SEEN_S
+        """Sum over all shards that is wrong, in words."""
+        until_s = time.monotonic() + SUM_S
         while found := imbalance_of_shards(self.shared / INVENTORY_FOLDER, config, status):
-            if self.nodes == 1 or self.stop or time.monotonic() > until_s:
+            if self.nodes == 1 or time.monotonic() > until_s:
                 break
             time.sleep(_POLL_S)
         return found

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from common.attempt import OutdatedAttemptError, RunAttempt
+from common.errors import TRY_AGAIN_EXIT_CODE, IcestreamError
 from common.rarely import Rarely
 from services.supervisor.nodes.node_watch import BEAT_S, NodeEnding, NodeWatch
 from services.supervisor.nodes.note import NodeNote, NodeState
@@ -51,7 +53,7 @@ class Beats:
     def run(self, accepted: tuple[str, ...], watched: Mapping[int, str]) -> None:
         """Begin to run, and to watch the nodes with these tokens. ``accepted``: of all nodes, on node 0."""
         with self._lock:
-            self._watch = NodeWatch(self._note.attempt, watched)
+            self._watch = NodeWatch(watched)
             self._watched = tuple(watched)
         self._say("running", accepted=accepted)
 
@@ -95,7 +97,18 @@ class Beats:
             write_note(self._shared, note)
         except OSError as error:
             _rarely.log("%s: can't write there (%s); the other nodes take this one for lost soon", self._shared, error)
+        self.ending = self.ending or self._outdated()
         if watch is not None:
             notes = {node: read_note(self._shared, node) for node in watched}
             self.ending = self.ending or watch.look(notes, time.monotonic())
             self._all_ended = all(note is not None and note.state == "ended" for note in notes.values())
+
+    def _outdated(self) -> NodeEnding | None:
+        """Reason to end if all nodes were started again, while this one was frozen."""
+        try:
+            RunAttempt(self._shared, self._note.attempt).check()
+        except OutdatedAttemptError as error:
+            return NodeEnding(TRY_AGAIN_EXIT_CODE, str(error))
+        except (OSError, IcestreamError):  # it can't be read now
+            pass
+        return None

@@ -30,8 +30,7 @@ class NodeEnding:
 class NodeWatch:
     """Watch over the nodes of one attempt, by their tokens."""
 
-    def __init__(self, attempt: int, tokens: Mapping[int, str]) -> None:
-        self._attempt = attempt
+    def __init__(self, tokens: Mapping[int, str]) -> None:
         self._tokens = dict(tokens)
         self._beats: dict[int, int] = {}
         self._heard_s = dict.fromkeys(self._tokens, 0.0)
@@ -48,11 +47,6 @@ class NodeWatch:
         return min(endings, key=_weight, default=None)
 
     def _judge(self, node: int, note: NodeNote | None) -> NodeEnding | None:
-        if note is not None and note.attempt > self._attempt:
-            return NodeEnding(
-                TRY_AGAIN_EXIT_CODE,
-                f"attempt {note.attempt} has begun, with {note}: this one, {self._attempt}, is over",
-            )
         silent_s = self._awake_s - self._heard_s[node]
         if note is not None and note.token == self._tokens[node]:
             if note.state == "ended":

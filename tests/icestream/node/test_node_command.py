@@ -13,6 +13,7 @@ from federation.free_ports import free_port
 from common.errors import BadInputError
 from icestream.commands.node.command import node
 from icestream.commands.node.settings import build_of, require_inputs, require_same, require_shares
+from icestream.commands.run_checks import refuse_folder_of_nodes
 from services.config.root import Config, load_config
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
 
@@ -125,6 +126,14 @@ def test_a_run_directory_belongs_to_one_run_and_nothing_is_deleted(tmp_path: Pat
     with pytest.raises(BadInputError, match="of a node of another run"):
         claim_run_dir(run_dir, run_id(other, begins=True))
     assert (run_dir / "mine.txt").read_text() == "of a user"
+
+
+@pytest.mark.parametrize("name", ["run-id", "node.json"])
+def test_a_folder_of_nodes_is_no_run_of_one_machine(tmp_path: Path, name: str) -> None:
+    refuse_folder_of_nodes(tmp_path)
+    (tmp_path / name).touch()
+    with pytest.raises(BadInputError, match="go on with `icestream node`"):
+        refuse_folder_of_nodes(tmp_path)
 
 
 def test_a_run_directory_of_one_machine_is_refused(tmp_path: Path) -> None:

@@ -113,7 +113,12 @@ def test_a_mistake_of_one_node_is_the_end_of_all(place: NodePlace, meet: Meet) -
 
 def test_a_mistake_of_node_0_is_the_end_of_all(place: NodePlace, meet: Meet) -> None:
     waits = threading.Event()
-    other = meet(come, replace(place, node=1, stopped=lambda: bool(waits.set())))
+
+    def is_asked() -> bool:
+        waits.set()
+        return False
+
+    other = meet(come, replace(place, node=1, stopped=is_asked))
     assert waits.wait(BOUND_S)
     with pytest.raises(BadInputError, match=r"^stream.seed = 2"):
         gather(place, refuse)
@@ -199,6 +204,21 @@ def test_a_run_that_began_beside_a_frozen_node_0_is_in_use_though_the_lock_is_fr
     lock = lock_shared(place)
     assert lock is not None
     lock.close()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_node_of_an_older_attempt_ends_when_it_wakes_up(place: NodePlace, meet: Meet, nodes: int) -> None:
+    others = [meet(come, at(place, node)) for node in range(1, nodes)]
+    _, beats = gather(replace(place, nodes=nodes), nothing)
+    assert beats.ending is None
+    begin_attempt(place.shared)
+    comes_true(lambda: beats.ending is not None)
+    assert beats.ending is not None
+    assert beats.ending.exit_code == 75
+    assert "this is attempt 1 of the run in" in beats.ending.text
+    assert "attempt 2 has begun" in beats.ending.text
+    beats.close(75, "")
+    assert [other.result(BOUND_S)[0].number for other in others] == [1] * (nodes - 1)
 
 
 def test_a_stop_ends_the_wait(place: NodePlace) -> None:

@@ -19,7 +19,7 @@ class Clock:
     """A watch over nodes 1 and 2 that looks once a second."""
 
     def __init__(self) -> None:
-        self.watch = NodeWatch(3, {1: "token-1", 2: "token-2"})
+        self.watch = NodeWatch({1: "token-1", 2: "token-2"})
         self.now_s = 100.0
         self.beat = 0
 
@@ -87,15 +87,6 @@ def test_trainers_stop_each_other_and_a_node_without_any_stops_after_its_patienc
     for beat in range(int(SILENCE_S)):
         assert clock.look(note(1, 2 + beat), stopped) is None
     assert clock.look(note(1, 99), stopped) == NodeEnding(130, "node 2 was stopped")
-
-
-def test_a_later_attempt_ends_this_one_at_once() -> None:
-    clock = Clock()
-    clock.beats(1)
-    ending = clock.look(note(1, 2, attempt=4, token="other"), note(2, 2))
-    assert ending is not None
-    assert ending.exit_code == 75
-    assert "attempt 4 has begun, with node 1 on host-1 since then (process 9): this one, 3, is over" in ending.text
 
 
 def test_a_mistake_of_the_user_comes_before_the_loss_that_it_caused() -> None:
