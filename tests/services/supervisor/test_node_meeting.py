@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -61,6 +62,10 @@ def comes_true(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
+
+
+def has_ending(beats: Beats) -> bool:
+    return beats.ending is not None
 
 
 def come(place: NodePlace, check: Callable[[], None] = lambda: None) -> object:
@@ -210,15 +215,16 @@ def test_a_run_that_began_beside_a_frozen_node_0_is_in_use_though_the_lock_is_fr
 def test_a_node_of_an_older_attempt_ends_when_it_wakes_up(place: NodePlace, meet: Meet, nodes: int) -> None:
     others = [meet(come, at(place, node)) for node in range(1, nodes)]
     _, beats = gather(replace(place, nodes=nodes), nothing)
-    assert beats.ending is None
+    of_all = [beats, *(other.result(BOUND_S)[1] for other in others)]
+    assert [one.ending for one in of_all] == [None] * nodes
     begin_attempt(place.shared)
-    comes_true(lambda: beats.ending is not None)
-    assert beats.ending is not None
-    assert beats.ending.exit_code == 75
-    assert "this is attempt 1 of the run in" in beats.ending.text
-    assert "attempt 2 has begun" in beats.ending.text
+    for one in of_all:
+        comes_true(partial(has_ending, one))
+        assert one.ending is not None
+        assert one.ending.exit_code == 75
+        assert "this is attempt 1 of the run in" in one.ending.text
+        assert "attempt 2 has begun" in one.ending.text
     beats.close(75, "")
-    assert [other.result(BOUND_S)[0].number for other in others] == [1] * (nodes - 1)
 
 
 def test_a_stop_ends_the_wait(place: NodePlace) -> None:
