@@ -106,13 +106,13 @@ class NodeSession:
     @contextlib.contextmanager
     def _met(self) -> Iterator[tuple[Config, RunAttempt, Beats]]:
         """Configuration of the run, and the attempt in which all nodes have met. An error is told to the others."""
-        patience_s = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags).trainer
+        given = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
         place = NodePlace(
             self.node,
             self.nodes,
             self.shared,
             self.master,
-            patience_s.ranks_timeout_s,
+            given.trainer.ranks_timeout_s,
             lambda: bool(self.stop),
             self._say,
         )
@@ -172,6 +172,8 @@ class NodeSession:
 
     def _until_the_end(self, config: Config, attempt: RunAttempt, beats: Beats) -> tuple[int, str]:
         """Exit code and text of this node, which runs now."""
+        if self.stop:
+            raise StopRequested
         each = config.stream.shards // self.nodes
         shards = range(self.node * each, (self.node + 1) * each) if config.stream.shards > 1 else range(0)
         of_shards = f"shards {shards[0]} to {shards[-1]} of {config.stream.shards}" if shards else "the whole stream"
