@@ -140,16 +140,15 @@ def resolved_config(
 
     Each of the ``nodes`` has local.trainers trainers.
     """
+    from icestream.commands.run_checks import require_shares
     from icestream.reading.workload import load_run_config
-    from services.trainer.stream.lane import shares_of_rank
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
         flags = flags | {"stream.lanes": nodes * config.local.trainers}
         config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
-    if config.stream.shards > 1:
-        shares_of_rank(config.stream, 0, nodes * config.local.trainers)
+    require_shares(config.stream, nodes, config.local.trainers)
     trainers = nodes * config.local.trainers
     if config.stream.lanes % trainers:
         of_nodes = f" on each of {nodes} nodes" if nodes > 1 else ""

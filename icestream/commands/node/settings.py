@@ -14,7 +14,6 @@ from common.redact import shown
 from icestream.commands.run import resolved_config, with_absolute_paths
 from services.config.leaves import leaves
 from services.config.root import Config
-from services.trainer.stream.lane import shares_of_rank
 
 SHARED_BRANCHES = ("input", "workload", "seed", "epochs", "source", "stream", "trainer")
 """Branches of the configuration that must be the same on all nodes; the others are of a machine."""
@@ -26,19 +25,12 @@ def node_config(
 ) -> Config:
     """Configuration of a node, from that of the run in ``stored`` and what was given here. Raises BadInputError."""
     config = with_absolute_paths(resolved_config(stored, False, toml, assignments, dict(flags), nodes))
-    require_shares(config, nodes)
+    refuse_outputs(config)
     return config
 
 
-def require_shares(config: Config, nodes: int) -> None:
-    """Raise BadInputError if the shards can't be shared evenly by the nodes and their trainers."""
-    shards = config.stream.shards
-    if shards % nodes:
-        fitting = ", ".join(str(number) for number in range(1, shards + 1) if shards % number == 0)
-        raise BadInputError(
-            f"--nodes {nodes}: stream.shards = {shards} must be a multiple of it; possible numbers of nodes: {fitting}"
-        )
-    shares_of_rank(config.stream, 0, nodes * config.local.trainers)
+def refuse_outputs(config: Config) -> None:
+    """Raise BadInputError if results are to be copied: the process for it is one of `icestream run`."""
     if config.outputs.destination:
         raise BadInputError(
             "outputs.destination: results of several nodes are in --shared; copy them from there with"

@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 from federation.free_ports import free_port
 
+from common.config import StreamConfig
 from common.errors import BadInputError
 from icestream.commands.node.command import node
-from icestream.commands.node.settings import build_of, require_inputs, require_same, require_shares
-from icestream.commands.run_checks import refuse_folder_of_nodes
+from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
+from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
 from services.config.root import Config, load_config
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
 
@@ -72,18 +73,25 @@ def test_a_run_directory_that_is_the_shared_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nodes", [3, 5, 8])
 def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
     with pytest.raises(BadInputError, match=r"must be a multiple of it; possible numbers of nodes: 1, 2, 4$"):
-        require_shares(config("stream.shards=4", "stream.lanes=4"), nodes)
+        require_shares(StreamConfig(shards=4, lanes=4), nodes, 1)
 
 
 def test_trainers_of_all_nodes_that_can_not_share_the_shards() -> None:
-    require_shares(config("stream.shards=4", "stream.lanes=8", "local.trainers=4"), 2)
+    require_shares(StreamConfig(shards=4, lanes=8), 2, 4)
     with pytest.raises(BadInputError, match="6 trainers can't share"):
-        require_shares(config("stream.shards=4", "stream.lanes=12", "stream.slots=12", "local.trainers=3"), 2)
+        require_shares(StreamConfig(shards=4, lanes=12), 2, 3)
+
+
+def test_the_number_of_nodes_is_refused_before_its_consequences(tmp_path: Path) -> None:
+    settings = ("--set", "stream.shards=4", "--set", "stream.lanes=4")
+    assert refused(tmp_path, "-i", "x", *settings, nodes=3).startswith(
+        "--nodes 3: stream.shards = 4 must be a multiple"
+    )
 
 
 def test_a_copy_of_the_outputs_is_not_for_nodes() -> None:
     with pytest.raises(BadInputError, match=r"outputs.destination: results of several nodes are in --shared"):
-        require_shares(config("outputs.destination=/copies"), 1)
+        refuse_outputs(config("outputs.destination=/copies"))
 
 
 @pytest.mark.parametrize(
