@@ -108,9 +108,9 @@ class RayNodes:
 
     def advance(self) -> None:
         """Take the answers that have come, and ask the next."""
-        if self._reserving is not None and _is_there(self._reserving):
+        if self._group is not None and self._reserving is not None and _is_there(self._reserving):
             self._reserving = None
-            self._members = [self._member(index) for index in range(self._count)]
+            self._members = [self._member(self._group, index) for index in range(self._count)]
         for member in self._members:
             self._advance_one(member)
         if not self._has_started and not self._is_stopping:
@@ -135,18 +135,15 @@ class RayNodes:
         self._group = self._reserving = None
         self._members = []
 
-    def _member(self, index: int) -> _Member:
-        where = PlacementGroupSchedulingStrategy(placement_group=self._group, placement_group_bundle_index=index)
-        actor = (
-            ray.remote(NodeActor)
-            .options(
-                num_cpus=self._needs["CPU"],
-                num_gpus=self._needs.get("GPU", 0),
-                max_restarts=0,
-                scheduling_strategy=where,
-            )
-            .remote()
-        )
+    def _member(self, group: PlacementGroup, index: int) -> _Member:
+        where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
+        remote: Any = ray.remote(NodeActor)
+        actor = remote.options(
+            num_cpus=self._needs["CPU"],
+            num_gpus=self._needs.get("GPU", 0),
+            max_restarts=0,
+            scheduling_strategy=where,
+        ).remote()
         return _Member(actor, actor.place.remote(), time.monotonic())
 
     def _advance_one(self, member: _Member) -> None:
