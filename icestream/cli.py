@@ -85,6 +85,9 @@ VERBS = {
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer.", "Machines"),
     "node": Verb(
         "icestream.commands.node.command:node", "Run one of several nodes of a run, on its machine.", "Machines"
+    "ray": Verb("icestream.commands.ray.command:ray", "Train on several machines of a Ray cluster.", "Machines"),
+    "slurm": Verb(
+        "icestream.commands.slurm.command:slurm", "Print a job script for several machines under Slurm.", "Machines"
     ),
     "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or show the one in use.", "Machines"),
     "keys": Verb("icestream.commands.keys:keys", "Make the certificates of a trainer on another machine.", "Machines"),
