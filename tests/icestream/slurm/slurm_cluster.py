@@ -1,4 +1,4 @@
-"""Slurm cluster of several nodes on this machine: Debian's daemons as root, without systemd, on the loopback interface."""
+"""Slurm cluster of several nodes on this machine: Debian's daemons as root, without systemd, on loopback."""
 
 from __future__ import annotations
 
@@ -64,11 +64,13 @@ def missing() -> str:
     return "" if os.geteuid() == 0 else "Slurm's daemons are started as root"
 
 
-def wait_until(holds: Callable[[], Any], what: str) -> Any:
+def wait_until(
+    holds: Callable[[], Any], what: str, details: Callable[[], str] = str, patience_s: float = PATIENCE_S
+) -> Any:
     """First true value; the wait is bounded."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not (found := holds()):
-        assert time.monotonic() < deadline_s, f"waited in vain until {what}"
+        assert time.monotonic() < deadline_s, f"waited in vain until {what}\n{details()}"
         time.sleep(0.1)
     return found
 
@@ -156,13 +158,28 @@ class SlurmCluster:
         fields = self.call("scontrol", "show", "job", str(number), "--oneliner").split()
         return dict(field.split("=", 1) for field in fields if "=" in field)
 
+    def details(self) -> str:
+        """State of the jobs and nodes, and the end of the controller's log."""
+        log = (self.folder / "log" / "slurmctld").read_text().splitlines()[-40:]
+        return "\n".join([self.call("squeue", "--long"), self.call("sinfo", "--Node", "--long"), *log])
+
     def close(self) -> None:
-        """End all daemons."""
-        for pid_file in (*self.folder.glob("slurm*.pid"), self.folder / "munge" / "pid"):
-            pid = int(pid_file.read_text())
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{pid_file.name} has ended")
+        """End all jobs and daemons; after a failed test with SIGKILL."""
+        with suppress(AssertionError):
+            self.call("scancel", "--user=root")
+            wait_until(lambda: not self.call("squeue", "--noheader"), "no job is left")
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self._processes():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            with suppress(AssertionError):
+                wait_until(lambda: not self._processes(), "all daemons have ended", patience_s=10)
+        assert not self._processes()
+
+    def _processes(self) -> list[int]:
+        """All processes of this cluster: daemons, job steps and jobs."""
+        mine = self.environment["SLURM_CONF"]
+        return [pid for pid in processes() if variable(pid, "SLURM_CONF") == mine and is_alive(pid)]
 
 
 def free_ports(count: int) -> list[int]:
@@ -204,6 +221,13 @@ def variable(pid: int, name: str) -> str:
             if entry.startswith(f"{name}=".encode()):
                 return entry.partition(b"=")[2].decode()
     return ""
+
+
+def is_alive(pid: int) -> bool:
+    """True for a process that has not ended; a zombie has."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def command_name(pid: int) -> str:

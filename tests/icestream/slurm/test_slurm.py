@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, missing, wait_until
+from slurm_cluster import SlurmCluster, is_alive, missing, variable, wait_until
 
 from icestream.commands.slurm import command
 from icestream.commands.slurm.script import SlurmJob
@@ -84,7 +84,10 @@ class Job:
             mine = [one for one in found if len(masters) >= number and one[3] == masters[number - 1]]
             return [int(pid) for _, _, pid, _ in sorted(mine)] if mine and len(mine) == int(mine[0][1]) else []
 
-        return list(wait_until(complete, f"start {number} runs: {self.story} {self.log()}"))
+        return list(wait_until(complete, f"start {number} runs", self.details))
+
+    def details(self) -> str:
+        return f"{self.story}\n{self.log()}\n{self.cluster.details()}"
 
     def steps(self) -> list[int]:
         """Steps at which nodes have started, in order."""
@@ -107,16 +110,14 @@ class Job:
     def ends(self, state: str) -> None:
         """The job has ended in this state, and nothing is left of it."""
         over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
-        wait_until(lambda: self.state in over, f"the job ends: {self.log()}")
+        wait_until(lambda: self.state in over, "the job ends", self.details)
         assert self.state == state, self.log()
         for pid in map(int, re.findall(r"pid=(\d+)", self.story)):
-            wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "no node is left")
+            wait_until(lambda pid=pid: not is_alive(pid), "no node is left")
         assert list(self.shared.glob(".slurm-*")) == []
 
 
 def node_of(cluster: SlurmCluster, pid: int) -> str:
-    from slurm_cluster import variable
-
     return variable(pid, "SLURMD_NODENAME")
 
 
