@@ -85,6 +85,7 @@ VERBS = {
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer.", "Machines"),
     "node": Verb(
         "icestream.commands.node.command:node", "Run one of several nodes of a run, on its machine.", "Machines"
+    ),
     "ray": Verb("icestream.commands.ray.command:ray", "Train on several machines of a Ray cluster.", "Machines"),
     "slurm": Verb(
         "icestream.commands.slurm.command:slurm", "Print a job script for several machines under Slurm.", "Machines"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-from services.supervisor.restart import RestartPolicy
+from services.supervisor.restart import HEALTHY_S, RestartPolicy
 
 
 class NodeExit(IntEnum):
@@ -32,6 +32,8 @@ DRIVER_RELEASES_S = 30.0
 """Time after which the driver gives up a machine whose guard reports nothing."""
 PAUSES_S = (1.0, 300.0)
 """Shortest and longest pause before all nodes start again."""
+MOST_SHORT_ATTEMPTS = 10
+"""Attempts in a row that end early, after which another one can't help: with the pauses half an hour."""
 RESERVED_WITHIN_S = 60.0
 """Time for Ray to reserve machines that are alive; others may use them."""
 _LONGEST_GROWTH_WAIT_S = 3600.0
@@ -132,6 +134,8 @@ class NodesDriver:
         self._more_since_s: float | None = None
         """Time since when there are machines for more nodes."""
         self._restarts = RestartPolicy(*PAUSES_S)
+        self._started_s = 0.0
+        self._short_attempts = 0
         self.attempts = 0
         """Number of starts of all nodes."""
 
@@ -170,6 +174,7 @@ class NodesDriver:
         self._phase, self._count, self._more_since_s = "running", count, None
         self._most = self._asked
         self.attempts += 1
+        self._started_s = view.now_s
         self._restarts.started(view.now_s)
         fewer = f" of {self._asked}, as {view.machines} machines are there" if count < self._asked else ""
         return [StartNodes(count, f"start {self.attempts}: {count} nodes{fewer}")]
@@ -213,6 +218,10 @@ class NodesDriver:
             return [ReleaseNodes(), self._end(NodeExit.FAILED, "a node failed, and would fail again")]
         if view.stop_asked:
             return [ReleaseNodes(), self._end(NodeExit.STOPPED, "stopped; the same command resumes")]
+        self._short_attempts = self._short_attempts + 1 if view.now_s - self._started_s <= HEALTHY_S else 0
+        if self._short_attempts >= MOST_SHORT_ATTEMPTS:
+            why = f"{self._short_attempts} starts in a row ended within a minute; the nodes' logs have the reasons"
+            return [ReleaseNodes(), self._end(NodeExit.FAILED, why)]
         self._pause_ends_s = view.now_s + self._restarts.died(view.now_s).after_s
         self._wait(view)
         return [ReleaseNodes()]

@@ -9,6 +9,7 @@ import click
 
 from common.errors import BadInputError
 from common.options import config_options
+from common.run_dir import CONFIG_FILE
 from common.user_path import user_path
 
 EXAMPLES = """\b
@@ -56,7 +57,8 @@ def slurm(
     from icestream.commands.slurm.script import SlurmJob
     from services.config.root import load_config
 
-    shards = load_config({}, toml=toml, assignments=assignments).stream.shards
+    stored = shared if (shared / CONFIG_FILE).exists() else {}
+    shards = load_config(stored, toml=toml, assignments=assignments).stream.shards
     if shards % nodes:
         raise BadInputError(
             f"--nodes {nodes}, but stream.shards = {shards}, of which each node takes the same number: use a divisor of"

@@ -11,6 +11,7 @@ import pytest
 from icestream.commands.ray.driver import (
     DRIVER_RELEASES_S,
     GUARD_KILLS_S,
+    MOST_SHORT_ATTEMPTS,
     NODE_STOPS_S,
     ClusterView,
     EndDriver,
@@ -105,6 +106,17 @@ def test_pauses_grow_while_nodes_die_early() -> None:
     gaps = [later - earlier for earlier, later in pairwise(starts)]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 2 * gaps[0]
+
+
+def test_starts_that_all_end_early_end_the_run() -> None:
+    driver, now_s, orders = NodesDriver(1, 1, 0), 0.0, []
+    while not any(isinstance(order, EndDriver) for order in orders):
+        orders = driver.decide(view(now_s, 1, [NodeEnded(75)] if is_under_way(driver) else []))
+        now_s += 1
+        assert now_s < 3600
+    assert driver.attempts == MOST_SHORT_ATTEMPTS
+    assert isinstance(orders[-1], EndDriver)
+    assert orders[-1].exit_code == NodeExit.FAILED
 
 
 def is_under_way(driver: NodesDriver) -> bool:
@@ -275,4 +287,6 @@ def test_in_any_order_of_faults_a_run_ends_and_no_two_attempts_meet(seed: int) -
     assert ends, "the run does not end"
     assert not is_attempt
     expected = {0, 130} if stop_at is not None else {0}
+    if driver.attempts >= MOST_SHORT_ATTEMPTS:
+        expected.add(NodeExit.FAILED)
     assert ends[0] in expected or (ends[0] == NodeExit.USER_ERROR and driver.attempts == 0)
