@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -77,7 +78,7 @@ def ray(
     """
     from services.config.root import ENVIRONMENT_PREFIX, load_config
 
-    stored = shared if (shared / CONFIG_FILE).exists() else {}
+    stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
     shards = load_config(stored, toml=toml, assignments=assignments).stream.shards
     if shards % nodes:
         raise BadInputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -57,7 +58,7 @@ def slurm(
     from icestream.commands.slurm.script import SlurmJob
     from services.config.root import load_config
 
-    stored = shared if (shared / CONFIG_FILE).exists() else {}
+    stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
     shards = load_config(stored, toml=toml, assignments=assignments).stream.shards
     if shards % nodes:
         raise BadInputError(

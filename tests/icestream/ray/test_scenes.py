@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_scenes import GUARD, HERE, ROOT, SECRET, Machines, command_lines, scene, wait_until
+from ray_scenes import GUARD, HERE, PATIENCE_S, ROOT, SECRET, Machines, command_lines, scene, wait_until
+from runs import SMALL_STREAM
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -23,6 +27,13 @@ QUICK_LOSS = {
 """A dead machine is noticed within 4 s, not 15 s."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """As Ray does it on a desktop: all addresses are 127.0.0.1, and nothing listens elsewhere."""
+REAL = (
+    "trainer.model=likelihood",
+    "stream.batch_events=50",
+    "trainer.checkpoint_every=2",
+    "trainer.validation.events=0",
+)
+"""Settings of real nodes: many small steps, with a checkpoint every other one."""
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +163,48 @@ def test_a_users_mistake_is_shown_and_not_tried_again(machines: Machines, tmp_pa
         assert "no such file" in run.output.read_text()
         assert {start.node for start in run.starts()} <= {0}
         assert "start 2" not in run.output.read_text()
+
+
+def test_real_nodes_train_every_event_though_a_machine_is_lost(machines: Machines, tmp_path: Path) -> None:
+    machines.be("a", "b")
+    shared = tmp_path / "shared"
+    called(machines, "simulate", str(tmp_path / "data"), "--events", "2000", "--files", "4")
+    assignments = (*SMALL_STREAM, "stream.shards=2", "stream.lanes=2", "stream.block_files=1", *REAL)
+    command = (
+        *("ray", "--nodes", "2", "--address", machines.address, "--wait-for-nodes", "2"),
+        *("--shared", str(shared), "--run-dir", str(tmp_path / "local"), "-i", str(tmp_path / "data")),
+        *("--epochs", "2", "--decoders", "1", "--device", "cpu"),
+        *(word for one in assignments for word in ("--set", one)),
+    )
+    output = tmp_path / "output.txt"
+    with output.open("wb") as file:
+        driver = subprocess.Popen(icestream(*command), stdout=file, stderr=file, env=machines.environment)
+    try:
+
+        def has_checkpoint() -> bool:
+            assert driver.poll() is None, output.read_text()
+            return any((shared / "checkpoints").glob("step-*.pt"))
+
+        wait_until(has_checkpoint, "there is a checkpoint")
+        machines.lose("a")
+        assert driver.wait(PATIENCE_S) == 0, output.read_text()
+    finally:
+        driver.kill()
+        driver.wait()
+    summary = json.loads((shared / "summary.json").read_text())
+    assert summary["adds_up"]
+    assert summary["events_trained"] == 2 * 2000, summary
+    assert "start 2: 1 nodes of 2" in output.read_text()
+    wait_until(lambda: not command_lines(str(tmp_path)), "no process is left")
+
+
+def icestream(*words: str) -> list[str]:
+    """Command line of icestream."""
+    return [sys.executable, "-m", "icestream", *words]
+
+
+def called(machines: Machines, *words: str) -> None:
+    """Call icestream, which must succeed."""
+    subprocess.run(
+        icestream(*words), check=True, env=machines.environment, stdout=subprocess.DEVNULL, timeout=PATIENCE_S
+    )
