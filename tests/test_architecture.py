@@ -86,6 +86,8 @@ PURE = (
     "services/supervisor/nodes/node_watch.py",
     "services/supervisor/nodes/note.py",
     "services/supervisor/restart.py",
+    "icestream/commands/ray/driver.py",
+    "icestream/commands/slurm/script.py",
     "icestream/commands/outliers/merge.py",
     "icestream/commands/outliers/schema.py",
     "services/outputs/manifest.py",

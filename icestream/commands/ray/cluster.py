@@ -20,7 +20,7 @@ from icestream.commands.ray.driver import (
     NodeRunning,
     NodeState,
 )
-from icestream.commands.ray.node_actor import NodeActor, NodeJob, NodePlace, NodeReport
+from icestream.commands.ray.node_actor import NodeActor, NodeJob, ActorPlace, NodeReport
 
 ANSWERS_WITHIN_S = 30.0
 """Time after which an actor that does not answer counts as lost; Ray itself notices a dead machine earlier."""
@@ -47,7 +47,7 @@ class _Member:
     call: Any
     """Unanswered call of the actor."""
     asked_s: float
-    place: NodePlace | None = None
+    place: ActorPlace | None = None
     state: NodeState = field(default_factory=NodeRunning)
 
 
@@ -163,7 +163,7 @@ class RayNodes:
                 self._heard(self._members.index(member), [f"Error: {str(error).splitlines()[-1]}"])
             return
         match answer:
-            case NodePlace():
+            case ActorPlace():
                 member.place, member.call = answer, None
             case NodeReport():
                 self._heard(self._members.index(member), answer.lines)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from common.errors import BadInputError
-from common.options import config_options
-from common.run_dir import CONFIG_FILE
 from common.user_path import user_path
+from icestream.commands.engine_options import EngineCommand, checked_shards, engine_options, set_words
 
 EXAMPLES = """\b
 Examples:
@@ -24,22 +22,9 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configu
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
-@click.option("--nodes", type=click.IntRange(min=1), required=True, help="Nodes, each on a machine of its own.")
+@click.command(epilog=EXAMPLES, cls=EngineCommand)
+@engine_options
 @click.option("--address", default="auto", show_default=True, help="HOST:PORT of the cluster's head.")
-@click.option(
-    "--shared",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder that all machines see: checkpoints, outliers, the list of files.",
-)
-@click.option(
-    "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder on each machine's own disk; node I uses node-I in it.",
-)
-@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs of each node.")
 @click.option(
     "--cpus",
     type=click.IntRange(min=1),
@@ -56,8 +41,6 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configu
     help="Seconds to wait for missing machines before a start with fewer, and for which returned ones must be there"
     " before all start again with more.",
 )
-@config_options
-@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF RUN]...")
 def ray(
     nodes: int,
     address: str,
@@ -76,15 +59,9 @@ def ray(
     it. A machine that is lost: all start again from the last checkpoint, on a spare machine or with fewer nodes, and
     with more once it is back. Ctrl-C writes a checkpoint and stops all; the same command resumes.
     """
-    from services.config.root import ENVIRONMENT_PREFIX, load_config
+    from services.config.root import ENVIRONMENT_PREFIX
 
-    stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
-    shards = load_config(stored, toml=toml, assignments=assignments).stream.shards
-    if shards % nodes:
-        raise BadInputError(
-            f"--nodes {nodes}, but stream.shards = {shards}, of which each node takes the same number: use a divisor of"
-            f" {shards}, or other --set stream.shards=… (another order of the data)"
-        )
+    shards = checked_shards(nodes, shared, toml, assignments)
     try:
         from icestream.commands.ray.session import RaySession
     except ModuleNotFoundError as error:
@@ -92,7 +69,7 @@ def ray(
             raise
         raise BadInputError("icestream ray needs Ray: pip install 'icestream[ray]'") from None
 
-    given = [word for assignment in assignments for word in ("--set", assignment)]
+    given = set_words(assignments)
     session = RaySession(
         nodes=nodes,
         shards=shards,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
 from services.supervisor.restart import HEALTHY_S, RestartPolicy
 
 
@@ -17,8 +18,8 @@ class NodeExit(IntEnum):
     DONE = 0
     FAILED = 1
     """A restart would fail again."""
-    USER_ERROR = 2
-    LOST_ANOTHER = 75
+    USER_ERROR = USER_ERROR_EXIT_CODE
+    LOST_ANOTHER = TRY_AGAIN_EXIT_CODE
     """Another node or one of its ranks is gone: all have to start again."""
     STOPPED = 130
     """A signal asked for a checkpoint and the end."""

@@ -21,7 +21,7 @@ _GPUS = ("CUDA_VISIBLE_DEVICES",)
 
 
 @dataclass(frozen=True)
-class NodePlace:
+class ActorPlace:
     """Place of an actor in the cluster."""
 
     machine: str
@@ -71,13 +71,13 @@ class NodeActor:
         self._rest = b""
         """Output behind its last complete line."""
 
-    def place(self) -> NodePlace:
+    def place(self) -> ActorPlace:
         """Where this actor is."""
         host = ray.util.get_node_ip_address()
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.bind((host, 0))
             port = probe.getsockname()[1]
-        return NodePlace(ray.get_runtime_context().get_node_id(), host, port)
+        return ActorPlace(ray.get_runtime_context().get_node_id(), host, port)
 
     def start(self, job: NodeJob) -> None:
         """Start the node. Raises OSError if its output has no place."""
