@@ -20,7 +20,7 @@ from icestream.commands.ray.driver import (
     NodeRunning,
     NodeState,
 )
-from icestream.commands.ray.node_actor import NodeActor, NodeJob, ActorPlace, NodeReport
+from icestream.commands.ray.node_actor import ActorPlace, NodeActor, NodeJob, NodeReport
 
 ANSWERS_WITHIN_S = 30.0
 """Time after which an actor that does not answer counts as lost; Ray itself notices a dead machine earlier."""
