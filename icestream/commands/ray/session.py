@@ -30,6 +30,8 @@ from icestream.commands.ray.view import NodesView
 from services.supervisor.stop_signals import stop_signals
 
 TICK_S = 0.5
+LISTENS_WITHIN_S = 10.0
+"""Longest wait for the head of the cluster."""
 HURRY_AFTER_S = 1.0
 """Time after a signal from which another one is a second one: `timeout` and `make` pass on the terminal's."""
 
@@ -70,6 +72,7 @@ class RaySession:
 
     def run(self, address: str) -> int:
         """Run until the end; the exit code. Raises BadInputError without a cluster at ``address``."""
+        require_listener(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except ConnectionError as error:
@@ -111,6 +114,17 @@ class RaySession:
                     case EndDriver(code, why):
                         view.say(why)
                         return code
+
+
+def require_listener(address: str) -> None:
+    """Raise BadInputError if nobody listens at HOST:PORT: Ray itself tries for minutes. `auto` is left to Ray."""
+    host, _, port = address.rpartition(":")
+    if not host or "://" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LISTENS_WITHIN_S).close()
+    except (OSError, OverflowError) as error:
+        raise BadInputError(f"no Ray cluster at --address {address} ({error}): name the head's HOST:PORT") from None
 
 
 class StopRequests:

@@ -20,7 +20,7 @@ def answer(text: str) -> None:
 
 
 def main() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={**SIZE, "num_cpus": 0, "temp_dir": sys.argv[1]})
+    cluster = Cluster(initialize_head=True, head_node_args={**SIZE, "num_cpus": 0})
     machines = {}
     answer(cluster.address)
     for line in sys.stdin:

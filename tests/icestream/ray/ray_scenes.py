@@ -38,15 +38,18 @@ class Machines:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
         self.environment = environment
-        self._process = subprocess.Popen(
-            [sys.executable, HERE / "ray_machines.py", folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        with (folder / "errors.txt").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, HERE / "ray_machines.py"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                # The address for `auto` is there, too: nobody else's is overwritten.
+                env=environment | {"RAY_TMPDIR": str(folder)},
+            )
         self.address = self._answer()
+        assert self.address, (folder / "errors.txt").read_text()
         self.names: set[str] = set()
 
     def _answer(self) -> str:

@@ -7,8 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
+from common.errors import BadInputError
 from icestream.commands.ray.cluster import in_former_order
 from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning
+from icestream.commands.ray.session import require_listener
 from icestream.commands.ray.view import PLAIN_LINE_S, NodesView, state_words
 
 
@@ -26,6 +28,12 @@ def test_a_machine_is_the_node_that_it_was_where_it_can(
     machines: list[str], former: dict[str, int], order: list[int]
 ) -> None:
     assert in_former_order(machines, former) == order
+
+
+@pytest.mark.parametrize("port", ["1", "99999"])
+def test_an_address_where_nobody_listens_is_a_mistake_at_once(port: str) -> None:
+    with pytest.raises(BadInputError, match=f"no Ray cluster at --address 127.0.0.1:{port}"):
+        require_listener(f"127.0.0.1:{port}")
 
 
 class Clock:
