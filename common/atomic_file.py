@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 OWNER_ONLY = 0o600
 AS_UMASK_SAYS = 0o666
 """Mode of what a user asked for by its name."""
 
+Publishing = Callable[[], AbstractContextManager[object]]
+"""Context in which a file takes its name, which may forbid it by an exception."""
+
 
 @contextmanager
-def replacing(path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path | None = None) -> Iterator[Path]:
+def replacing(
+    path: Path,
+    *,
+    durable: bool,
+    mode: int = OWNER_ONLY,
+    part: Path | None = None,
+    publishing: Publishing = nullcontext,
+) -> Iterator[Path]:
     """An empty file to write to, which takes the name ``path`` after the block.
 
     If the block fails, the file is deleted, and what was at ``path`` stays. ``durable``: the content and the name are
@@ -28,7 +38,8 @@ def replacing(path: Path, *, durable: bool, mode: int = OWNER_ONLY, part: Path |
         yield part
         if durable:
             _sync(part, os.O_RDONLY)
-        part.replace(path)
+        with publishing():
+            part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise

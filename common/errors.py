@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 USER_ERROR_EXIT_CODE = 2
+TRY_AGAIN_EXIT_CODE = 75
+"""Exit code of a node that ends because of another one, EX_TEMPFAIL of sysexits.h: start all nodes again."""
 
 
 class IcestreamError(Exception):
@@ -26,3 +28,7 @@ class BadInputsError(BadInputError):
 
 class TransientError(IcestreamError):
     """Temporary error: retried with jitter."""
+
+
+class TryAgainError(IcestreamError):
+    """Another node is gone, or was started again without this one: all nodes have to be started again."""

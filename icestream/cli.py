@@ -17,7 +17,7 @@ from typing import get_args
 import click
 from click.shell_completion import CompletionItem
 
-from common.errors import USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputsError, IcestreamError, TryAgainError
 from common.process import PARENT_VARIABLE
 from common.redact import shown
 from common.redacted_log import redact_tracebacks
@@ -83,6 +83,13 @@ VERBS = {
         "icestream.commands.decoder:decoder", "Start one decoder: joins a run, and may leave it.", "Machines"
     ),
     "trainer": Verb("icestream.commands.trainer:trainer", "Start a run's trainer.", "Machines"),
+    "node": Verb(
+        "icestream.commands.node.command:node", "Run one of several nodes of a run, on its machine.", "Machines"
+    ),
+    "ray": Verb("icestream.commands.ray.command:ray", "Train on several machines of a Ray cluster.", "Machines"),
+    "slurm": Verb(
+        "icestream.commands.slurm.command:slurm", "Print a job script for several machines under Slurm.", "Machines"
+    ),
     "token": Verb("icestream.commands.token:token", "Get a token for the inputs, or show the one in use.", "Machines"),
     "keys": Verb("icestream.commands.keys:keys", "Make the certificates of a trainer on another machine.", "Machines"),
     "bench": Verb(
@@ -238,6 +245,8 @@ def main() -> None:
         cli(prog_name="icestream")
     except BadInputsError as error:
         fail(error.title, error.lines)
+    except TryAgainError as error:
+        fail(str(error), exit_code=TRY_AGAIN_EXIT_CODE)
     except IcestreamError as error:
         fail(str(error))
     except Exception as error:
@@ -261,12 +270,12 @@ def remedy_of(error: Exception) -> str:
     return ""
 
 
-def fail(text: str, lines: Sequence[str] = ()) -> None:
-    """Print the error, one line for each mistake if there are several, and exit with the user's error code."""
+def fail(text: str, lines: Sequence[str] = (), exit_code: int = USER_ERROR_EXIT_CODE) -> None:
+    """Print the error, one line for each mistake if there are several, and exit, with the user's error code mostly."""
     click.echo(f"Error: {one_line(text)}{':' if lines else ''}", err=True)
     for line in lines:
         click.echo(f"  - {one_line(line)}", err=True)
-    sys.exit(USER_ERROR_EXIT_CODE)
+    sys.exit(exit_code)
 
 
 def one_line(text: str) -> str:

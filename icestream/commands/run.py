@@ -13,29 +13,18 @@ import click
 
 from common.errors import USER_ERROR_EXIT_CODE, BadInputError
 from common.file_lock import RunLock
-from common.options import (
-    InputCommand,
-    absolute,
-    config_options,
-    device_option,
-    done_option,
-    input_option,
-    profile_option,
-    ranges_option,
-    run_dir_option,
-    token_file_option,
-)
+from common.options import InputCommand, absolute, run_dir_option
 from common.own_code import is_own, require_module
 from common.redact import shown
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.user_path import user_path
 from icestream.commands.fresh import delete_inventory, delete_own_contents, keep_what_it_starts_from, without_services
-from icestream.commands.model_option import model_option
+from icestream.commands.run_options import run_flags, run_options
 
 if TYPE_CHECKING:
     from common.status import TrainerStatus
     from services.config.root import Config
-    from services.supervisor.supervisor import SessionOutcome
+    from services.supervisor.session import SessionOutcome
 
 EXAMPLES = """\b
 Examples:
@@ -52,23 +41,8 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configu
 
 
 @click.command(name="run", epilog=EXAMPLES, cls=InputCommand)
-@input_option
-@ranges_option
-@done_option
 @run_dir_option
-@click.option("--workload", help="Content of the files: muons, …. Default: detected from their columns, else muons.")
-@click.option("--decoders", metavar="N|auto", help="Decoder processes; auto: as many as the load needs.")
-@click.option("--trainers", type=int, help="Trainer processes that train together, one per GPU.")
-@device_option()
-@click.option("--start-from", metavar="CHECKPOINT", help="Start with the weights of another run: fine-tuning.")
-@click.option("--epochs", type=int, help="Number of passes over the inputs. 0: without end.")
-@click.option("--max-steps", type=int, help="Stop after this many optimiser steps in all. 0: no limit.")
-@model_option
-@profile_option
-@click.option("--seed", type=int, help="Seed of the order of the data and of the weights.")
-@click.option("--strict/--no-strict", default=None, help="Stop at the first bad file.")
-@token_file_option
-@config_options
+@run_options
 @click.option(
     "--fresh",
     is_flag=True,
@@ -81,55 +55,25 @@ Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configu
 )
 @click.option("-v", "--verbose", is_flag=True, help="Without a terminal: show the queues below each progress line.")
 def run(
-    inputs: tuple[str, ...],
-    ranges: str | None,
-    done: Path | None,
     run_dir: Path,
-    workload: str | None,
-    decoders: str | None,
-    trainers: int | None,
-    device: str | None,
-    start_from: str | None,
-    epochs: int | None,
-    max_steps: int | None,
-    model: str | None,
-    profile_steps: int | None,
-    seed: int | None,
-    strict: bool | None,
-    token_file: Path | None,
     toml: Path | None,
     assignments: tuple[str, ...],
     fresh: bool,
     yes: bool,
     new_plan: bool,
     verbose: bool,
+    **options: Any,
 ) -> None:
     """Start every service on this machine and show progress.
 
     A fetcher, decoders and a trainer run as separate processes; one that dies is started again. Ctrl-C writes a
     checkpoint and stops; the same command resumes from there. The end is a summary, also in RUN_DIR/summary.json.
     """
-    from icestream.commands.run_checks import check_before_start
+    from icestream.commands.run_checks import check_before_start, refuse_folder_of_nodes
     from services.config.root import unused_settings
 
-    flags = {
-        "input": absolute(inputs) or None,
-        "workload": workload,
-        "fetcher.ranges": ranges,
-        "fetcher.done": done and user_path(str(done)).absolute(),
-        "local.decoders": decoders,
-        "local.trainers": trainers,
-        "trainer.device": device,
-        "trainer.start_from": start_from,
-        "epochs": epochs,
-        "trainer.max_steps": max_steps,
-        "trainer.model": model,
-        "trainer.profile_steps": profile_steps,
-        "seed": seed,
-        "fetcher.strict": strict,
-        "token.file": user_path(token_file).absolute() if token_file else None,
-    }
-    config = _with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, flags))
+    refuse_folder_of_nodes(run_dir)
+    config = with_absolute_paths(resolved_config(run_dir, fresh, toml, assignments, run_flags(options)))
     for warning in unused_settings(config, toml=toml, assignments=assignments):
         click.secho(f"Warning: {warning}", err=True, fg="yellow")
     if fresh:
@@ -190,23 +134,27 @@ def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verb
 
 
 def resolved_config(
-    run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any]
+    run_dir: Path, fresh: bool, toml: Path | None, assignments: Sequence[str], flags: dict[str, Any], nodes: int = 1
 ) -> Config:
-    """Configuration; for a fresh run without the stored one of the old run. Called before any deletion."""
+    """Configuration; for a fresh run without the stored one of the old run. Called before any deletion.
+
+    Each of the ``nodes`` has local.trainers trainers.
+    """
+    from icestream.commands.run_checks import require_shares
     from icestream.reading.workload import load_run_config
-    from services.trainer.stream.lane import shares_of_rank
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
-        flags = flags | {"stream.lanes": config.local.trainers}
+        flags = flags | {"stream.lanes": nodes * config.local.trainers}
         config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
-    if config.stream.shards > 1:
-        shares_of_rank(config.stream, 0, config.local.trainers)
-    if config.stream.lanes % config.local.trainers:
+    require_shares(config.stream, nodes, config.local.trainers)
+    trainers = nodes * config.local.trainers
+    if config.stream.lanes % trainers:
+        of_nodes = f" on each of {nodes} nodes" if nodes > 1 else ""
         raise BadInputError(
-            f"local.trainers = {config.local.trainers}, but stream.lanes = {config.stream.lanes}, of which each trainer"
-            f" takes the same number: use --set stream.lanes={config.local.trainers} (another order of the data: with"
+            f"local.trainers = {config.local.trainers}{of_nodes}, but stream.lanes = {config.stream.lanes}, of which"
+            f" each trainer takes the same number: use --set stream.lanes={trainers} (another order of the data: with"
             " --fresh, or --new-plan to keep the weights), or other --trainers"
         )
     if not config.input:
@@ -221,7 +169,7 @@ def resolved_config(
     return config
 
 
-def _with_absolute_paths(config: Config) -> Config:
+def with_absolute_paths(config: Config) -> Config:
     """Configuration with absolute paths: a run must not depend on the folder that it was started from."""
     validation = config.trainer.validation
     validation = validation.model_copy(update={"input": absolute(validation.input)})
@@ -265,7 +213,8 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
     from services.supervisor.progress import Display
     from services.supervisor.restart import RestartPolicy
     from services.supervisor.run_record import RunRecord
-    from services.supervisor.supervisor import Processes, Supervisor
+    from services.supervisor.session import Processes
+    from services.supervisor.supervisor import Supervisor
     from services.supervisor.supervisor_log import supervisor_log
 
     def command_for(name: str) -> list[str]:

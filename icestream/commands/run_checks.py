@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
 from common.files.inputs import named_inputs, require_local
 from common.plan import SlotCapacity
@@ -19,10 +20,12 @@ from common.run_dir import CONFIG_FILE
 from common.user_path import user_path
 from services.config.root import Config, load_config
 from services.fetcher.inventory.ranges import make_ranges
+from services.supervisor.nodes.own_folder import NODE_FILE, RUN_ID_FILE
 from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.plan_change import require_same_plan
 from services.trainer.run_checks import config_for_checkpoint
+from services.trainer.stream.lane import shares_of_rank
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
 
 _CUDA_DRIVER = "libcuda.so.1"
@@ -47,6 +50,27 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
             require_input(text)
     for text in config.trainer.validation.input:
         require_input(text)
+
+
+def require_shares(stream: StreamConfig, nodes: int, trainers: int) -> None:
+    """Raise BadInputError if the nodes, with so many trainers each, can't share the shards evenly."""
+    if stream.shards % nodes:
+        fitting = ", ".join(str(number) for number in range(1, stream.shards + 1) if stream.shards % number == 0)
+        raise BadInputError(
+            f"--nodes {nodes}: stream.shards = {stream.shards} must be a multiple of it; possible numbers of nodes:"
+            f" {fitting}"
+        )
+    if stream.shards > 1:
+        shares_of_rank(stream, 0, nodes * trainers)
+
+
+def refuse_folder_of_nodes(run_dir: Path) -> None:
+    """Raise BadInputError for the shared folder, or a run directory, of `icestream node`."""
+    if any((run_dir / name).exists() for name in (RUN_ID_FILE, NODE_FILE)):
+        raise BadInputError(
+            f"{run_dir}: a run of several nodes; go on with `icestream node` (--nodes 1 on a single machine), or use"
+            " another --run-dir"
+        )
 
 
 def require_plan_of_checkpoint(run_dir: Path, former: Mapping[str, Any], config: Config) -> None:

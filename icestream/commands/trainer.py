@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from common.attempt import attempt_of
+from common.deadline import end_after_stop
 from common.options import config_options, device_option, profile_option, run_dir_option
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent, start_logging, tell_thread_errors
 from common.run_dir import INVENTORY_FOLDER, own_files_only
@@ -70,7 +72,8 @@ def trainer(
     start_logging("trainer" if rank in ("", "0") else f"trainer-{rank}")
     tell_thread_errors()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost rank is reported here, in one line
-    end_with_parent(signal.SIGTERM)
+    # Several nodes have one state: a part of it that outlives its node is of no use, and would stop all others.
+    end_with_parent(signal.SIGTERM if attempt_of(os.environ) is None else signal.SIGKILL)
     stop = StopFlag()
     own_files_only()
     flags = {
@@ -86,6 +89,8 @@ def trainer(
         config = wait_for_config(run_dir, stop, toml=toml, assignments=assignments, flags=flags)
     if config is None:
         return
+    if PARENT_VARIABLE in os.environ:
+        end_after_stop(config.local.stop_timeout_s)  # the supervisor may be gone, and nobody else kills this process
     from common.summary import build_summary, summary_lines, write_summary
     from services.supervisor.shards_sum import imbalance_of_shards
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from common.atomic_file import Publishing
 from common.config import StreamConfig
 from common.files.gather import offsets_of, take_particles, take_rows
 from common.files.reader import Beat, Reader
@@ -55,6 +57,8 @@ class Decode:
     reader: Reader
     which: Which = "trained"
     """Events for the slot, where `stream.held_out` holds some out."""
+    publishing: Publishing = nullcontext
+    """Context in which a file of outliers takes its name."""
 
     def __call__(self, unit: Unit, slot: npt.NDArray[np.uint8], beat: Beat = lambda: None) -> tuple[Layout, Tally]:
         """Fill the slot's arrays (not its header). Raises SlotMismatch if the unit does not fit."""
@@ -206,7 +210,7 @@ class Decode:
                     events = events.take(pa.array(np.searchsorted(piece.large, chosen)))
                 outliers.append(Outliers(file_names, rows[first + chosen], piece.counts[chosen], events))
             first += len(piece.counts)
-        write_outliers(outlier_path(self.run_dir, unit, self._plan), outliers, self.workload)
+        write_outliers(outlier_path(self.run_dir, unit, self._plan), outliers, self.workload, self.publishing)
 
 
 def _is_too_large(error: MachineError | MemoryError) -> bool:

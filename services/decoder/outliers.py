@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.atomic_file import replacing
+from common.atomic_file import Publishing, replacing
 from common.files.parquet.columns import is_list
 from common.messages import Unit
 from common.schema import EventSchema
@@ -38,8 +39,10 @@ def outlier_path(run_dir: Path, unit: Unit, plan: str) -> Path:
     return run_dir / OUTLIER_FOLDER / f"unit-{unit.k:010d}-{plan[:8]}{unit.source.digest[:8]}.parquet"
 
 
-def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSchema) -> None:
-    """Write the file atomically. It can be used as an input."""
+def write_outliers(
+    path: Path, outliers: Sequence[Outliers], workload: EventSchema, publishing: Publishing = nullcontext
+) -> None:
+    """Write the file atomically. It can be used as an input. ``publishing``: see replacing()."""
     schema = _common_schema([one.events.schema for one in outliers], workload)
     alike = [e if e.schema == schema else e.select(schema.names).cast(schema) for e in (one.events for one in outliers)]
     events = pa.concat_tables(alike).combine_chunks()
@@ -50,7 +53,10 @@ def write_outliers(path: Path, outliers: Sequence[Outliers], workload: EventSche
     if not path.parent.is_dir():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{secrets.token_hex(4)}.part")  # two decoders may write it, if one was taken for hung
-    with replacing(path, durable=False, part=part), pa.OSFile(str(part), "wb") as sink:
+    with (
+        replacing(path, durable=False, part=part, publishing=publishing),
+        pa.OSFile(str(part), "wb") as sink,
+    ):
         pq.write_table(pa.table(columns), sink, write_page_checksum=True, use_dictionary=["source_file"])
 
 

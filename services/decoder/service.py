@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 
 from common import messages as m
+from common.attempt import attempt_of
 from common.bounds import working_bytes
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
@@ -22,6 +25,7 @@ from common.plan_hash import plan_hash
 from common.process import StopFlag
 from common.ragged import SlotHeader, SlotMismatch, content_digest, unit_arrays, write_header
 from common.redact import shown
+from common.run_dir import shard_dir
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.config.root import Config
 from services.decoder.decode import Decode
@@ -57,7 +61,10 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
                     f"this decoder's seed or stream settings are not those of the run in {run_dir}: leave out its own "
                     "--set, -c and environment"
                 )
-            decode = Decode(workload, config.stream, config.seed, run_dir, reader)
+            attempt = attempt_of(os.environ)
+            folder = run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard)
+            publishing = nullcontext if attempt is None else attempt.publishing
+            decode = Decode(workload, config.stream, config.seed, folder, reader, publishing=publishing)
             _take_leases(transport, config.decoder.credit, decode, stop)
             return
         except FetcherLost:

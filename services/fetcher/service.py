@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from common import messages as m
 from common.arena import Arena
+from common.attempt import attempt_of
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
@@ -125,7 +126,8 @@ class FetcherService:
         self._epochs = shared.epochs
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
-        _remove_unfinished_outliers(run_dir)
+        attempt = attempt_of(os.environ)
+        _remove_unfinished_outliers(run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard))
         # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = _dispatcher_for(config, self._hash)

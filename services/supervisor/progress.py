@@ -39,7 +39,7 @@ from common.run_words import (
 from common.status import HOPS, FetcherStatus, TrainerStatus
 from common.status_files import StatusType, read_status
 from services.supervisor.names import FETCHER, TRAINER, service_of, shard_of
-from services.supervisor.supervisor import Processes
+from services.supervisor.session import Processes
 
 PLAIN_LINE_S = 30.0
 """Seconds between lines without a terminal."""

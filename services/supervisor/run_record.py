@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.status import RunStatus
 from common.status_files import write_status
-from services.supervisor.supervisor import Processes, SessionOutcome
+from services.supervisor.session import Processes, SessionOutcome
 
 RUN_STATUS = "run"
 

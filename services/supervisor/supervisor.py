@@ -14,11 +14,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from common.errors import USER_ERROR_EXIT_CODE
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
 from common.process import PARENT_VARIABLE
 from common.run_dir import shard_dir
 from common.status import FetcherStatus, TrainerStatus
@@ -29,47 +28,21 @@ from services.supervisor.child import Child, how_it_ended
 from services.supervisor.environment import child_environment
 from services.supervisor.names import FETCHER, LOGS_FOLDER, TRAINER, decoder_name, fetcher_name, service_of, shard_of
 from services.supervisor.restart import Ended, RepeatedFailure, Restart, RestartPolicy, UserError
+from services.supervisor.session import Processes, RunningNode, SessionOutcome
 from services.supervisor.stop_signals import STOP_SIGNALS, stop_signals
 from services.supervisor.stopping import Stopping, StopStep, abandon
-from services.supervisor.trainer_group import (
-    GROUP_END_S,
-    cause_of,
-    new_meeting,
-    rank_environment,
-    trainer_names,
-)
+from services.supervisor.trainer_group import LocalGroup, cause_of, trainer_names
 
 logger = logging.getLogger(__name__)
 
 INTERRUPTED_EXIT_CODE = 130
 FAREWELL_S = 10.0
 """Time for fetcher and decoders to end by themselves after the trainer; a fetcher waits 5 s for decoders."""
+NODE_END_S = 3.0
+"""Time for a node's fetchers and decoders to end, when another node is gone."""
 
 CommandFor = Callable[[str], Sequence[str]]
 """Command line of the process with this name: fetcher, trainer, trainer-1, decoder-0, … (names.py)."""
-
-
-@dataclass(frozen=True)
-class Processes:
-    """Running processes."""
-
-    pids: Mapping[str, int]
-    """Living processes by name."""
-    restarts: Mapping[str, int]
-    """Number of restarts by service."""
-    stopping: bool = False
-    """True from the moment at which the session begins to end."""
-
-
-@dataclass(frozen=True)
-class SessionOutcome:
-    """Outcome of a session."""
-
-    exit_status: ExitStatus
-    exit_code: int
-    error: str | None
-    restarts: Mapping[str, int]
-    seconds: float
 
 
 class Supervisor:
@@ -77,6 +50,8 @@ class Supervisor:
 
     ``shards``: numbers of the shards to run here; none: the run has no shards. ``local.decoders`` sets the number of
     decoders of each; with "auto" its fetcher's status does.
+
+    ``node``: this one of several, if the run has them. A trainer that dies ends it, since all nodes start again.
 
     ``secrets``: secrets of each service, see secrets_allowed(). ``watch`` is called every ``tick_s`` with the running
     processes, ``say`` with one line for each event. A second Ctrl-C kills; within ``hurry_after_s`` of the first it
@@ -91,6 +66,7 @@ class Supervisor:
         command_for: CommandFor,
         *,
         shards: Sequence[int] = (),
+        node: RunningNode | None = None,
         secrets: Mapping[str, Sequence[str]] = MappingProxyType({}),
         watch: Callable[[Processes], None] = lambda processes: None,
         say: Callable[[str], None] = lambda text: None,
@@ -111,8 +87,8 @@ class Supervisor:
         names += [decoder_name(shard, i) for shard in self._shards for i in range(local.decoders_at_start)]
         names += trainer_names(local.trainers)
         self._children = {name: self._make_child(name) for name in names}
-        self._meeting = Path()
-        """Rendezvous file of several trainers."""
+        self._node = node
+        self._group = node.group if node is not None else LocalGroup(run_dir, local.trainers)
         self._group_ends_s = math.inf
         """End of the wait for the other trainers, once one has ended."""
         self._selector = selectors.DefaultSelector()
@@ -150,6 +126,7 @@ class Supervisor:
                     if time.monotonic() >= next_look_s:
                         for shard in self._shards:
                             self._add_decoders(shard)
+                        self._end_with_others()
                         self._watch(self._processes())
                         next_look_s = time.monotonic() + self._tick_s
                     self._turn(received, next_look_s)
@@ -194,10 +171,10 @@ class Supervisor:
         # The kernel sends the parent-death signal when the thread that forked ends: it has to be the main one.
         environment = child_environment(os.environ, self._secrets.get(service_of(child.name), ()))
         environment |= {PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
-        if self._local.trainers > 1 and service_of(child.name) == TRAINER:
-            if child.name == TRAINER:  # the first trainer to start
-                self._meeting = new_meeting(self._run_dir)
-            environment |= rank_environment(child.name, self._local.trainers, self._meeting)
+        if self._node is not None:
+            environment |= self._node.environment
+        if service_of(child.name) == TRAINER:
+            environment |= self._group.environment(child.name)
         child.start(self._command_for(child.name), environment)
         child.policy.started(time.monotonic())
         logger.info("%s started, process %d", child.name, child.pid)
@@ -265,6 +242,9 @@ class Supervisor:
                 self._say(f"{child.name} left")
             case UserError():
                 self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.user_error()}")
+            case Restart() if self._node is not None and service_of(child.name) == TRAINER:
+                error = f": {text}" if (text := child.last_error()) else ""
+                self._fail(TRY_AGAIN_EXIT_CODE, f"{child.name} {how_it_ended(exit_code)}{error}; start all nodes again")
             case Restart() if reason := self._always_the_same(child, exit_code):
                 self._fail(FAILED_EXIT_CODE, reason)
             case Restart():
@@ -274,7 +254,7 @@ class Supervisor:
         """Trainer that caused the end of the group; None while others are alive."""
         trainers = self._trainers
         if any(child.alive for child in trainers):
-            patience_s = GROUP_END_S if exit_code else self._local.stop_timeout_s
+            patience_s = self._group.end_s if exit_code else self._local.stop_timeout_s
             self._group_ends_s = min(self._group_ends_s, time.monotonic() + patience_s)
             return None
         self._group_ends_s = math.inf
@@ -349,7 +329,8 @@ class Supervisor:
             self._say(f"{trainer.name} was killed; the run resumes from its newest checkpoint")
         elif exit_code not in (0, -signal.SIGTERM):
             how = how_it_ended(exit_code)
-            self._fail(FAILED_EXIT_CODE, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
+            code = FAILED_EXIT_CODE if self._node is None else TRY_AGAIN_EXIT_CODE  # the others may have been killed
+            self._fail(code, f"{trainer.name}: {how} while it stopped; see {trainer.log}")
 
     def _on_signal(self, number: int) -> None:
         if number not in STOP_SIGNALS:
@@ -358,20 +339,45 @@ class Supervisor:
         if self._interrupted_s is None:
             self._interrupted_s = now_s
             if self._stop is None:
-                self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
                 self._say("stopping: the trainer writes a checkpoint first (Ctrl-C again kills it)")
-                self._begin_stop(self._stop_trainer(), *self._stop_stream())
+                self._interrupt()
             elif self._exit_status == "finished":
                 self._begin_stop(*self._stop_stream())
         elif number == signal.SIGINT and now_s - self._interrupted_s >= self._hurry_after_s:
             for child in self._children.values():
                 child.kill()
 
+    def _end_with_others(self) -> None:
+        """End because of another node, if there is a reason."""
+        ending = self._node.ending() if self._node is not None else None
+        if ending is None:
+            return
+        exit_code, reason = ending
+        if self._stop is not None:
+            if exit_code == TRY_AGAIN_EXIT_CODE:  # a trainer that stops would wait for those that are gone
+                for trainer in self._trainers:
+                    trainer.kill()
+        elif exit_code == INTERRUPTED_EXIT_CODE:
+            self._say(f"stopping: {reason}")
+            self._interrupt()
+        else:
+            self._fail(exit_code, reason)
+
     def _fail(self, exit_code: int, error: str) -> None:
         self._exit_status, self._exit_code, self._error = "failed", exit_code, error
-        if self._stop is None:
-            self._say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
+        if self._stop is not None:
+            return
+        self._say(f"stopping after an error of {error.partition(':')[0]}")  # its text is shown at the end
+        if exit_code == TRY_AGAIN_EXIT_CODE:
+            # Trainers can't save without those of other nodes, and must have ended before an engine's patience does.
+            others = (*self._of_service("decoder"), *self._of_service(FETCHER))
+            self._begin_stop(StopStep(self._trainers, signal.SIGKILL), StopStep(others, signal.SIGTERM, NODE_END_S))
+        else:
             self._begin_stop(self._stop_trainer(), *self._stop_stream())
+
+    def _interrupt(self) -> None:
+        self._exit_status, self._exit_code = "interrupted", INTERRUPTED_EXIT_CODE
+        self._begin_stop(self._stop_trainer(), *self._stop_stream())
 
     def _stop_trainer(self) -> StopStep:
         return StopStep(self._trainers, signal.SIGTERM)

@@ -1,12 +1,15 @@
-"""Group of data-parallel trainers on one machine: they start, end and restart together."""
+"""Group of data-parallel trainers, on one machine or on several nodes: they start, end and restart together."""
 
 from __future__ import annotations
 
 import secrets
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from common.attempt import RunAttempt
 from common.errors import USER_ERROR_EXIT_CODE
 from common.file_lock import LOCKS_FOLDER
 from common.rank_variables import RANKS_FILE_VARIABLE
@@ -22,19 +25,76 @@ def trainer_names(count: int) -> list[str]:
     return ["trainer", *(f"trainer-{rank}" for rank in range(1, count))][:count]
 
 
-def rank_environment(name: str, count: int, meeting: Path) -> dict[str, str]:
-    """torchrun's variables for one of ``count`` trainers, except the port: the rendezvous is a file of the owner's.
+class TrainerGroup(Protocol):
+    """Trainers of one run that start and end together, as seen by the supervisor of those on this machine."""
 
-    Any user of the machine could connect to a port of the loopback interface.
+    @property
+    def end_s(self) -> float:
+        """Time for the others here to end by themselves once one has died."""
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Variables of one trainer, by its process name; those of the first one begin a new group."""
+
+
+class LocalGroup:
+    """Group of ``count`` trainers, all of them on this machine: torchrun's variables, except the port.
+
+    The rendezvous is a file of the owner's: any user of the machine could connect to a port of the loopback interface.
     """
-    rank = name.partition("-")[2] or "0"
-    return {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        RANKS_FILE_VARIABLE: str(meeting),
-    }
+
+    def __init__(self, run_dir: Path, count: int) -> None:
+        self.end_s = GROUP_END_S
+        self._run_dir = run_dir
+        self._count = count
+        self._meeting = Path()
+
+    def environment(self, name: str) -> dict[str, str]:
+        """See TrainerGroup; nothing for a single trainer."""
+        if self._count == 1:
+            return {}
+        rank = local_rank(name)
+        if rank == 0:
+            self._meeting = new_meeting(self._run_dir)
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self._count),
+            "LOCAL_WORLD_SIZE": str(self._count),
+            RANKS_FILE_VARIABLE: str(self._meeting),
+        }
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Group of the trainers of all nodes, of which ``count`` are on this one: torchrun's variables."""
+
+    count: int
+    node: int
+    nodes: int
+    host: str
+    """Host of node 0, where the first trainer listens."""
+    port: int
+    attempt: RunAttempt
+    end_s: float = 5.0
+
+    def environment(self, name: str) -> dict[str, str]:
+        """See TrainerGroup."""
+        rank = local_rank(name)
+        return {
+            "RANK": str(self.node * self.count + rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.nodes * self.count),
+            "LOCAL_WORLD_SIZE": str(self.count),
+            "GROUP_RANK": str(self.node),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+            "TORCHELASTIC_RESTART_COUNT": str(self.attempt.number),
+        }
+
+
+def local_rank(name: str) -> int:
+    """Rank, on this machine, of the trainer with this process name."""
+    return int(name.partition("-")[2] or "0")
 
 
 def new_meeting(run_dir: Path) -> Path:

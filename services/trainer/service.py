@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from common.attempt import RunAttempt, attempt_of
 from common.errors import BadInputError
 from common.own_code import is_own
 from common.process import StopFlag
@@ -39,10 +40,10 @@ from services.trainer.run_checks import (
 from services.trainer.speed.device_environment import be_deterministic
 from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
-from services.trainer.stream.audit import Audit
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
 from services.trainer.stream.lane import shares_of_rank
+from services.trainer.stream.lane_audit import open_audit
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
@@ -120,7 +121,7 @@ def run_trainer(
             shares_of_rank(config.stream, place.rank, place.size)  # raises before any rank waits
             timeout_s = config.trainer.ranks_timeout_s
             ranks = Ranks.join(place, device, timeout_s=timeout_s, stopped=lambda: bool(stop))
-        checkpoints, latest = _restore(run_dir, config, stop, ranks)
+        checkpoints, latest = _restore(run_dir, config, stop, ranks, attempt_of(os.environ))
         status = _resume(
             run_dir,
             config,
@@ -142,7 +143,7 @@ def run_trainer(
 
 
 def _restore(
-    run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks
+    run_dir: Path, config: Config, stop: StopFlag, ranks: Ranks, attempt: RunAttempt | None
 ) -> tuple[Checkpoints, tuple[Path, dict[str, Any]] | None]:
     """Checkpoint folder and newest checkpoint: the first rank holds the folder and reads; the others receive it.
 
@@ -153,11 +154,11 @@ def _restore(
         if word == _STOP:
             raise StopRequested
         checkpoint = ranks.broadcast_state(None)
-        return FollowedCheckpoints(run_dir), (Path(word.decode()), checkpoint) if checkpoint is not None else None
+        found = (Path(word.decode()), checkpoint) if checkpoint is not None else None
+        return FollowedCheckpoints(run_dir, attempt), found
+    keep = config.trainer.keep_checkpoints
     try:
-        checkpoints = Checkpoints(
-            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
-        )
+        checkpoints = Checkpoints(run_dir, keep, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop), attempt=attempt)
     except StopRequested:
         ranks.broadcast(_STOP)
         raise
@@ -305,16 +306,29 @@ def _train(
 ) -> TrainerStatus:
     config_json = config_for_checkpoint(config)
     evaluator = training_of(config).evaluator(state.task, config.seed)
-    telemetry = open_telemetry(run_dir, config, state, evaluator, config_json, read_validation_events, rank=ranks.rank)
+    attempt = attempt_of(os.environ)
+    results = attempt.shared if attempt is not None else run_dir
+    place = place_from(os.environ)
+    telemetry = open_telemetry(
+        run_dir,
+        config,
+        state,
+        evaluator,
+        config_json,
+        read_validation_events,
+        rank=ranks.rank,
+        local_rank=place.local_rank if place is not None and attempt is not None else ranks.rank,
+        shared=results,
+    )
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, state.audit_bytes, ranks, config.stream) if config.trainer.audit else None
+    audit = open_audit(run_dir, config.stream, state.audit_bytes, ranks, attempt) if config.trainer.audit else None
     if 0 < config.trainer.max_steps <= state.step:
         logger.info("trainer.max_steps = %d is reached already; raise it to continue", config.trainer.max_steps)
-    gauges = Gauges(run_dir, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
+    gauges = Gauges(results, config.trainer, state.device, rank=ranks.rank, ranks=ranks.size)
     try:
         telemetry.status("starting", state, feed.waits, force=True)
         end = train(
-            run_dir,
+            results,
             state,
             feed,
             checkpoints,

@@ -43,6 +43,7 @@ PRELOADED = (
     "services.decoder.service",
     "services.fetcher.service",
     "icestream.commands.run",
+    "icestream.commands.node.session",
     "services.supervisor.outputs_process",
     "services.supervisor.progress",
     "services.supervisor.supervisor",
@@ -141,7 +142,7 @@ def run_command(command: Sequence[str]) -> None:
 
     sys.argv = ["icestream", *command[command.index(MODULE) + 1 :]]
     verb = sys.argv[1]
-    if verb == "run":
+    if verb in ("run", "node"):
         real: Callable[..., Any] = subprocess.Popen
         subprocess.Popen = lambda command, **options: (  # type: ignore[assignment, misc]
             Child(command, **options) if MODULE in command else real(command, **options)

@@ -12,9 +12,10 @@ from typing import Any, BinaryIO
 import torch
 
 from common.atomic_file import replacing
+from common.attempt import RunAttempt
 from common.errors import BadInputError
-from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder
-from workloads.base.checkpoint import BEST, CHECKPOINT_FOLDER, FORMAT, read_checkpoint
+from services.trainer.checkpoints.checkpoint_folder import CheckpointFolder, checkpoint_folder
+from workloads.base.checkpoint import BEST, FORMAT, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,10 @@ class Checkpoints(CheckpointFolder):
 
     suffix = ".pt"
 
-    def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
-        super().__init__(run_dir, keep, wait_s=wait_s, stopped=stopped)
+    def __init__(
+        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: RunAttempt | None = None
+    ) -> None:
+        super().__init__(run_dir, keep, wait_s=wait_s, stopped=stopped, attempt=attempt)
         self._best_score: float | None = None
 
     def save(self, step: int, state: dict[str, Any], score: float | None = None) -> Path:
@@ -59,7 +62,8 @@ class Checkpoints(CheckpointFolder):
         return self._best_score
 
     def _link_best(self, path: Path) -> None:
-        with replacing(self._folder / BEST, durable=True) as part:
+        best = self._folder / BEST
+        with replacing(best, durable=True, part=self._part_of(best), publishing=self._publishing) as part:
             try:
                 part.unlink()
                 part.hardlink_to(path)
@@ -70,8 +74,8 @@ class Checkpoints(CheckpointFolder):
 class FollowedCheckpoints(Checkpoints):
     """Checkpoints of a rank that is not the first: the first one writes for all, and reports when one is on disk."""
 
-    def __init__(self, run_dir: Path) -> None:
-        self._folder = run_dir / CHECKPOINT_FOLDER
+    def __init__(self, run_dir: Path, attempt: RunAttempt | None = None) -> None:
+        self._folder = checkpoint_folder(run_dir, attempt)
 
     def close(self) -> None:
         """Nothing to release."""

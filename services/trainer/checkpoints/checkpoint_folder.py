@@ -9,10 +9,12 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from common.atomic_file import replacing
+from common.attempt import RunAttempt
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
@@ -28,19 +30,38 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
     return max(found, default=None)
 
 
+def checkpoint_folder(run_dir: Path, attempt: RunAttempt | None) -> Path:
+    """Folder of a run's checkpoints: in the run directory, or in the folder that its nodes share."""
+    return (run_dir if attempt is None else attempt.shared) / CHECKPOINT_FOLDER
+
+
 class CheckpointFolder(ABC):
-    """Checkpoints of a run directory, of which the newest ``keep`` stay."""
+    """Checkpoints of a run, of which the newest ``keep`` stay."""
 
     suffix: ClassVar[str]
 
-    def __init__(self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, run_dir: Path, keep: int, *, wait_s: float, stopped: Callable[[], bool], attempt: RunAttempt | None = None
+    ) -> None:
         """Waits for a trainer that is just ending (it may be writing the newest checkpoint).
+
+        Of several nodes they are in the folder that these share, and a later ``attempt`` waits for nobody: a trainer
+        of an older one may be frozen, and publishes nothing more.
 
         Raises BadInputError if it doesn't end within ``wait_s``, StopRequested once ``stopped()`` is true.
         """
-        self._folder = run_dir / CHECKPOINT_FOLDER
+        self._folder = checkpoint_folder(run_dir, attempt)
         self._keep = keep
+        self._attempt = attempt
+        self._lock: RunLock | None = None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if attempt is None:
+            self._lock = self._locked(run_dir, wait_s, stopped)
+        for part in self._folder.glob("*.part"):
+            part.unlink(missing_ok=True)  # of a trainer killed during a write
+
+    @staticmethod
+    def _locked(run_dir: Path, wait_s: float, stopped: Callable[[], bool]) -> RunLock:
         patient = patience(wait_s)
 
         def wait() -> bool:
@@ -48,13 +69,12 @@ class CheckpointFolder(ABC):
                 raise StopRequested
             return patient()
 
-        self._lock = RunLock(run_dir, "trainer", "trainer", wait)
-        for part in self._folder.glob("*.part"):
-            part.unlink()  # of a trainer killed during a write
+        return RunLock(run_dir, "trainer", "trainer", wait)
 
     def close(self) -> None:
         """Release the folder for the next trainer; the kernel does it if this process is killed."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def latest(self) -> tuple[Path, dict[str, Any]] | None:
         """Newest checkpoint; None before the first. Raises BadInputError if it can't be read."""
@@ -78,10 +98,10 @@ class CheckpointFolder(ABC):
         """Write a checkpoint atomically; it is on disk on return.
 
         Checkpoints of later steps are deleted: training was rolled back. Raises OSError (ENOSPC); the former
-        checkpoints are untouched then.
+        checkpoints are untouched then, and OutdatedAttemptError.
         """
         path = self._path(step)
-        with replacing(path, durable=True) as part:
+        with replacing(path, durable=True, part=self._part_of(path), publishing=self._publishing) as part:
             try:
                 with part.open("wb") as file:
                     self._write(content, file)
@@ -90,11 +110,20 @@ class CheckpointFolder(ABC):
                 if _free_bytes(self._folder) < 1 << 20:
                     raise OSError(28, os.strerror(28), str(path)) from None
                 raise
-        newest_first = self._all()
-        num_later = newest_first.index(path)
-        for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
-            needless.unlink()
+        with self._publishing():
+            newest_first = self._all()
+            num_later = newest_first.index(path)
+            for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
+                needless.unlink()
         return path
+
+    def _publishing(self) -> AbstractContextManager[object]:
+        """Context of every change of the folder."""
+        return self._attempt.publishing() if self._attempt is not None else nullcontext()
+
+    def _part_of(self, path: Path) -> Path:
+        """Name of a file until it is complete; each attempt has its own, since one that woke up may still write."""
+        return path.with_suffix(f".{self._attempt.number}.part" if self._attempt is not None else ".part")
 
     @abstractmethod
     def _write(self, content: dict[str, Any], file: BinaryIO) -> None: ...

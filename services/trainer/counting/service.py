@@ -7,6 +7,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 
+from common.attempt import attempt_of
 from common.errors import BadInputError
 from common.process import StopFlag
 from common.status import TrainerStatus
@@ -22,8 +23,8 @@ from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
-from services.trainer.stream.audit import Audit
 from services.trainer.stream.feed import Feed
+from services.trainer.stream.lane_audit import open_audit
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.checkpoint import read_checkpoint
@@ -45,8 +46,9 @@ def run_counting(run_dir: Path, config: Config, stop: StopFlag, *, accept_new_pl
             " `icestream trainer` without torchrun"
         )
     try:
+        keep, attempt = config.trainer.keep_checkpoints, attempt_of(os.environ)
         checkpoints = PositionCheckpoints(
-            run_dir, config.trainer.keep_checkpoints, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop)
+            run_dir, keep, wait_s=_LOCK_WAIT_S, stopped=lambda: bool(stop), attempt=attempt
         )
     except StopRequested:
         return None
@@ -115,7 +117,8 @@ def _count(
         run_dir, step=progress.step, device="cpu, without a model", max_steps=trainer.max_steps, epochs=config.epochs
     )
     telemetry.warn(warnings)
-    audit = Audit.open(run_dir, progress.audit_bytes, SingleRank(), config.stream) if trainer.audit else None
+    attempt = attempt_of(os.environ)
+    audit = open_audit(run_dir, config.stream, progress.audit_bytes, SingleRank(), attempt) if trainer.audit else None
     loop = CountingLoop(progress, feed, checkpoints, telemetry, audit, trainer, config_for_checkpoint(config))
     try:
         telemetry.status("starting", progress, feed.waits, force=True)

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from common.errors import BadInputError
 from common.transport import StopRequested
+from services.trainer.ranks.interface import interface_to
 from services.trainer.ranks.rank_place import RankPlace
 
 logger = logging.getLogger(__name__)
@@ -76,11 +77,16 @@ class Ranks:
             raise BadInputError("this torch was built without torch.distributed, which several trainers need")
         from torch._C._distributed_c10d import PrefixStore
 
-        if place.is_local:  # otherwise the ranks would listen at all addresses of the machine
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        else:
-            logger.warning("the ranks meet at %s: their messages are neither encrypted nor signed", place.address)
+        if interface := "lo" if place.is_local else interface_to(place.address, place.port):
+            # Otherwise the ranks would listen at all addresses of the machine, or at one that others don't reach.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+        if not place.is_local:
+            logger.warning(
+                "the ranks meet at %s, by the interface %s: their messages are neither encrypted nor signed",
+                place.address,
+                os.environ.get("GLOO_SOCKET_IFNAME", "that torch chooses"),
+            )
         ranks = cls(place.rank, place.size)
         deadline_s = time.monotonic() + timeout_s
         ranks._store = _open_store(place, deadline_s, timeout_s, stopped)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self, TextIO
+from typing import Protocol, Self, TextIO
 
 import numpy as np
 
@@ -44,6 +44,22 @@ def audit_line(arrays: UnitArrays, lane: int, epoch: int, unit: int, index: int)
             "digest": digest.hexdigest(),
         }
     )
+
+
+class AuditFiles(Protocol):
+    """Audit of one rank: of a run on one machine (Audit), or on several nodes (lane_audit.py)."""
+
+    def write(self, lines: Sequence[str]) -> None:
+        """Append the lines of a trained batch."""
+
+    def commit(self) -> tuple[int, ...]:
+        """Bring everything to disk, before the checkpoint that relies on it; the sizes of all files in bytes."""
+
+    def cut(self, sizes_bytes: Sequence[int]) -> None:
+        """Cut the files to these sizes, from which training continues."""
+
+    def close(self) -> None:
+        """Close the files."""
 
 
 class Audit:

@@ -35,26 +35,39 @@ def open_telemetry(
     read_validation_events: ReadValidationEvents,
     *,
     rank: int = 0,
+    local_rank: int | None = None,
+    shared: Path | None = None,
 ) -> Telemetry:
     """Telemetry of a rank. ``config_json``: without secrets. Raises BadInputError for a setting that can't be met.
+
+    ``local_rank``: its number in its run directory, if that is of one of several nodes.
+
+    ``shared``: folder of several nodes, which has all files but the status file; without it the run directory has them.
 
     A ``rank`` that is not the first has its status file, and nothing else.
     """
     if rank:
         device, max_steps = str(state.device), config.trainer.max_steps
         return Telemetry(
-            run_dir, step=state.step, device=device, max_steps=max_steps, epochs=config.epochs, sinks=[], rank=rank
+            run_dir,
+            step=state.step,
+            device=device,
+            max_steps=max_steps,
+            epochs=config.epochs,
+            sinks=[],
+            rank=rank if local_rank is None else local_rank,
         )
+    folder = shared or run_dir
     settings = hyperparameters(config_json)
-    results = (SCORE, *(f"train/{name}" for name in state.shown))
-    block = _block(run_dir, config, state.device, read_validation_events) if config.trainer.validation.events else None
+    scores = (SCORE, *(f"train/{name}" for name in state.shown))
+    block = _block(folder, config, state.device, read_validation_events) if config.trainer.validation.events else None
     sinks: list[Sink] = []
     if config.trainer.wandb.mode != "off":
         from services.trainer.telemetry.wandb_sink import WandbSink, run_name  # an optional extra
 
-        name = run_name(run_dir, started(run_folder(run_dir)))
-        sinks.append(WandbSink(run_dir, config.trainer.wandb, name, settings))
-    sinks.append(TensorBoardSink(run_dir, state.step, settings, results))
+        name = run_name(folder, started(run_folder(folder)))
+        sinks.append(WandbSink(folder, config.trainer.wandb, name, settings))
+    sinks.append(TensorBoardSink(folder, state.step, settings, scores))
     sampler = start_gpu_sampler(state.device)
     sources: list[Callable[[], dict[str, float]]] = [partial(memory_scalars, state.device)]
     sources += [sampler.read] if sampler is not None else []

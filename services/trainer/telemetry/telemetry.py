@@ -144,7 +144,7 @@ class Telemetry:
 
     def checkpointed(self, path: Path, step: int) -> None:
         """Log a written checkpoint."""
-        self._checkpoint = str(path.relative_to(self._run_dir))
+        self._checkpoint = str(path.relative_to(self._run_dir) if path.is_relative_to(self._run_dir) else path)
         self._checkpoint_step = step
         self._log.checkpointed(time.monotonic(), self._checkpoint)
         for sink in self._sinks:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from muon_files import make_events, write_events
 
+from common.attempt import OutdatedAttemptError, begin_attempt
 from common.config import StreamConfig
 from common.files.footers import read_footer
 from common.files.parquet.reader import ParquetReader
@@ -54,6 +56,19 @@ def test_outliers_are_set_aside_whole_with_where_they_came_from(tmp_path: Path) 
         assert row["muons"] == [list(muon) for muon in event.muons]
         assert row["primary"] == list(event.primary)
         assert (row["primary_major_id"], row["primary_minor_id"]) == (event.major, event.minor)
+
+
+def test_a_decoder_of_an_older_attempt_publishes_none(tmp_path: Path) -> None:
+    unit, older = unit_of(tmp_path), begin_attempt(tmp_path)
+    with contextlib.closing(ParquetReader(MUONS)) as reader:
+        decode = Decode(MUONS, STREAM, 0, tmp_path, reader, publishing=older.publishing)
+        decode(unit, np.zeros(STREAM.slot_bytes, np.uint8))
+        path = outlier_path(tmp_path, 7)
+        path.unlink()
+        begin_attempt(tmp_path)
+        with pytest.raises(OutdatedAttemptError):
+            decode(unit, np.zeros(STREAM.slot_bytes, np.uint8))
+    assert list(path.parent.iterdir()) == []
 
 
 def test_rows_are_counted_in_the_file_even_for_a_span(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from typing import Literal
 from common.status import FetcherStatus
 from common.status_files import write_status
 from services.config.local import LocalConfig
-from services.supervisor.supervisor import Processes, SessionOutcome, Supervisor
+from services.supervisor.session import Processes, RunningNode, SessionOutcome
+from services.supervisor.supervisor import Supervisor
 
 PATIENCE_S = 60.0
 STAND_IN = """
@@ -68,6 +69,11 @@ elif behaviour == "shows its environment":
 elif behaviour == "shows its rank":
     tell("_".join(os.environ.get(key, "-") for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")))
     tell("file-" + os.environ["_ICESTREAM_RANKS_FILE"])
+elif behaviour == "shows its place among nodes":
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+    tell("_".join(os.environ[key] for key in names))
+elif behaviour == "shows its attempt":
+    tell("_" + os.environ["_ICESTREAM_ATTEMPT"])
 elif behaviour == "refuses silently":
     sys.exit(2)
 elif behaviour == "can't save":
@@ -116,6 +122,7 @@ class Stage:
         self.behaviours: dict[str, str] = {}
         self.script: list[tuple[Callable[[Story], bool], Callable[[], None]]] = []
         self.said: list[str] = []
+        self.node: RunningNode | None = None
         self.processes = Processes({}, {})
         self.seen: set[str] = set()
         """Every process that ever ran, also one that had no time to tell of itself."""
@@ -168,6 +175,7 @@ class Stage:
             self.run_dir,
             local,
             self.command_for,
+            node=self.node,
             shards=shards,
             watch=self.watch,
             say=self.said.append,

@@ -22,7 +22,7 @@ from services.supervisor.progress import (
     progress_model,
     render,
 )
-from services.supervisor.supervisor import Processes
+from services.supervisor.session import Processes
 
 
 def text(model: ProgressModel) -> str:

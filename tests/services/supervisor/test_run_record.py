@@ -8,7 +8,7 @@ from pathlib import Path
 from common.status import RunStatus
 from common.status_files import read_status
 from services.supervisor.run_record import RUN_STATUS, RunRecord
-from services.supervisor.supervisor import Processes, SessionOutcome
+from services.supervisor.session import Processes, SessionOutcome
 
 
 def test_the_record_follows_the_processes_and_keeps_the_end(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from stand_ins import CTRL_C, EVERYONE, Stage, Story, started, started_times
 
-from services.supervisor import supervisor as supervisor_module
+from services.supervisor import trainer_group
 
 pytestmark = pytest.mark.process
 
@@ -49,7 +49,7 @@ def test_several_trainers_get_torchruns_environment(stage: Stage, monkeypatch: p
 def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
     stage: Stage, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
+    monkeypatch.setattr(trainer_group, "GROUP_END_S", 0.05)  # the stand-ins don't see that the other one is gone
     stage.script = [
         (started(*GROUP), kill_pid(stage, victim)),
         (
@@ -65,7 +65,7 @@ def test_when_one_trainer_dies_all_start_again_once_all_have_ended(
 def test_a_mistake_of_the_user_is_told_once_whichever_trainer_ends_first(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "GROUP_END_S", 0.05)
+    monkeypatch.setattr(trainer_group, "GROUP_END_S", 0.05)
     stage.behaviours = {"trainer": "waits", "trainer-1": "refuses"}
     outcome = stage.run(trainers=2)
     assert (outcome.exit_code, outcome.error) == (2, "trainer-1: no such file: demo")

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from services.supervisor.trainer_group import cause_of, new_meeting, rank_environment, trainer_names
+from common.attempt import RunAttempt
+from common.rank_variables import RANKS_FILE_VARIABLE
+from services.supervisor.trainer_group import LocalGroup, NodeGroup, cause_of, new_meeting, trainer_names
+from services.trainer.ranks.rank_place import place_from
 
 
 def test_the_first_trainer_has_the_name_of_a_single_one() -> None:
@@ -14,11 +17,40 @@ def test_the_first_trainer_has_the_name_of_a_single_one() -> None:
     assert trainer_names(3) == ["trainer", "trainer-1", "trainer-2"]
 
 
-def test_each_gets_its_rank() -> None:
-    assert rank_environment("trainer", 2, Path("f"))["RANK"] == "0"
-    last = rank_environment("trainer-1", 2, Path("f"))
+def test_each_gets_its_rank(tmp_path: Path) -> None:
+    group = LocalGroup(tmp_path, 2)
+    assert group.environment("trainer")["RANK"] == "0"
+    last = group.environment("trainer-1")
     assert (last["RANK"], last["LOCAL_RANK"], last["WORLD_SIZE"]) == ("1", "1", "2")
     assert "MASTER_PORT" not in last, "any user of the machine could speak to it"
+
+
+def test_a_single_trainer_has_no_rank(tmp_path: Path) -> None:
+    assert LocalGroup(tmp_path, 1).environment("trainer") == {}
+
+
+def test_a_restarted_group_meets_elsewhere(tmp_path: Path) -> None:
+    group = LocalGroup(tmp_path, 2)
+    meetings = [group.environment(name)[RANKS_FILE_VARIABLE] for name in ("trainer", "trainer-1", "trainer")]
+    assert meetings[0] == meetings[1] != meetings[2]
+
+
+def test_the_trainers_of_a_node_are_ranks_of_all_nodes(tmp_path: Path) -> None:
+    ranks = []
+    for node in range(3):
+        group = NodeGroup(2, node, 3, "node-0", 29500, RunAttempt(tmp_path, 7))
+        for local, name in enumerate(trainer_names(2)):
+            place = place_from(group.environment(name))
+            assert place is not None
+            assert (place.size, place.local_rank, place.local_size) == (6, local, 2)
+            assert (place.address, place.port, place.attempt) == ("node-0", 29500, "7")
+            ranks.append(place.rank)
+    assert ranks == list(range(6))
+
+
+def test_a_single_trainer_of_a_single_node_is_alone(tmp_path: Path) -> None:
+    group = NodeGroup(1, 0, 1, "node-0", 29500, RunAttempt(tmp_path, 1))
+    assert place_from(group.environment("trainer")) is None
 
 
 @pytest.mark.parametrize(

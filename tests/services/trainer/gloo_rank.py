@@ -1,12 +1,13 @@
 """One of two real ranks over gloo, as a process: tries what ranks do with each other.
 
-python gloo_rank.py sums|task|leaves FOLDER          (with torchrun's environment)
+python gloo_rank.py sums|task|leaves|freezes FOLDER          (with torchrun's environment)
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 from toy_events import toy_microbatch
 from toy_tasks import SMALL_WGAN
 
+from common.deadline import end_after_stop
+from common.process import StopFlag
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.ranks.ranks import RankLost, Ranks
 from workloads.base.batch import Batch
@@ -79,6 +82,14 @@ def main() -> None:
             sys.stdout.write(f"{lost}\n")
             sys.stdout.flush()
             os._exit(0)
+    if what == "freezes":
+        if not ranks.is_first:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        StopFlag()
+        end_after_stop(0.05)
+        sys.stdout.write("waits\n")
+        sys.stdout.flush()
+        ranks.sum_([torch.ones(2)])
     told = sums(ranks) if what == "sums" else train((ranks.rank,), ranks)
     (folder / f"{ranks.rank}.json").write_text(json.dumps(told))
     ranks.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from common.attempt import OutdatedAttemptError, RunAttempt, begin_attempt
 from common.errors import BadInputError
 from common.transport import StopRequested
 from services.trainer.checkpoints import checkpoint as module
@@ -176,3 +177,47 @@ def test_checkpoints_of_later_steps_go_when_training_went_back(checkpoints: Chec
     for step in (4, 6, 5):
         checkpoints.save(step, {"step": step})
     assert files(tmp_path) == ["step-000000004.pt", "step-000000005.pt"]
+
+
+def test_checkpoints_of_several_nodes_are_in_the_folder_that_they_share(tmp_path: Path) -> None:
+    attempt = begin_attempt(tmp_path / "shared")
+    with contextlib.closing(of_node(tmp_path, attempt)) as checkpoints:
+        checkpoints.save(1, {"step": 1}, 0.5)
+    assert files(tmp_path / "shared") == ["best.pt", "step-000000001.pt"]
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_trainer_of_an_older_attempt_changes_nothing_and_holds_up_no_later_one(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    older = of_node(tmp_path, begin_attempt(shared))
+    older.save(1, {"step": 1})
+    newer = of_node(tmp_path, begin_attempt(shared))  # the older one is not closed
+    newer.save(2, {"step": 2})
+    for step in (1, 2, 3):
+        with pytest.raises(OutdatedAttemptError, match="attempt 2 has begun"):
+            older.save(step, {"step": "of the older"}, 0.1)
+    assert files(shared) == ["step-000000001.pt", "step-000000002.pt"]
+    assert read_checkpoint(shared / "checkpoints" / "step-000000002.pt")["step"] == 2
+
+
+def test_an_older_attempt_that_is_writing_leaves_the_new_ones_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    older, newer = (of_node(tmp_path, begin_attempt(shared)) for _ in range(2))
+    save = module.torch.save
+
+    def interrupted(content: object, file: object) -> None:
+        monkeypatch.setattr(module.torch, "save", save)
+        with pytest.raises(OutdatedAttemptError):
+            older.save(1, {"step": "of the older"})
+        save(content, file)
+
+    monkeypatch.setattr(module.torch, "save", interrupted)
+    newer.save(1, {"step": 1})
+    assert read_checkpoint(shared / "checkpoints" / "step-000000001.pt")["step"] == 1
+    assert files(shared) == ["step-000000001.pt"]
+
+
+def of_node(tmp_path: Path, attempt: RunAttempt) -> Checkpoints:
+    return Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False, attempt=attempt)

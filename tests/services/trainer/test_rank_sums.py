@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pipeline"))
 from forked import Forked
 
 from common.errors import BadInputError
+from common.process import is_suspended
 from common.transport import StopRequested
 from services.trainer.ranks.rank_place import RankPlace
 from services.trainer.ranks.ranks import RankLost, Ranks
@@ -30,27 +33,38 @@ PATIENCE_S = 120.0
 CPU = torch.device("cpu")
 
 
-def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
-    """gloo_rank.py as both ranks, to their ends. They meet in a file, or at a port."""
+def start_two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[Forked]:
+    """gloo_rank.py as both ranks, with the outputs 0.log and 1.log. They meet in a file, or at a port."""
     here = Path(__file__).resolve().parent
     meeting = {"_ICESTREAM_RANKS_FILE": str(folder / "ranks")} if in_file else {"MASTER_PORT": str(free_port())}
     command = [sys.executable, str(here / "gloo_rank.py"), *arguments]
     tests = here.parents[1]
     paths = os.pathsep.join(map(str, (tests.parent, tests, here)))
-    logs = [folder / f"{rank}.log" for rank in range(2)]
     processes = []
-    for rank, log in enumerate(logs):
+    for rank in range(2):
         environment = dict(os.environ) | meeting | {"PYTHONPATH": paths}
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        with log.open("wb") as output:
+        with (folder / f"{rank}.log").open("wb") as output:
             processes.append(Forked(command, output=output.fileno(), environment=environment, cwd=here))
+    return processes
+
+
+def end(processes: Sequence[Forked]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_S)
+
+
+def two_ranks(folder: Path, *arguments: str, in_file: bool = False) -> list[subprocess.CompletedProcess[str]]:
+    """Both ranks, to their ends."""
+    processes = start_two_ranks(folder, *arguments, in_file=in_file)
     try:
         codes = [process.wait(PATIENCE_S) for process in processes]
     finally:
-        for process in processes:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGKILL)
-    return [subprocess.CompletedProcess([], code, log.read_text()) for code, log in zip(codes, logs, strict=True)]
+        end(processes)
+    texts = [(folder / f"{rank}.log").read_text() for rank in range(2)]
+    return [subprocess.CompletedProcess([], code, text) for code, text in zip(codes, texts, strict=True)]
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
@@ -72,6 +86,22 @@ def test_sums_texts_and_checkpoints_are_the_same_on_every_rank(tmp_path: Path, i
         "none": None,
         "bytes": 5,
     }
+
+
+@pytest.mark.process
+def test_a_rank_that_waits_for_a_frozen_one_ends_after_it_was_asked_to_stop(tmp_path: Path) -> None:
+    """It runs no handler of a signal, since its interpreter waits for gloo."""
+    first, frozen = start_two_ranks(tmp_path, "freezes", str(tmp_path))
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not (is_suspended(frozen.pid) and "waits" in (tmp_path / "0.log").read_text()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(PATIENCE_S) == -signal.SIGKILL
+        assert "asked to stop 0.05 s ago" in (tmp_path / "0.log").read_text()
+    finally:
+        end([first, frozen])
 
 
 @pytest.mark.process

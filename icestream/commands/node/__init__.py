@@ -1,0 +1,1 @@
+"""Command `icestream node`: one of several nodes of a run."""

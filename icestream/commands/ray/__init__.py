@@ -1,0 +1,1 @@
+"""Command `icestream ray`: a run on several machines of a Ray cluster."""

@@ -1,0 +1,268 @@
+"""Decisions about the nodes of a run: start with how many, stop, start again, end. Pure: the time is passed in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
+from services.supervisor.restart import HEALTHY_S, RestartPolicy
+
+
+class NodeExit(IntEnum):
+    """Exit codes of `icestream node`. After any other one (a signal's) all nodes start again, as after LOST_ANOTHER."""
+
+    DONE = 0
+    FAILED = 1
+    """A restart would fail again."""
+    USER_ERROR = USER_ERROR_EXIT_CODE
+    LOST_ANOTHER = TRY_AGAIN_EXIT_CODE
+    """Another node or one of its ranks is gone: all have to start again."""
+    STOPPED = 130
+    """A signal asked for a checkpoint and the end."""
+
+
+NODE_STOPS_S = 10.0
+"""Longest time in which a node that works writes its checkpoint and ends after SIGTERM."""
+GUARD_KILLS_S = 20.0
+"""Time after which the guard beside a node kills one that has not ended."""
+DRIVER_RELEASES_S = 30.0
+"""Time after which the driver gives up a machine whose guard reports nothing."""
+PAUSES_S = (1.0, 300.0)
+"""Shortest and longest pause before all nodes start again."""
+MOST_SHORT_ATTEMPTS = 10
+"""Attempts in a row that end early, after which another one can't help: with the pauses half an hour."""
+RESERVED_WITHIN_S = 60.0
+"""Time for Ray to reserve machines that are alive; others may use them."""
+_LONGEST_GROWTH_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class NodeRunning:
+    """State of a node: started, or about to be."""
+
+
+@dataclass(frozen=True)
+class NodeEnded:
+    """State of a node whose process has ended."""
+
+    exit_code: int
+    """As the process gave it; below 0: minus the signal that killed it."""
+
+
+@dataclass(frozen=True)
+class NodeGone:
+    """State of a node whose machine does not answer, or whose actor is dead."""
+
+
+NodeState = NodeRunning | NodeEnded | NodeGone
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """State of the cluster at one moment."""
+
+    now_s: float
+    machines: int
+    """Machines that are alive and large enough for a node, with those in use."""
+    nodes: Sequence[NodeState] = ()
+    """Nodes of the current attempt; none before it has its machines, and after it was released."""
+    is_refused: bool = False
+    """True if Ray could not reserve the machines of the current attempt in time."""
+    stop_asked: bool = False
+    """True from the first signal that asks to stop."""
+
+
+@dataclass(frozen=True)
+class StartNodes:
+    """Order: reserve this many machines and start a node on each."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True)
+class StopNodes:
+    """Order: ask every node for a checkpoint and its end."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class ReleaseNodes:
+    """Order: give the machines of the attempt back; a node that still runs there is ended by its guard."""
+
+
+@dataclass(frozen=True)
+class EndDriver:
+    """Order: end the command with this exit code."""
+
+    exit_code: int
+    why: str
+
+
+Order = StartNodes | StopNodes | ReleaseNodes | EndDriver
+
+
+def largest_fitting(shards: int, machines: int) -> int:
+    """Largest number of nodes that divides the shards and has a machine for each; 0 without a machine."""
+    return max((count for count in range(1, min(shards, machines) + 1) if shards % count == 0), default=0)
+
+
+class NodesDriver:
+    """State machine of a run on several nodes: waiting for machines, running, stopping.
+
+    ``asked``: wanted number of nodes, a divisor of ``shards``. ``wait_s``: time to wait for missing machines before
+    a start with fewer, and for which returned ones must be there before a restart with more.
+    """
+
+    def __init__(self, asked: int, shards: int, wait_s: float) -> None:
+        self._asked = asked
+        self._shards = shards
+        self._wait_s = wait_s
+        self._phase: Literal["waiting", "running", "stopping", "ended"] = "waiting"
+        self._since_s: float | None = None
+        """Begin of the wait for machines, or of the stop."""
+        self._pause_ends_s = -math.inf
+        self._count = 0
+        """Nodes of the current attempt."""
+        self._most = asked
+        """Limit for the next start, after Ray could not reserve more."""
+        self._growth_wait_s = wait_s
+        self._more_since_s: float | None = None
+        """Time since when there are machines for more nodes."""
+        self._restarts = RestartPolicy(*PAUSES_S)
+        self._started_s = 0.0
+        self._short_attempts = 0
+        self.attempts = 0
+        """Number of starts of all nodes."""
+
+    def decide(self, view: ClusterView) -> list[Order]:
+        """Orders that follow from the state of the cluster, to be carried out one after the other."""
+        if self._since_s is None:
+            self._since_s = view.now_s
+        match self._phase:
+            case "waiting":
+                return self._waiting(view)
+            case "running":
+                return self._running(view)
+            case "stopping":
+                return self._stopping(view)
+            case "ended":
+                return []
+
+    def _waiting(self, view: ClusterView) -> list[Order]:
+        assert self._since_s is not None
+        if view.stop_asked:
+            return [self._end(NodeExit.STOPPED, "stopped before the nodes were started again")]
+        waited_s = view.now_s - self._since_s
+        count = largest_fitting(self._shards, min(view.machines, self._most))
+        if view.now_s < self._pause_ends_s or (count < self._asked and waited_s < self._wait_s):
+            return []
+        if count == 0:
+            if self.attempts:
+                return []
+            return [
+                self._end(
+                    NodeExit.USER_ERROR,
+                    f"no machine of the cluster is large enough for a node, after {self._wait_s:g} s: compare --cpus"
+                    " and --gpus with `ray status`, or wait longer with --wait-for-nodes",
+                )
+            ]
+        self._phase, self._count, self._more_since_s = "running", count, None
+        self._most = self._asked
+        self.attempts += 1
+        self._started_s = view.now_s
+        self._restarts.started(view.now_s)
+        fewer = f" of {self._asked}, as {view.machines} machines are there" if count < self._asked else ""
+        return [StartNodes(count, f"start {self.attempts}: {count} nodes{fewer}")]
+
+    def _running(self, view: ClusterView) -> list[Order]:
+        if view.is_refused:
+            return self._after_refusal(view)
+        if all_ended_well(view.nodes):
+            return [ReleaseNodes(), self._end(0, "all nodes have finished")]
+        if view.stop_asked:
+            return [self._stop(view, "asked to stop: every node writes its checkpoint")]
+        if losses := [words for words in map(loss_words, range(len(view.nodes)), view.nodes) if words]:
+            return [self._stop(view, "; ".join(losses))]
+        more = largest_fitting(self._shards, min(view.machines, self._asked))
+        if not view.nodes or more <= self._count:
+            self._more_since_s = None
+        elif self._more_since_s is None:
+            self._more_since_s = view.now_s
+        elif view.now_s - self._more_since_s >= self._growth_wait_s:
+            return [self._stop(view, f"{view.machines} machines are there: all start again as {more} nodes")]
+        return []
+
+    def _after_refusal(self, view: ClusterView) -> list[Order]:
+        """Release what was asked for; next time fewer machines, if fewer are possible."""
+        self._growth_wait_s = min(2 * self._growth_wait_s, max(self._wait_s, _LONGEST_GROWTH_WAIT_S))
+        self._most = self._count - 1 or self._asked
+        self._wait(view)
+        return [ReleaseNodes()]
+
+    def _stopping(self, view: ClusterView) -> list[Order]:
+        assert self._since_s is not None
+        is_over = not any(isinstance(node, NodeRunning) for node in view.nodes)
+        if not is_over and view.now_s - self._since_s < DRIVER_RELEASES_S:
+            return []
+        codes = {node.exit_code for node in view.nodes if isinstance(node, NodeEnded)}
+        if all_ended_well(view.nodes):
+            return [ReleaseNodes(), self._end(0, "all nodes have finished")]
+        if NodeExit.USER_ERROR in codes:
+            return [ReleaseNodes(), self._end(NodeExit.USER_ERROR, "a node refuses its input or a setting")]
+        if NodeExit.FAILED in codes:
+            return [ReleaseNodes(), self._end(NodeExit.FAILED, "a node failed, and would fail again")]
+        if view.stop_asked:
+            return [ReleaseNodes(), self._end(NodeExit.STOPPED, "stopped; the same command resumes")]
+        self._short_attempts = self._short_attempts + 1 if view.now_s - self._started_s <= HEALTHY_S else 0
+        if self._short_attempts >= MOST_SHORT_ATTEMPTS:
+            why = f"{self._short_attempts} starts in a row ended within a minute; the nodes' logs have the reasons"
+            return [ReleaseNodes(), self._end(NodeExit.FAILED, why)]
+        self._pause_ends_s = view.now_s + self._restarts.died(view.now_s).after_s
+        self._wait(view)
+        return [ReleaseNodes()]
+
+    def _wait(self, view: ClusterView) -> None:
+        self._phase, self._since_s = "waiting", view.now_s
+
+    def _stop(self, view: ClusterView, why: str) -> StopNodes:
+        self._phase, self._since_s = "stopping", view.now_s
+        return StopNodes(why)
+
+    def _end(self, exit_code: int, why: str) -> EndDriver:
+        self._phase = "ended"
+        return EndDriver(exit_code, why)
+
+
+def all_ended_well(nodes: Sequence[NodeState]) -> bool:
+    """True if there are nodes and each has ended with exit code 0."""
+    return bool(nodes) and all(node == NodeEnded(0) for node in nodes)
+
+
+def loss_words(index: int, node: NodeState) -> str:
+    """Text about a node whose state ends the attempt; empty for one that runs or has finished."""
+    match node:
+        case NodeGone():
+            return f"node {index} is lost"
+        case NodeEnded(code) if code:
+            return f"node {index} {exit_words(code)}"
+    return ""
+
+
+def exit_words(exit_code: int) -> str:
+    """Text on the end of a node, to follow its name."""
+    match exit_code:
+        case NodeExit.FAILED:
+            return "failed"
+        case NodeExit.USER_ERROR:
+            return "refuses its input or a setting"
+        case NodeExit.LOST_ANOTHER:
+            return "lost another node"
+        case NodeExit.STOPPED:
+            return "was stopped from outside"
+    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"

@@ -1,0 +1,1 @@
+"""Command `icestream slurm`: a job script for a run on several nodes."""

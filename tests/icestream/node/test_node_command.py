@@ -1,0 +1,150 @@
+"""Mistakes with `icestream node`: one line, before anything starts."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from federation.free_ports import free_port
+
+from common.config import StreamConfig
+from common.errors import BadInputError
+from icestream.commands.node.command import node
+from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
+from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
+from services.config.root import Config, load_config
+from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
+
+
+def config(*assignments: str, **flags: Any) -> Config:
+    return load_config({}, assignments=("input=['/data/*.parquet']", *assignments), flags=flags, environment={})
+
+
+def refused(place: Path, *arguments: str, number: int = 0, nodes: int = 1, master: str = "") -> str:
+    """Error of the command, which has started nothing."""
+    of_all = ["--node", str(number), "--nodes", str(nodes), "--master", master or f"127.0.0.1:{free_port()}"]
+    folders = ["--shared", str(place / "shared"), "--run-dir", str(place / "run")]
+    result = CliRunner().invoke(node, [*of_all, *folders, *arguments])
+    assert isinstance(result.exception, BadInputError), result.output
+    assert not (place / "run" / "logs").exists()
+    return str(result.exception)
+
+
+def test_a_number_that_there_is_not(tmp_path: Path) -> None:
+    assert refused(tmp_path, number=2, nodes=2) == "--node 2: of --nodes 2 the last one is 1"
+
+
+def test_a_host_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert "the host 'gpu-z' is not known here" in refused(tmp_path, master="gpu-z:29500")
+
+
+def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.commands.node.session.PORT_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        master = f"127.0.0.1:{other.getsockname()[1]}"
+        assert "can't listen there (Address already in use)" in refused(tmp_path, master=master)
+
+
+def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
+    assert "no input given" in refused(tmp_path)
+    assert "stream.lanes = 3 must be a multiple of stream.shards = 2" in refused(
+        tmp_path, "-i", "x", "--set", "stream.shards=2", "--set", "stream.lanes=3"
+    )
+
+
+def test_a_shared_folder_in_which_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "shared").touch()
+    with pytest.raises(BadInputError, match=r"shared/below: can't write there .Not a directory.; choose a folder"):
+        require_shared(tmp_path / "shared" / "below", tmp_path / "run")
+
+
+def test_a_run_directory_that_is_the_shared_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="must be a folder of each node"):
+        require_shared(tmp_path, tmp_path / "." / "")
+
+
+@pytest.mark.parametrize("nodes", [3, 5, 8])
+def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
+    with pytest.raises(BadInputError, match=r"must be a multiple of it; possible numbers of nodes: 1, 2, 4$"):
+        require_shares(StreamConfig(shards=4, lanes=4), nodes, 1)
+
+
+def test_trainers_of_all_nodes_that_can_not_share_the_shards() -> None:
+    require_shares(StreamConfig(shards=4, lanes=8), 2, 4)
+    with pytest.raises(BadInputError, match="6 trainers can't share"):
+        require_shares(StreamConfig(shards=4, lanes=12), 2, 3)
+
+
+def test_the_number_of_nodes_is_refused_before_its_consequences(tmp_path: Path) -> None:
+    settings = ("--set", "stream.shards=4", "--set", "stream.lanes=4")
+    assert refused(tmp_path, "-i", "x", *settings, nodes=3).startswith(
+        "--nodes 3: stream.shards = 4 must be a multiple"
+    )
+
+
+def test_a_copy_of_the_outputs_is_not_for_nodes() -> None:
+    with pytest.raises(BadInputError, match=r"outputs.destination: results of several nodes are in --shared"):
+        refuse_outputs(config("outputs.destination=/copies"))
+
+
+@pytest.mark.parametrize(
+    ("assignment", "key"),
+    [("seed=5", "seed"), ("stream.unit_events=99", "stream.unit_events"), ("epochs=7", "epochs")],
+)
+def test_a_setting_that_is_not_that_of_node_0(assignment: str, key: str) -> None:
+    with pytest.raises(BadInputError, match=rf"{key} = \d+, but node 0 has \d+: give all nodes the same settings"):
+        require_same(config(), config(assignment))
+
+
+def test_settings_of_a_machine_may_differ() -> None:
+    require_same(config(), config("trainer.device=cpu", "trainer.threads=3", "local.decoders=7", "decoder.threads=2"))
+    with pytest.raises(BadInputError, match="--trainers 2, but node 0 has 1"):
+        require_same(config("stream.lanes=2"), config("local.trainers=2", "stream.lanes=2"))
+
+
+def test_other_code_makes_another_plan() -> None:
+    assert build_of(config()) == build_of(config())
+    assert build_of(config()) != build_of(config("seed=5"))
+
+
+def test_inputs_that_this_machine_does_not_see(tmp_path: Path) -> None:
+    for text in (tmp_path, tmp_path / "*.parquet", tmp_path / "**" / "x-[0-9].parquet"):
+        require_inputs(config(input=(str(text),)))
+        with pytest.raises(BadInputError, match=r"gone is not on this machine; all nodes need the inputs"):
+            require_inputs(config(input=(str(text).replace(str(tmp_path), str(tmp_path / "gone")),)))
+    require_inputs(config(input=("pelican://osg-htc.org/x/*.parquet",)))
+
+
+def test_a_run_directory_belongs_to_one_run_and_nothing_is_deleted(tmp_path: Path) -> None:
+    shared, other, run_dir = tmp_path / "shared", tmp_path / "other", tmp_path / "run"
+    for folder in (shared, other, run_dir):
+        folder.mkdir()
+    name = run_id(shared, begins=True)
+    assert run_id(shared, begins=False) == run_id(shared, begins=True) == name
+    claim_run_dir(run_dir, name)
+    claim_run_dir(run_dir, name)
+    (run_dir / "mine.txt").write_text("of a user")
+    with pytest.raises(BadInputError, match="of a node of another run"):
+        claim_run_dir(run_dir, run_id(other, begins=True))
+    assert (run_dir / "mine.txt").read_text() == "of a user"
+
+
+@pytest.mark.parametrize("name", ["run-id", "node.json"])
+def test_a_folder_of_nodes_is_no_run_of_one_machine(tmp_path: Path, name: str) -> None:
+    refuse_folder_of_nodes(tmp_path)
+    (tmp_path / name).touch()
+    with pytest.raises(BadInputError, match="go on with `icestream node`"):
+        refuse_folder_of_nodes(tmp_path)
+
+
+def test_a_run_directory_of_one_machine_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    with pytest.raises(BadInputError, match="a run of one machine"):
+        claim_run_dir(tmp_path, "x")

@@ -1,0 +1,13 @@
+"""`icestream ray` with the stand-in of a node: ray_drive.py ADDRESS FIELDS, those of a RaySession as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from icestream.commands.ray.session import RaySession
+
+fields = json.loads(sys.argv[2])
+paths = {name: Path(fields.pop(name)) for name in ("shared", "run_dir")}
+sys.exit(RaySession(**fields, **paths, target="stand_in_node:main").run(sys.argv[1]))

@@ -1,0 +1,80 @@
+"""Places of nodes in a Ray cluster, and the view of all of them."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from common.errors import BadInputError
+from icestream.commands.ray.cluster import in_former_order
+from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning
+from icestream.commands.ray.session import require_listener
+from icestream.commands.ray.view import PLAIN_LINE_S, NodesView, state_words
+
+
+@pytest.mark.parametrize(
+    ("machines", "former", "order"),
+    [
+        (["a", "b"], {}, [0, 1]),
+        (["b", "a"], {"a": 0, "b": 1}, [1, 0]),
+        (["c", "b"], {"a": 0, "b": 1}, [0, 1]),
+        (["b"], {"a": 0, "b": 1}, [0]),
+        (["c", "a", "b"], {"a": 0, "b": 1}, [1, 2, 0]),
+    ],
+)
+def test_a_machine_is_the_node_that_it_was_where_it_can(
+    machines: list[str], former: dict[str, int], order: list[int]
+) -> None:
+    assert in_former_order(machines, former) == order
+
+
+@pytest.mark.parametrize("port", ["1", "99999"])
+def test_an_address_where_nobody_listens_is_a_mistake_at_once(port: str) -> None:
+    with pytest.raises(BadInputError, match=f"no Ray cluster at --address 127.0.0.1:{port}"):
+        require_listener(f"127.0.0.1:{port}")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_without_a_terminal_each_node_shows_its_newest_line_at_intervals_and_complaints_at_once() -> None:
+    output, clock = io.StringIO(), Clock()
+    states, places = [NodeRunning()] * 2, ["10.0.0.1", "10.0.0.2"]
+    with NodesView(Console(file=output, width=200), clock) as view:
+        view.heard(0, ["step 1", "step 2"])
+        view.heard(1, ["Warning: slow disk"])
+        view.show(states, places)
+        assert output.getvalue() == "node 1 | Warning: slow disk\n"
+        clock.now_s = PLAIN_LINE_S
+        view.show(states, places)
+        assert output.getvalue().splitlines()[1:] == ["node 0 | step 2", "node 1 | Warning: slow disk"]
+        clock.now_s = 2 * PLAIN_LINE_S
+        view.heard(0, ["step 3"])
+        view.show(states, places)
+        assert output.getvalue().splitlines()[3:] == ["node 0 | step 3"], "nothing new of node 1"
+
+
+def test_on_a_terminal_all_nodes_are_rows_of_one_table() -> None:
+    output = io.StringIO()
+    console = Console(file=output, width=100, force_terminal=True, color_system=None)
+    with NodesView(console) as view:
+        view.heard(1, ["step 7 of https://me:hunter2@host.example/x"])
+        view.show([NodeEnded(75), NodeRunning()], ["10.0.0.1", "10.0.0.2"])
+    shown = output.getvalue()
+    assert "lost another node" in shown
+    assert "10.0.0.2" in shown
+    assert "step 7" in shown
+    assert "hunter2" not in shown
+
+
+def test_states_have_short_words() -> None:
+    states = [NodeRunning(), NodeGone(), NodeEnded(0), NodeEnded(-9), NodeEnded(137)]
+    words = [state_words(state) for state in states]
+    assert words == ["runs", "lost", "finished", "was killed by signal 9", "ended with exit code 137"]

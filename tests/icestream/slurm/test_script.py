@@ -1,0 +1,147 @@
+"""Job script for Slurm: what it is made of, its quoting, and its verdict on the codes of the nodes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from common.errors import BadInputError
+from icestream.cli import cli
+from icestream.commands.slurm import command
+from icestream.commands.slurm.script import SlurmJob
+
+TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
+HOSTILE = [
+    "a b",
+    "$(touch owned)",
+    "`touch owned`",
+    "';touch owned;'",
+    'x"y\\',
+    "*",
+    "two\nlines",
+    "#no comment",
+    "é",
+    "",
+]
+
+
+def job(**fields: Any) -> SlurmJob:
+    plain: dict[str, Any] = {
+        "name": "muons",
+        "nodes": 2,
+        "shards": 4,
+        "gpus": 0,
+        "time": "24:00:00",
+        "shared": Path("/shared"),
+        "run_dir": Path("/local"),
+        "program": ("icestream",),
+        "options": (),
+    }
+    return SlurmJob(**plain | fields)
+
+
+def bash(script: str, folder: Path) -> str:
+    """Output of a script that bash must run to its end."""
+    done = subprocess.run(["bash", "-uc", script], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def assignment(script: str, name: str) -> str:
+    """Assignment of a variable, up to the next comment at the start of a line."""
+    found = re.search(rf"^{name}=.*?(?=\n#)", script, re.M | re.S)
+    assert found is not None
+    return found[0]
+
+
+def test_every_field_of_the_template_is_filled() -> None:
+    script = job(gpus=8).script(TEMPLATE)
+    assert "{{" not in script
+    assert "#SBATCH --nodes=2\n" in script
+    assert "#SBATCH --gpus-per-node=8\n" in script
+    assert "--gpus-per-node" not in job().script(TEMPLATE)
+
+
+@pytest.mark.process
+def test_the_script_is_bash(tmp_path: Path) -> None:
+    script = tmp_path / "job.sbatch"
+    script.write_text(job(options=HOSTILE).script(TEMPLATE))
+    bash(f"bash -n '{script}'", tmp_path)
+
+
+@pytest.mark.process
+def test_texts_of_the_user_come_to_the_nodes_as_they_are(tmp_path: Path) -> None:
+    shared = Path("/it's/$(touch owned) shared")
+    script = job(options=HOSTILE, shared=shared).script(TEMPLATE)
+    # The last option may be anything: so no comment of the template is searched for, but its next variable.
+    options = script[script.index("OPTIONS=(") : script.index("\n\n# Starts in the same allocation")]
+    output = bash(f'{options}\n{assignment(script, "SHARED")}\nprintf "%s\\0" "${{OPTIONS[@]}}" "$SHARED"', tmp_path)
+    assert output.split("\0")[:-1] == [*HOSTILE, str(shared)]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": "a\n#SBATCH --uid=0"},
+        {"name": "-x"},
+        {"time": "1:00\n#SBATCH --uid=0"},
+        {"time": "soon"},
+        {"options": ("-i", "https://me:hunter2@host.example/x")},
+        {"options": ("--set", "fetcher.token=eyJhbGciOi.eyJzdWIi.c2ln")},
+        {"options": ("a\0b",)},
+    ],
+)
+def test_what_a_script_cannot_hold_or_must_not_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadInputError) as error:
+        job(**fields).script(TEMPLATE)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("codes", "verdict"),
+    [
+        (("0", "0"), "0"),
+        (("75", "137"), "75"),
+        (("137", "75"), "75"),
+        (("0", "75"), "75"),
+        (("1", "137"), "1"),
+        (("1", "2"), "2"),
+        (("2", "75"), "2"),
+        (("127", "75"), "2"),
+        (("0", None), "75"),
+        (("", "0"), "75"),
+        (("130", "130"), "75"),
+    ],
+)
+def test_the_verdict_is_that_of_all_nodes(codes: tuple[str | None, ...], verdict: str, tmp_path: Path) -> None:
+    for node, code in enumerate(codes):
+        if code is not None:
+            (tmp_path / str(node)).write_text(code)
+    function = TEMPLATE[TEMPLATE.index("verdict() {") : TEMPLATE.index("\nstart=0")]
+    assert bash(f"codes={tmp_path} nodes={len(codes)}\n{function}\nverdict", tmp_path).strip() == verdict
+
+
+def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_path: Path) -> None:
+    toml = tmp_path / "mine.toml"
+    toml.write_text("[stream]\nshards = 8\nlanes = 8\n")
+    words = ["slurm", "--nodes", "4", "--shared", str(tmp_path / "shared"), "--run-dir", "/local", "-c", str(toml)]
+    done = CliRunner().invoke(cli, [*words, "-i", "/data/*.parquet", "--decoders", "3"])
+    assert done.exit_code == 0, done.output
+    assert "\nSHARDS=8\n" in done.output
+    assert "-i '/data/*.parquet' --decoders 3" in done.output
+    assert f"-c {toml}" in done.output
+
+
+@pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
+def test_nodes_that_do_not_divide_the_shards_are_a_mistake(engine: list[str], tmp_path: Path) -> None:
+    words = [*engine, "--nodes", "3", "--shared", str(tmp_path), "--run-dir", "/local"]
+    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=8", "--set", "stream.lanes=8"])
+    assert isinstance(done.exception, BadInputError)
+    assert "--nodes 3, but stream.shards = 8" in str(done.exception)
