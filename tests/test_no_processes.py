@@ -32,6 +32,11 @@ def test_a_test_that_swallows_the_refusal_fails_all_the_same() -> None:
         subprocess.run(NOTHING, check=False)
 
 
+def test_matplotlib_may_list_the_fonts_at_the_first_plot() -> None:
+    with GUARD.watch():
+        sys.audit("subprocess.Popen", "fc-list", ["fc-list", "--help"], None, None)
+
+
 @pytest.mark.process
 def test_a_marked_test_may_start_one() -> None:
     subprocess.run(NOTHING, check=True)
