@@ -267,7 +267,7 @@ def _finish(
     """
     from common.summary import build_summary, summary_lines, write_summary
     from icestream.commands.run_end import next_line
-    from services.supervisor.shards_sum import imbalance_of_shards
+    from icestream.commands.shards_sum import imbalance_of_shards
 
     summary = build_summary(
         status,

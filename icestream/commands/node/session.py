@@ -24,6 +24,7 @@ from common.summary import build_summary, summary_lines, write_summary
 from common.transport import StopRequested
 from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
 from icestream.commands.run_checks import check_before_start, check_device, require_plan_of_checkpoint
+from icestream.commands.shards_sum import imbalance_of_shards
 from services.config.root import Config, load_config, store_config
 from services.supervisor.environment import secrets_allowed
 from services.supervisor.names import FETCHER, service_command, service_of
@@ -36,7 +37,6 @@ from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, 
 from services.supervisor.progress import Display
 from services.supervisor.run_record import RunRecord
 from services.supervisor.session import Processes, SessionOutcome
-from services.supervisor.shards_sum import imbalance_of_shards
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.supervisor_log import supervisor_log
 from services.supervisor.trainer_group import NodeGroup
