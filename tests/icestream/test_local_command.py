@@ -107,6 +107,21 @@ def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[
 
 
 @pytest.mark.process
+def test_counts_of_a_former_session_are_not_added_up_with_the_records_of_a_new_plan(
+    tmp_path: Path, services: dict[str, list[str]]
+) -> None:
+    shards = ("--set", "stream.shards=2", "--set", "stream.lanes=2")
+    of_shards = "shards=[counters, dict(counters)]"
+    services["trainer"][0] = TRAINER.replace('state="finished"', f'state="stopped", {of_shards}')
+    assert icestream_run(tmp_path, "-i", "demo", *shards).exit_code == 1, "the stand-in fetchers have planned nothing"
+    services["trainer"] = [REFUSAL]
+    refused = icestream_run(tmp_path, "--seed", "4", "--new-plan")
+    assert refused.exit_code == 2
+    assert "the plan has changed" in refused.stderr
+    assert "do not add up" not in refused.output
+
+
+@pytest.mark.process
 def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: dict[str, list[str]]) -> None:
     begins = TRAINER.replace('state="finished"', 'state="training"').replace("step=3", "step=0")
     services["trainer"] = [f"{begins}\n{REFUSAL}", "RUN_DIR", "0"]
