@@ -103,6 +103,16 @@ def test_a_setting_that_is_not_that_of_node_0(assignment: str, key: str) -> None
         require_same(config(), config(assignment))
 
 
+@pytest.mark.parametrize(
+    "assignments",
+    [("fetcher.ranges=0:3000:1000",), ("fetcher.done=/done.txt",), ("fetcher.missing_ranges=stop",)],
+)
+def test_files_that_are_not_those_of_node_0(assignments: tuple[str, ...]) -> None:
+    """The fetchers of the other nodes would wait for lists that node 0 never makes."""
+    with pytest.raises(BadInputError, match=r"^fetcher\.\w+ = .*, but node 0 has .*: give all nodes the same settings"):
+        require_same(config("fetcher.ranges=0:2000:1000"), config("fetcher.ranges=0:2000:1000", *assignments))
+
+
 def test_settings_of_a_machine_may_differ() -> None:
     require_same(config(), config("trainer.device=cpu", "trainer.threads=3", "local.decoders=7", "decoder.threads=2"))
     with pytest.raises(BadInputError, match="--trainers 2, but node 0 has 1"):
