@@ -15,7 +15,7 @@ from rich.console import Console
 
 from common.attempt import RunAttempt
 from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError, TryAgainError
-from common.file_lock import RunLock
+from common.file_lock import RunLock, Wait, patience
 from common.process import StopFlag
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.status import TrainerStatus
@@ -43,6 +43,8 @@ from services.supervisor.trainer_group import NodeGroup
 
 PORT_S = 10.0
 """Longest wait for the port of a former start, whose processes are just ending."""
+FORMER_S = 30.0
+"""The same for the end of a former start in the run directory, for which an engine's guard allows 20 s."""
 SETTLE_S = 4.0
 """Time to learn why the trainers of all nodes have ended, from the node that ended first."""
 SEEN_S = 60.0
@@ -93,7 +95,8 @@ class NodeSession:
         if warning := make_run_dir(self.run_dir):
             self._say(f"Warning: {warning}")
         try:
-            with RunLock(self.run_dir, "run", "icestream node"), self._met() as (config, attempt, beats):
+            lock = RunLock(self.run_dir, "run", "icestream node", self._until_former_ends())
+            with lock, self._met() as (config, attempt, beats):
                 exit_code, text = self._until_the_end(config, attempt, beats)
                 beats.close(exit_code, text)
                 return exit_code
@@ -102,6 +105,20 @@ class NodeSession:
             return INTERRUPTED_EXIT_CODE
 
     # -------------------------------------------------------------- before the start
+
+    def _until_former_ends(self) -> Wait:
+        patient, is_told = patience(FORMER_S), False
+
+        def wait() -> bool:
+            nonlocal is_told
+            if self.stop:
+                raise StopRequested
+            if not is_told:
+                self._say(f"waiting for the end of a former start in {self.run_dir}")
+            is_told = True
+            return patient()
+
+        return wait
 
     @contextlib.contextmanager
     def _met(self) -> Iterator[tuple[Config, RunAttempt, Beats]]:

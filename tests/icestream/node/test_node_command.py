@@ -12,6 +12,7 @@ from federation.free_ports import free_port
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.file_lock import RunLock
 from icestream.commands.node.command import node
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
 from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
@@ -50,6 +51,21 @@ def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         master = f"127.0.0.1:{other.getsockname()[1]}"
         assert "can't listen there (Address already in use)" in refused(tmp_path, master=master)
+
+
+def test_a_run_directory_in_use_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard has 20 s to end a former node, and a restart may come first."""
+    monkeypatch.setattr("icestream.commands.node.session.FORMER_S", 0.0)
+    (tmp_path / "run").mkdir()
+    with RunLock(tmp_path / "run", "run", "icestream node") as former:
+        assert "the run is in use by" in refused(tmp_path, "-i", "x")
+
+        def ends(text: str) -> None:
+            former.close()
+
+        monkeypatch.setattr("icestream.commands.node.session.FORMER_S", 60.0)
+        monkeypatch.setattr("icestream.commands.node.session.NodeSession._say", lambda self, text: ends(text))
+        assert "x: " in refused(tmp_path, "-i", "x")
 
 
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
