@@ -194,6 +194,10 @@ def fill(run_dir: Path) -> None:
     run_dir.mkdir(exist_ok=True)
     for name in OWN_CONTENTS:
         (run_dir / name.replace("*", "-wal")).touch()
+    for name in ("shards/000/locks/fetcher", "inventory/files-1f.jsonl"):
+        (run_dir / name.partition("/")[0]).unlink()
+        (run_dir / name).parent.mkdir(parents=True)
+        (run_dir / name).touch()
     (run_dir / "ledger.sqlite").touch()
     (run_dir / "config.json").write_text("{}")
     (run_dir / "notes.txt").touch()
@@ -210,6 +214,33 @@ def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> N
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == ["config.json", "locks", "logs", "notes.txt", "status", "summary.json"]
     assert (tmp_path / "data" / "precious").exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", [("--fresh", "--yes"), ("--new-plan",)])
+def test_folders_of_a_user_with_the_names_of_a_runs_folders_stay(tmp_path: Path, how: tuple[str, ...]) -> None:
+    mine = [
+        tmp_path / name
+        for name in (
+            *("inventory/list.csv", "shards/000/events.parquet", "shards/000/ledger.sqlite"),
+            *("shards/part/status/a", "shards/a.parquet"),
+        )
+    ]
+    made = [
+        tmp_path / name
+        for name in (
+            *("inventory/files-1f.jsonl", "inventory/planned-001.jsonl", "inventory/bad-000", "inventory/epochs-002"),
+            *("shards/001/status/a", "shards/001/ledger.sqlite-wal"),
+        )
+    ]
+    (tmp_path / "shards" / "001" / "locks").mkdir(parents=True)
+    (tmp_path / "shards" / "001" / "locks" / "fetcher").touch()
+    for path in (*mine, *made):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert icestream_run(tmp_path, *how, "-i", "demo").exit_code == 0
+    assert [path for path in mine if not path.exists()] == []
+    assert [path for path in made if path.exists()] == []
 
 
 @pytest.mark.process
