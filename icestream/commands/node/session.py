@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,8 @@ class Node:
 
     group: NodeGroup
     beats: Beats
+    is_stopped: Callable[[], bool]
+    """True once a signal asked this process to stop, before its supervisor took over the signals."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -67,7 +69,9 @@ class Node:
         return self.group.attempt.environment
 
     def ending(self) -> tuple[int, str] | None:
-        """Exit code and reason, if it has to end because of another node."""
+        """Exit code and reason, if it has to end because of another node, or of a signal that came early."""
+        if self.is_stopped():
+            return INTERRUPTED_EXIT_CODE, "asked before the start"
         ending = self.beats.ending
         return (ending.exit_code, ending.text) if ending is not None else None
 
@@ -225,7 +229,7 @@ class NodeSession:
                 config.local,
                 command_for,
                 shards=shards,
-                node=Node(group, beats),
+                node=Node(group, beats, lambda: bool(self.stop)),
                 secrets=secrets_allowed(config),
                 watch=watch,
                 say=say,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,21 @@ import pytest
 from click.testing import CliRunner
 from federation.free_ports import free_port
 
+from common.attempt import begin_attempt
 from common.config import StreamConfig
 from common.errors import BadInputError
 from common.file_lock import RunLock
+from common.process import StopFlag
 from icestream.commands.node.command import node
+from icestream.commands.node.session import Node
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
 from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
 from services.config.root import Config, load_config
+from services.supervisor.nodes.beats import Beats
+from services.supervisor.nodes.master import parse_master
+from services.supervisor.nodes.meeting import NodePlace
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
+from services.supervisor.trainer_group import NodeGroup
 
 
 def config(*assignments: str, **flags: Any) -> Config:
@@ -66,6 +75,18 @@ def test_a_run_directory_in_use_is_waited_for(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr("icestream.commands.node.session.FORMER_S", 60.0)
         monkeypatch.setattr("icestream.commands.node.session.NodeSession._say", lambda self, text: ends(text))
         assert "x: " in refused(tmp_path, "-i", "x")
+
+
+@pytest.mark.process
+def test_a_signal_that_comes_before_the_supervisor_listens_is_not_lost(tmp_path: Path) -> None:
+    attempt, stop = begin_attempt(tmp_path), StopFlag()
+    place = NodePlace(0, 1, tmp_path, parse_master("127.0.0.1:1"), 1.0, lambda: False, lambda text: None)
+    beats = Beats(tmp_path, place.note(attempt.number))
+    one = Node(NodeGroup(1, 0, 1, "127.0.0.1", 1, attempt), beats, lambda: bool(stop))
+    assert one.ending() is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert one.ending() == (130, "asked before the start")
+    beats.close(130, "")
 
 
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
