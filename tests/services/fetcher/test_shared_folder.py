@@ -104,6 +104,14 @@ def test_a_bad_file_of_several_shards_counts_once(tmp_path: Path) -> None:
     assert SharedBadFiles(tmp_path, 0).add(8) == 4, "after a restart"
 
 
+def test_what_a_crash_of_the_machine_left_of_a_line_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "bad-000").write_text("5\n\0\0\0")
+    (tmp_path / "epochs-000").write_text("1 7\n2")
+    assert [SharedBadFiles(tmp_path, 0).add(file) for file in (7, 5)] == [2, 2]
+    assert not SharedEpochs(tmp_path, 0, 1).is_barren({2: 3})
+    assert SharedEpochs(tmp_path, 0, 1).is_barren({3: 0})
+
+
 def test_an_epoch_is_barren_once_no_shard_delivered_an_event_of_it(tmp_path: Path) -> None:
     shards = [SharedEpochs(tmp_path, shard, 3) for shard in range(3)]
     assert not shards[0].is_barren({}), "nothing is complete yet"
