@@ -243,6 +243,8 @@ class NodeSession:
         self, config: Config, attempt: RunAttempt, outcome: SessionOutcome, reason: NodeEnding | None
     ) -> tuple[int, str]:
         """Exit code and text; node 0 adds up what all nodes have trained, and writes the summary."""
+        if reason is not None and reason.exit_code == outcome.exit_code == INTERRUPTED_EXIT_CODE:
+            reason = None  # all were stopped, which is no failure
         exit_code = reason.exit_code if reason is not None else outcome.exit_code
         error = reason.text if reason is not None else outcome.error
         exit_status = outcome.exit_status if reason is None else "failed"

@@ -18,14 +18,16 @@ from common.errors import BadInputError
 from common.file_lock import RunLock
 from common.process import StopFlag
 from icestream.commands.node.command import node
-from icestream.commands.node.session import Node
+from icestream.commands.node.session import Node, NodeSession
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
 from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
 from services.config.root import Config, load_config
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.master import parse_master
 from services.supervisor.nodes.meeting import NodePlace
+from services.supervisor.nodes.node_watch import NodeEnding
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
+from services.supervisor.session import SessionOutcome
 from services.supervisor.trainer_group import NodeGroup
 
 
@@ -87,6 +89,16 @@ def test_a_signal_that_comes_before_the_supervisor_listens_is_not_lost(tmp_path:
     os.kill(os.getpid(), signal.SIGTERM)
     assert one.ending() == (130, "asked before the start")
     beats.close(130, "")
+
+
+def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = NodeSession(1, 2, parse_master("127.0.0.1:1"), tmp_path, tmp_path, None, (), {}, StopFlag())
+    outcome = SessionOutcome("interrupted", 130, None, {}, 1.0)
+    stopped = NodeEnding(130, "node 0 was stopped")
+    assert one._finish(config(), begin_attempt(tmp_path), outcome, stopped) == (130, "")
+    assert "Error" not in capsys.readouterr().err
+    lost = NodeEnding(75, "node 0 is silent")
+    assert one._finish(config(), begin_attempt(tmp_path), outcome, lost) == (75, "node 0 is silent")
 
 
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
