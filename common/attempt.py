@@ -4,6 +4,7 @@ Each start of all nodes is one attempt, with the next number. A node that was fr
 wake up after its run was started again elsewhere: whatever it publishes then must not take the place of newer files.
 So the number of the newest attempt is in a lock file of the shared folder, and a writer compares it with its own while
 it holds that lock: a later attempt begins either before (the writer fails) or after (it finds a complete file).
+Writers of one attempt share the lock, and never wait for each other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SHARED_VARIABLE = "_ICESTREAM_SHARED"
 ATTEMPT_VARIABLE = "_ICESTREAM_ATTEMPT"
 """Variable with the number of their attempt."""
 LOCK_S = 10.0
-"""Longest wait for another writer: it holds the lock for a rename, so that one which takes longer is frozen."""
+"""Longest wait for writers of an older attempt, or for the begin of a later one: what takes longer is frozen."""
 
 _LOCK = "attempt"
 _NOTE_BYTES = 64
@@ -60,7 +61,7 @@ class RunAttempt:
     @contextmanager
     def publishing(self) -> Iterator[None]:
         """No later attempt begins meanwhile. Raises OutdatedAttemptError if one has begun, and TryAgainError."""
-        with _locked(self.shared):
+        with _locked(self.shared, shared_lock=True):
             self.check()
             yield
 
@@ -99,10 +100,10 @@ def newest_number(shared: Path) -> int:
 
 
 @contextmanager
-def _locked(shared: Path) -> Iterator[int]:
+def _locked(shared: Path, *, shared_lock: bool = False) -> Iterator[int]:
     path, wait = _path(shared), patience(LOCK_S)
     try:
-        while (descriptor := try_lock(path)) is None:
+        while (descriptor := try_lock(path, shared=shared_lock)) is None:
             if not wait():
                 raise TryAgainError(
                     f"{path}: locked for {LOCK_S:g} s by a node that is frozen while it writes a file: end that node"

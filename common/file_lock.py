@@ -44,8 +44,9 @@ Wait = Callable[[], bool]
 """Callback while another process holds a lock: it pauses, and returns False to give up."""
 
 
-def try_lock(path: Path) -> int | None:
-    """Descriptor that holds the lock until it is closed; None if another process holds it.
+def try_lock(path: Path, *, shared: bool = False) -> int | None:
+    """Descriptor that holds the lock until it is closed; None if another process holds it. ``shared``: with others
+    that share it.
 
     The file is created if missing. Its holder may unlink it: a process that opened it before opens the path again.
     Raises FileNotFoundError if its folder is gone, OSError (see NO_LOCKS) where the file system has no locks.
@@ -53,7 +54,7 @@ def try_lock(path: Path) -> int | None:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if _is_the_file(descriptor, path):
                 return descriptor
         except BlockingIOError:

@@ -63,13 +63,12 @@ def read_published(path: Path) -> list[SourceFile]:
     return files
 
 
-def num_published(folder: Path) -> int:
-    """Number of files in all published lists."""
-    total = 0
-    for path in folder.glob(f"{_PREFIX}*.jsonl"):
-        with path.open() as lines:
-            total += int(_head(next(lines))["num_files"])
-    return total
+def num_files(path: Path) -> int:
+    """Number of files in a list; 0 if it isn't published."""
+    if not path.exists():
+        return 0
+    with path.open() as lines:
+        return int(_head(next(lines))["num_files"])
 
 
 def _head(line: str) -> dict[str, Any]:

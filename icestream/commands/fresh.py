@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
-from common.file_lock import RunLock, patience
+from common.file_lock import LOCKS_FOLDER, RunLock, patience
 from common.run_dir import INVENTORY_FOLDER, SHARDS_FOLDER, shard_dirs
 from common.status_files import STATUS_FOLDER
 
@@ -47,6 +47,12 @@ OWN_CONTENTS = (
 )
 """Files and folders made by icestream in a run directory: `--fresh` deletes only these."""
 
+_RECORDS = tuple(f"{name}-[0-9][0-9][0-9]*" for name in ("planned", "bad", "epochs"))
+_OWN_BELOW = {
+    SHARDS_FOLDER: (f"[0-9][0-9][0-9]/{LOCKS_FOLDER}/fetcher",),
+    INVENTORY_FOLDER: ("files-*.jsonl", ".files-*.part", *_RECORDS),
+}
+"""What icestream makes in folders whose names users give to theirs, too; of a shard's folder: by what it is known."""
 _ENDING_S = 10.0
 
 
@@ -72,17 +78,19 @@ def without_services(run_dir: Path) -> Iterator[None]:
 
 def delete_inventory(run_dir: Path) -> None:
     """Delete the list of files, and what is known of shards: they are a part of the plan."""
-    for folder in (run_dir, *run_dir.glob(f"{SHARDS_FOLDER}/*")):
+    shards = _own_below(run_dir / SHARDS_FOLDER)
+    for folder in (run_dir, *shards):
         for path in folder.glob("ledger.sqlite*"):
             path.unlink()
-        if folder != run_dir:
-            shutil.rmtree(folder / STATUS_FOLDER, ignore_errors=True)
-    shutil.rmtree(run_dir / INVENTORY_FOLDER, ignore_errors=True)
+    for folder in shards:
+        shutil.rmtree(folder / STATUS_FOLDER, ignore_errors=True)
+    if _is_own(run_dir / INVENTORY_FOLDER):
+        _delete(run_dir / INVENTORY_FOLDER)
 
 
 def delete_own_contents(run_dir: Path, yes: bool) -> None:
     """Delete icestream's files, after confirmation. Links are removed, not followed."""
-    found = sorted(path for pattern in OWN_CONTENTS for path in run_dir.glob(pattern))
+    found = sorted(path for pattern in OWN_CONTENTS for path in run_dir.glob(pattern) if _is_own(path))
     if not found:
         return
     names = ", ".join(path.name for path in found)
@@ -94,10 +102,32 @@ def delete_own_contents(run_dir: Path, yes: bool) -> None:
         if not click.confirm(f"Delete from {run_dir}: {names}?"):
             raise BadInputError("nothing was deleted; without --fresh the run resumes where it stopped")
     for path in found:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        _delete(path)
+
+
+def _is_own(path: Path) -> bool:
+    return path.name not in _OWN_BELOW or bool(_own_below(path))
+
+
+def _own_below(folder: Path) -> list[Path]:
+    """What icestream made in a folder of _OWN_BELOW."""
+    if folder.is_symlink():
+        return []
+    found = (path for pattern in _OWN_BELOW[folder.name] for path in folder.glob(pattern))
+    return [folder / path.relative_to(folder).parts[0] for path in found]
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, a link, or a folder with everything that icestream made in it."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink(missing_ok=True)
+    elif path.name in _OWN_BELOW:
+        for own in _own_below(path):
+            _delete(own)
+        with contextlib.suppress(OSError):  # there is more in it
+            path.rmdir()
+    else:
+        shutil.rmtree(path)
 
 
 def _can_ask() -> bool:

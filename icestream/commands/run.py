@@ -99,6 +99,7 @@ def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verb
     from common.status_files import read_status
     from icestream.commands.run_checks import require_plan_of_checkpoint
     from icestream.commands.run_end import already_complete, next_line
+    from icestream.commands.shards_sum import imbalance_of_shards
     from services.config.root import store_config
     from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
 
@@ -127,7 +128,9 @@ def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verb
     if outcome.exit_code == USER_ERROR_EXIT_CODE and former_config is not None and not trained:
         # Refused before any training, for example for a changed plan: the stored configuration stays valid.
         (run_dir / CONFIG_FILE).write_text(former_config)  # in place: it keeps its mode
-    exit_code = _finish(run_dir, config, outcome, status, made_steps=made_steps)
+    # A former session's counts are of a former plan, perhaps, and its shards' records are deleted with it.
+    imbalance = imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status) if status != former_status else ""
+    exit_code = _finish(run_dir, config, outcome, status, imbalance, made_steps=made_steps)
     if config.trainer.profile_steps:
         _show_profile(run_dir, began_s)
     return exit_code
@@ -259,15 +262,22 @@ def _supervise(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, ve
 
 
 def _finish(
-    run_dir: Path, config: Config, outcome: SessionOutcome, status: TrainerStatus | None, *, made_steps: bool
+    run_dir: Path,
+    config: Config,
+    outcome: SessionOutcome,
+    status: TrainerStatus | None,
+    imbalance: str,
+    *,
+    made_steps: bool,
 ) -> int:
     """Write and show the summary and what to do next, and return the exit code of the command.
+
+    ``imbalance``: sum over the shards that is wrong, in words.
 
     ``made_steps``: this session did; else an error does not follow zeros, or numbers of the former session.
     """
     from common.summary import build_summary, summary_lines, write_summary
     from icestream.commands.run_end import next_line
-    from services.supervisor.shards_sum import imbalance_of_shards
 
     summary = build_summary(
         status,
@@ -276,7 +286,7 @@ def _finish(
         seconds=outcome.seconds,
         restarts=outcome.restarts,
         error=outcome.error,
-        imbalance=imbalance_of_shards(run_dir / INVENTORY_FOLDER, config, status),
+        imbalance=imbalance,
     )
     write_summary(run_dir, summary)
     if made_steps or summary.error is None:

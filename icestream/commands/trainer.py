@@ -92,7 +92,7 @@ def trainer(
     if PARENT_VARIABLE in os.environ:
         end_after_stop(config.local.stop_timeout_s)  # the supervisor may be gone, and nobody else kills this process
     from common.summary import build_summary, summary_lines, write_summary
-    from services.supervisor.shards_sum import imbalance_of_shards
+    from icestream.commands.shards_sum import imbalance_of_shards
 
     started_s = time.monotonic()
     if config.trainer.model == NO_MODEL:

@@ -60,4 +60,8 @@ class TrainingProgress:
         if checkpoint["plan_hash"] != self.plan_hash:
             if not accept_new_plan:
                 raise BadInputError(f"the checkpoint at step {self.step} belongs to another plan {NEW_PLAN_REMEDY}")
+            # Each shard keeps the files of its folder, as many as before.
+            each = len(self.audit_bytes) // len(self.position.shards)
+            sizes = self.audit_bytes[: each * num_shards]
+            self.audit_bytes = (*sizes, *(0,) * (each * num_shards - len(sizes)))
             self.position = start_of(num_lanes, num_shards, self.position.counters)

@@ -65,6 +65,15 @@ def test_no_attempt_begins_while_another_one_publishes(tmp_path: Path) -> None:
     assert found == [2]
 
 
+def test_writers_of_one_attempt_wait_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that gave up while another process deletes a large checkpoint would have its unit blamed."""
+    monkeypatch.setattr(module, "LOCK_S", 0.0)
+    attempt = begin_attempt(tmp_path)
+    with attempt.publishing(), attempt.publishing():
+        assert newest_number(tmp_path) == 1
+    assert begin_attempt(tmp_path).number == 2
+
+
 def test_a_writer_that_is_frozen_with_the_lock_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOCK_S", 0.0)
     with begin_attempt(tmp_path).publishing(), pytest.raises(TryAgainError, match="a node that is frozen"):

@@ -107,6 +107,21 @@ def test_sums_that_do_not_add_up_are_exit_code_1(tmp_path: Path, services: dict[
 
 
 @pytest.mark.process
+def test_counts_of_a_former_session_are_not_added_up_with_the_records_of_a_new_plan(
+    tmp_path: Path, services: dict[str, list[str]]
+) -> None:
+    shards = ("--set", "stream.shards=2", "--set", "stream.lanes=2")
+    of_shards = "shards=[counters, dict(counters)]"
+    services["trainer"][0] = TRAINER.replace('state="finished"', f'state="stopped", {of_shards}')
+    assert icestream_run(tmp_path, "-i", "demo", *shards).exit_code == 1, "the stand-in fetchers have planned nothing"
+    services["trainer"] = [REFUSAL]
+    refused = icestream_run(tmp_path, "--seed", "4", "--new-plan")
+    assert refused.exit_code == 2
+    assert "the plan has changed" in refused.stderr
+    assert "do not add up" not in refused.output
+
+
+@pytest.mark.process
 def test_the_error_of_a_service_is_shown_and_stored(tmp_path: Path, services: dict[str, list[str]]) -> None:
     begins = TRAINER.replace('state="finished"', 'state="training"').replace("step=3", "step=0")
     services["trainer"] = [f"{begins}\n{REFUSAL}", "RUN_DIR", "0"]
@@ -179,6 +194,10 @@ def fill(run_dir: Path) -> None:
     run_dir.mkdir(exist_ok=True)
     for name in OWN_CONTENTS:
         (run_dir / name.replace("*", "-wal")).touch()
+    for name in ("shards/000/locks/fetcher", "inventory/files-1f.jsonl"):
+        (run_dir / name.partition("/")[0]).unlink()
+        (run_dir / name).parent.mkdir(parents=True)
+        (run_dir / name).touch()
     (run_dir / "ledger.sqlite").touch()
     (run_dir / "config.json").write_text("{}")
     (run_dir / "notes.txt").touch()
@@ -195,6 +214,33 @@ def test_fresh_deletes_what_icestream_made_and_nothing_else(tmp_path: Path) -> N
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == ["config.json", "locks", "logs", "notes.txt", "status", "summary.json"]
     assert (tmp_path / "data" / "precious").exists()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("how", [("--fresh", "--yes"), ("--new-plan",)])
+def test_folders_of_a_user_with_the_names_of_a_runs_folders_stay(tmp_path: Path, how: tuple[str, ...]) -> None:
+    mine = [
+        tmp_path / name
+        for name in (
+            *("inventory/list.csv", "shards/000/events.parquet", "shards/000/ledger.sqlite"),
+            *("shards/part/status/a", "shards/a.parquet"),
+        )
+    ]
+    made = [
+        tmp_path / name
+        for name in (
+            *("inventory/files-1f.jsonl", "inventory/planned-001.jsonl", "inventory/bad-000", "inventory/epochs-002"),
+            *("shards/001/status/a", "shards/001/ledger.sqlite-wal"),
+        )
+    ]
+    (tmp_path / "shards" / "001" / "locks").mkdir(parents=True)
+    (tmp_path / "shards" / "001" / "locks" / "fetcher").touch()
+    for path in (*mine, *made):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert icestream_run(tmp_path, *how, "-i", "demo").exit_code == 0
+    assert [path for path in mine if not path.exists()] == []
+    assert [path for path in made if path.exists()] == []
 
 
 @pytest.mark.process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from common.attempt import RunAttempt
 from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError, TryAgainError
-from common.file_lock import RunLock
+from common.file_lock import RunLock, Wait, patience
 from common.process import StopFlag
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.status import TrainerStatus
@@ -24,6 +24,7 @@ from common.summary import build_summary, summary_lines, write_summary
 from common.transport import StopRequested
 from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
 from icestream.commands.run_checks import check_before_start, check_device, require_plan_of_checkpoint
+from icestream.commands.shards_sum import imbalance_of_shards
 from services.config.root import Config, load_config, store_config
 from services.supervisor.environment import secrets_allowed
 from services.supervisor.names import FETCHER, service_command, service_of
@@ -36,13 +37,14 @@ from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, 
 from services.supervisor.progress import Display
 from services.supervisor.run_record import RunRecord
 from services.supervisor.session import Processes, SessionOutcome
-from services.supervisor.shards_sum import imbalance_of_shards
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.supervisor_log import supervisor_log
 from services.supervisor.trainer_group import NodeGroup
 
 PORT_S = 10.0
 """Longest wait for the port of a former start, whose processes are just ending."""
+FORMER_S = 30.0
+"""The same for the end of a former start in the run directory, for which an engine's guard allows 20 s."""
 SETTLE_S = 4.0
 """Time to learn why the trainers of all nodes have ended, from the node that ended first."""
 SEEN_S = 60.0
@@ -58,6 +60,8 @@ class Node:
 
     group: NodeGroup
     beats: Beats
+    is_stopped: Callable[[], bool]
+    """True once a signal asked this process to stop, before its supervisor took over the signals."""
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -65,7 +69,9 @@ class Node:
         return self.group.attempt.environment
 
     def ending(self) -> tuple[int, str] | None:
-        """Exit code and reason, if it has to end because of another node."""
+        """Exit code and reason, if it has to end because of another node, or of a signal that came early."""
+        if self.is_stopped():
+            return INTERRUPTED_EXIT_CODE, "asked before the start"
         ending = self.beats.ending
         return (ending.exit_code, ending.text) if ending is not None else None
 
@@ -93,7 +99,8 @@ class NodeSession:
         if warning := make_run_dir(self.run_dir):
             self._say(f"Warning: {warning}")
         try:
-            with RunLock(self.run_dir, "run", "icestream node"), self._met() as (config, attempt, beats):
+            lock = RunLock(self.run_dir, "run", "icestream node", self._until_former_ends())
+            with lock, self._met() as (config, attempt, beats):
                 exit_code, text = self._until_the_end(config, attempt, beats)
                 beats.close(exit_code, text)
                 return exit_code
@@ -102,6 +109,20 @@ class NodeSession:
             return INTERRUPTED_EXIT_CODE
 
     # -------------------------------------------------------------- before the start
+
+    def _until_former_ends(self) -> Wait:
+        patient, is_told = patience(FORMER_S), False
+
+        def wait() -> bool:
+            nonlocal is_told
+            if self.stop:
+                raise StopRequested
+            if not is_told:
+                self._say(f"waiting for the end of a former start in {self.run_dir}")
+            is_told = True
+            return patient()
+
+        return wait
 
     @contextlib.contextmanager
     def _met(self) -> Iterator[tuple[Config, RunAttempt, Beats]]:
@@ -208,7 +229,7 @@ class NodeSession:
                 config.local,
                 command_for,
                 shards=shards,
-                node=Node(group, beats),
+                node=Node(group, beats, lambda: bool(self.stop)),
                 secrets=secrets_allowed(config),
                 watch=watch,
                 say=say,
@@ -222,6 +243,8 @@ class NodeSession:
         self, config: Config, attempt: RunAttempt, outcome: SessionOutcome, reason: NodeEnding | None
     ) -> tuple[int, str]:
         """Exit code and text; node 0 adds up what all nodes have trained, and writes the summary."""
+        if reason is not None and reason.exit_code == outcome.exit_code == INTERRUPTED_EXIT_CODE:
+            reason = None  # all were stopped, which is no failure
         exit_code = reason.exit_code if reason is not None else outcome.exit_code
         error = reason.text if reason is not None else outcome.error
         exit_status = outcome.exit_status if reason is None else "failed"

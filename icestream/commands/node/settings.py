@@ -18,6 +18,9 @@ from services.config.root import Config
 SHARED_BRANCHES = ("input", "workload", "seed", "epochs", "source", "stream", "trainer")
 """Branches of the configuration that must be the same on all nodes; the others are of a machine."""
 OF_MACHINE = ("trainer.device", "trainer.threads")
+"""Settings in those branches that may differ."""
+OF_LISTS = ("fetcher.ranges", "fetcher.done", "fetcher.missing_ranges")
+"""Settings of other branches that determine the lists of files, which node 0 makes for all."""
 
 
 def node_config(
@@ -71,8 +74,12 @@ def build_of(config: Config) -> str:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    tree = config.model_dump(mode="json", include=set(SHARED_BRANCHES))
-    return {key: value for key, value in leaves(tree) if key not in OF_MACHINE}
+    tree = config.model_dump(mode="json", include={*SHARED_BRANCHES, "fetcher"})
+    return {
+        key: value
+        for key, value in leaves(tree)
+        if key not in OF_MACHINE and (key in OF_LISTS or not key.startswith("fetcher."))
+    }
 
 
 def _before_magic(path: Path) -> Path:

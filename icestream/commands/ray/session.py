@@ -75,7 +75,7 @@ class RaySession:
         require_listener(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except ConnectionError as error:
+        except (ConnectionError, ValueError, RuntimeError) as error:  # also an address of another form, another version
             raise BadInputError(
                 f"no Ray cluster at --address {address} ({error}): start one with `ray start --head`, or name its head"
             ) from None

@@ -12,6 +12,11 @@ from common.published import publish, published_path, read_published
 from services.fetcher.inventory.ranges import InputRange, range_key
 
 
+def list_path(folder: Path, one: InputRange) -> Path:
+    """File of the list of a range; its name shows no input, which may have a secret in it."""
+    return published_path(folder, hashlib.blake2b(range_key(one).encode(), digest_size=8).hexdigest())
+
+
 class PublishedInventory:
     """Lists of files in ``folder``, one for each range. ``lists``: true for the shard that makes them."""
 
@@ -25,8 +30,8 @@ class PublishedInventory:
         self._skips = skips
 
     def path(self, one: InputRange) -> Path:
-        """File of the list of a range; its name shows no input, which may have a secret in it."""
-        return published_path(self._folder, hashlib.blake2b(range_key(one).encode(), digest_size=8).hexdigest())
+        """File of the list of a range."""
+        return list_path(self._folder, one)
 
     def is_there(self, one: InputRange) -> bool:
         """True if expand() need not wait for another shard."""

@@ -19,9 +19,10 @@ class SharedBadFiles:
         """
         if file not in _read(self._path):
             with self._path.open("a") as sink:
-                sink.write(f"{file}\n")
+                sink.write(f"\n{file}\n")  # on a new line whatever a crash of the machine left
         return len(set().union(*map(_read, self._folder.glob("bad-[0-9][0-9][0-9]"))))
 
 
 def _read(path: Path) -> set[int]:
-    return {int(line) for line in path.read_text().splitlines()} if path.exists() else set()
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return {int(line) for line in lines if line.isdecimal()}

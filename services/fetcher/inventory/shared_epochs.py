@@ -21,7 +21,8 @@ class SharedEpochs:
             return False
         self._newest = max(new)
         with self._path(self._shard).open("a") as sink:
-            sink.writelines(f"{epoch} {events}\n" for epoch, events in new.items())
+            # On a new line whatever a crash of the machine left.
+            sink.writelines(f"\n{epoch} {events}\n" for epoch, events in new.items())
         if all(new.values()):
             return False
         of_shards = [_read(self._path(shard)) for shard in range(self._shards)]
@@ -32,5 +33,6 @@ class SharedEpochs:
 
 
 def _read(path: Path) -> dict[int, int]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {int(epoch): int(events) for epoch, events in (line.split() for line in lines)}
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    words = [line.split() for line in lines]
+    return {int(both[0]): int(both[1]) for both in words if len(both) == 2 and all(map(str.isdecimal, both))}

@@ -93,18 +93,32 @@ class LivingNode:
 def lock_shared(place: NodePlace) -> RunLock | None:
     """Lock of the shared folder for node 0; None if a frozen process has it, whose attempt is over then.
 
-    Raises BadInputError if another run lives there, StopRequested.
+    A node 0 that lives may be that of a former start, which is just ending. Raises BadInputError if it goes on,
+    StopRequested.
     """
-    other, until_s = LivingNode(place.shared, 0), time.monotonic() + SILENCE_S
-    holder, is_silent = holder_of(place.shared, "run"), False
+    other, lives, until_s = LivingNode(place.shared, 0), _Patience(SHARED_S), time.monotonic() + SILENCE_S
+    holder, is_silent, is_told = holder_of(place.shared, "run"), False, False
+
+    def goes_on() -> NodeNote | None:
+        """Note of a living node 0, once it has been waited for in vain."""
+        nonlocal until_s, is_told
+        if place.stopped():
+            raise StopRequested
+        time.sleep(_POLL_S)
+        note = other.look()
+        if note is not None:
+            until_s = max(until_s, time.monotonic() + 3 * BEAT_S)
+            if not is_told:
+                place.say(f"waiting for the end of {note}")
+            is_told = True
+        return note if lives.over(note is not None) else None
 
     def wait() -> bool:
         nonlocal is_silent
-        if place.stopped():
-            raise StopRequested
+        if goes_on() is not None:
+            return False
         is_silent = time.monotonic() > until_s
-        time.sleep(_POLL_S)
-        return not is_silent and other.look() is None
+        return not is_silent
 
     in_use = f"{place.shared}: in use by {{}}; stop it, or choose another --shared"
     try:
@@ -123,11 +137,13 @@ def lock_shared(place: NodePlace) -> RunLock | None:
     ):
         # It began while a frozen process had the lock: that the lock is free now does not mean that it is dead.
         until_s = time.monotonic() + 3 * BEAT_S
-        while time.monotonic() < until_s:
-            if (note := other.look()) is not None:
-                lock.close()
-                raise BadInputError(in_use.format(note))
-            time.sleep(_POLL_S)
+        try:
+            while time.monotonic() < until_s:
+                if (note := goes_on()) is not None:
+                    raise BadInputError(in_use.format(note))
+        except BaseException:
+            lock.close()
+            raise
     return lock
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,23 @@ import pytest
 from click.testing import CliRunner
 from federation.free_ports import free_port
 
+from common.attempt import begin_attempt
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.file_lock import RunLock
+from common.process import StopFlag
 from icestream.commands.node.command import node
+from icestream.commands.node.session import Node, NodeSession
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
 from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
 from services.config.root import Config, load_config
+from services.supervisor.nodes.beats import Beats
+from services.supervisor.nodes.master import parse_master
+from services.supervisor.nodes.meeting import NodePlace
+from services.supervisor.nodes.node_watch import NodeEnding
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
+from services.supervisor.session import SessionOutcome
+from services.supervisor.trainer_group import NodeGroup
 
 
 def config(*assignments: str, **flags: Any) -> Config:
@@ -50,6 +62,43 @@ def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         master = f"127.0.0.1:{other.getsockname()[1]}"
         assert "can't listen there (Address already in use)" in refused(tmp_path, master=master)
+
+
+def test_a_run_directory_in_use_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guard has 20 s to end a former node, and a restart may come first."""
+    monkeypatch.setattr("icestream.commands.node.session.FORMER_S", 0.0)
+    (tmp_path / "run").mkdir()
+    with RunLock(tmp_path / "run", "run", "icestream node") as former:
+        assert "the run is in use by" in refused(tmp_path, "-i", "x")
+
+        def ends(text: str) -> None:
+            former.close()
+
+        monkeypatch.setattr("icestream.commands.node.session.FORMER_S", 60.0)
+        monkeypatch.setattr("icestream.commands.node.session.NodeSession._say", lambda self, text: ends(text))
+        assert "x: " in refused(tmp_path, "-i", "x")
+
+
+@pytest.mark.process
+def test_a_signal_that_comes_before_the_supervisor_listens_is_not_lost(tmp_path: Path) -> None:
+    attempt, stop = begin_attempt(tmp_path), StopFlag()
+    place = NodePlace(0, 1, tmp_path, parse_master("127.0.0.1:1"), 1.0, lambda: False, lambda text: None)
+    beats = Beats(tmp_path, place.note(attempt.number))
+    one = Node(NodeGroup(1, 0, 1, "127.0.0.1", 1, attempt), beats, lambda: bool(stop))
+    assert one.ending() is None
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert one.ending() == (130, "asked before the start")
+    beats.close(130, "")
+
+
+def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = NodeSession(1, 2, parse_master("127.0.0.1:1"), tmp_path, tmp_path, None, (), {}, StopFlag())
+    outcome = SessionOutcome("interrupted", 130, None, {}, 1.0)
+    stopped = NodeEnding(130, "node 0 was stopped")
+    assert one._finish(config(), begin_attempt(tmp_path), outcome, stopped) == (130, "")
+    assert "Error" not in capsys.readouterr().err
+    lost = NodeEnding(75, "node 0 is silent")
+    assert one._finish(config(), begin_attempt(tmp_path), outcome, lost) == (75, "node 0 is silent")
 
 
 def test_no_input_and_a_mistake_of_the_settings(tmp_path: Path) -> None:
@@ -101,6 +150,16 @@ def test_a_copy_of_the_outputs_is_not_for_nodes() -> None:
 def test_a_setting_that_is_not_that_of_node_0(assignment: str, key: str) -> None:
     with pytest.raises(BadInputError, match=rf"{key} = \d+, but node 0 has \d+: give all nodes the same settings"):
         require_same(config(), config(assignment))
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [("fetcher.ranges=0:3000:1000",), ("fetcher.done=/done.txt",), ("fetcher.missing_ranges=stop",)],
+)
+def test_files_that_are_not_those_of_node_0(assignments: tuple[str, ...]) -> None:
+    """The fetchers of the other nodes would wait for lists that node 0 never makes."""
+    with pytest.raises(BadInputError, match=r"^fetcher\.\w+ = .*, but node 0 has .*: give all nodes the same settings"):
+        require_same(config("fetcher.ranges=0:2000:1000"), config("fetcher.ranges=0:2000:1000", *assignments))
 
 
 def test_settings_of_a_machine_may_differ() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,7 @@ from rich.console import Console
 from common.errors import BadInputError
 from icestream.commands.ray.cluster import in_former_order
 from icestream.commands.ray.driver import NodeEnded, NodeGone, NodeRunning
-from icestream.commands.ray.session import require_listener
+from icestream.commands.ray.session import RaySession, require_listener
 from icestream.commands.ray.view import PLAIN_LINE_S, NodesView, state_words
 
 
@@ -28,6 +29,13 @@ def test_a_machine_is_the_node_that_it_was_where_it_can(
     machines: list[str], former: dict[str, int], order: list[int]
 ) -> None:
     assert in_former_order(machines, former) == order
+
+
+@pytest.mark.parametrize("address", ["gpu-a", "gpu-a:port"])
+def test_an_address_without_a_port_is_a_mistake(address: str, tmp_path: Path) -> None:
+    nothing = RaySession(1, 1, 1, 0, 0.0, tmp_path, tmp_path, (), None, {})
+    with pytest.raises(BadInputError, match=f"no Ray cluster at --address {address} .*: start one with `ray start"):
+        nothing.run(address)
 
 
 @pytest.mark.parametrize("port", ["1", "99999"])

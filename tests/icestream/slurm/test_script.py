@@ -68,6 +68,17 @@ def test_every_field_of_the_template_is_filled() -> None:
 
 
 @pytest.mark.process
+def test_folders_that_the_script_makes_are_the_owners_alone(tmp_path: Path) -> None:
+    """The shared folder may be new: the job makes it before any icestream runs."""
+    script = job(shared=tmp_path / "shared").script(TEMPLATE)
+    until_made = script.partition("    # Another port for each start")[0] + "break; done"
+    quiet = "scontrol() { echo a; }; export SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a; umask 002\n"
+    bash(quiet + until_made, tmp_path)
+    for path in (tmp_path / "shared", tmp_path / "shared" / ".slurm-7"):
+        assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.process
 def test_the_script_is_bash(tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
     script.write_text(job(options=HOSTILE).script(TEMPLATE))

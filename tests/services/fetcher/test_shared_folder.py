@@ -10,8 +10,8 @@ import pytest
 from common.errors import BadInputError
 from common.files.inputs import NothingFound
 from common.plan import SourceFile
-from common.published import num_published, publish, published_path, read_published
-from services.fetcher.inventory.published import PublishedInventory
+from common.published import num_files, publish, published_path, read_published
+from services.fetcher.inventory.published import PublishedInventory, list_path
 from services.fetcher.inventory.ranges import InputRange
 from services.fetcher.inventory.shared_bad_files import SharedBadFiles
 from services.fetcher.inventory.shared_epochs import SharedEpochs
@@ -72,7 +72,8 @@ def test_a_range_that_is_skipped_is_skipped_by_all_shards(tmp_path: Path) -> Non
         expand, _ = SharedFolder(tmp_path, shard).listing(Lists([]), skips=True)
         with pytest.raises(NothingFound, match="no such folder"):
             expand(RANGE)
-    assert num_published(tmp_path) == 0
+    assert num_files(list_path(tmp_path, RANGE)) == 0
+    assert list_path(tmp_path, RANGE).exists()
 
 
 @pytest.mark.parametrize("damage", ["file", "count", "version", "text"])
@@ -91,16 +92,24 @@ def test_a_damaged_list_is_named(tmp_path: Path, damage: str) -> None:
         read_published(path)
 
 
-def test_the_files_of_all_ranges_are_counted(tmp_path: Path) -> None:
+def test_the_files_of_a_list_are_counted(tmp_path: Path) -> None:
+    assert num_files(published_path(tmp_path, "one")) == 0
     publish(published_path(tmp_path, "one"), FILES)
-    publish(published_path(tmp_path, "two"), FILES[:1])
-    assert num_published(tmp_path) == 3
+    assert num_files(published_path(tmp_path, "one")) == 2
 
 
 def test_a_bad_file_of_several_shards_counts_once(tmp_path: Path) -> None:
     shards = [SharedBadFiles(tmp_path, shard) for shard in range(3)]
     assert [shards[0].add(5), shards[1].add(7), shards[0].add(5), shards[2].add(5), shards[2].add(1)] == [1, 2, 2, 2, 3]
     assert SharedBadFiles(tmp_path, 0).add(8) == 4, "after a restart"
+
+
+def test_what_a_crash_of_the_machine_left_of_a_line_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "bad-000").write_text("5\n\0\0\0")
+    (tmp_path / "epochs-000").write_text("1 7\n2")
+    assert [SharedBadFiles(tmp_path, 0).add(file) for file in (7, 5)] == [2, 2]
+    assert not SharedEpochs(tmp_path, 0, 1).is_barren({2: 3})
+    assert SharedEpochs(tmp_path, 0, 1).is_barren({3: 0})
 
 
 def test_an_epoch_is_barren_once_no_shard_delivered_an_event_of_it(tmp_path: Path) -> None:

@@ -192,6 +192,26 @@ def test_a_second_run_in_the_folder_is_refused_on_every_node(place: NodePlace, m
     again.close()
 
 
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_former_node_0_that_is_just_ending_is_waited_for(
+    place: NodePlace, meet: Meet, monkeypatch: pytest.MonkeyPatch, has_lock: bool
+) -> None:
+    """An engine starts all again as soon as one is lost: another machine's node 0 may still be writing."""
+    monkeypatch.setattr(module, "SHARED_S", BOUND_S)
+    former = lock_shared(place) if has_lock else None
+    begin_attempt(place.shared)
+    beats = Beats(place.shared, place.note(1))
+    waits = threading.Event()
+    again = meet(lock_shared, replace(place, say=lambda text: waits.set()))
+    comes_true(lambda: waits.is_set() or again.done())
+    beats.close(75, "")
+    if former is not None:
+        former.close()
+    lock = again.result(BOUND_S)
+    assert lock is not None
+    lock.close()
+
+
 def test_a_frozen_node_0_keeps_nobody_out(place: NodePlace) -> None:
     lock = lock_shared(place)
     assert lock is not None

@@ -14,6 +14,7 @@ from common.messages import Layout
 from common.ragged import slot_bytes_needed, unit_arrays
 from common.run_dir import shard_dir
 from common.unit_arrays import UnitArrays
+from services.trainer.progress import TrainingProgress
 from services.trainer.ranks.ranks import Ranks
 from services.trainer.stream.audit import AUDIT_FILE, Audit, audit_file, audit_line
 from workloads.muons.columns import MUONS
@@ -156,3 +157,22 @@ def test_each_shard_has_an_audit_in_its_folder_which_any_number_of_ranks_continu
         "shards/001/audit-rank1.jsonl": [lines(1)[3], lines(3)[3]],
         "shards/001/audit.jsonl": [*lines(0)[2:], lines(1)[2], *lines(2)[2:], lines(3)[2]],
     }
+
+
+@pytest.mark.parametrize(("former", "now"), [(4, 2), (2, 4), (1, 2), (2, 2)])
+def test_a_new_plan_of_other_shards_cuts_no_audit_inside_a_line(tmp_path: Path, former: int, now: int) -> None:
+    for shard in range(4):
+        shard_dir(tmp_path, shard).mkdir(parents=True)
+    before, after = (StreamConfig(lanes=4, shards=shards) for shards in (former, now))
+    audit = Audit.open(tmp_path, (), Ranks.alone(), before)
+    audit.write([json.dumps({"lane": lane, "text": "x" * lane * lane}) for lane in range(4)])
+    progress = TrainingProgress("former", lanes=4, shards=former)
+    progress.audit_bytes = audit.commit()
+    audit.close()
+    kept = lines_of(tmp_path)
+    resumed = TrainingProgress("new", lanes=4, shards=now)
+    resumed.restore(progress.checkpoint("{}"), accept_new_plan=True)
+    audit = Audit.open(tmp_path, resumed.audit_bytes, Ranks.alone(), after)
+    assert len(audit.commit()) == now
+    audit.close()
+    assert {path: lines for path, lines in lines_of(tmp_path).items() if lines} == kept

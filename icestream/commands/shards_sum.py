@@ -6,9 +6,11 @@ from pathlib import Path
 
 from common.conservation import ShardEvents, imbalance
 from common.planned import PlannedShard, planned_name, planned_shard
-from common.published import num_published
+from common.published import num_files
 from common.status import TrainerStatus
 from services.config.root import Config
+from services.fetcher.inventory.published import list_path
+from services.fetcher.inventory.ranges import make_ranges
 
 
 def imbalance_of_shards(shared_dir: Path, config: Config, status: TrainerStatus | None) -> str:
@@ -24,7 +26,10 @@ def imbalance_of_shards(shared_dir: Path, config: Config, status: TrainerStatus 
     ]
     by_steps = 0 < status.max_steps <= status.step
     is_complete = status.state == "finished" and not by_steps
-    return imbalance(shards, files=num_published(shared_dir) * config.epochs or None, is_complete=is_complete)
+    # There may be lists of other inputs, too, which the run has refused.
+    ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
+    files = sum(num_files(list_path(shared_dir, one)) for one in ranges)
+    return imbalance(shards, files=files * config.epochs if config.epochs else None, is_complete=is_complete)
 
 
 def _planned(path: Path) -> PlannedShard:
