@@ -101,6 +101,11 @@ class RoundedWeights:
             torch._foreach_copy_(self._rounded, self._exact)
 
 
+def is_rounded(network: nn.Module) -> bool:
+    """True if a layer of the network computes in bfloat16."""
+    return any(isinstance(module, Linear) and module.is_rounded for module in network.modules())
+
+
 def joined(rows: list[Tensor], dtype: torch.dtype) -> Tensor:
     """Columns of all ``rows`` side by side, as ``dtype``. Several times (R, A) -> (R, D)."""
     return torch.cat([one.to(dtype) for one in rows], 1)

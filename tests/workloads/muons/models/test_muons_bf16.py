@@ -146,12 +146,22 @@ def test_no_update_is_smaller_than_what_the_weights_can_hold(model: str) -> None
 
 
 @MODELS
-def test_events_are_generated_and_judged_with_float32_weights(model: str) -> None:
-    task = MAKE[model](BF16)
+@pytest.mark.parametrize("decay", [0.0, 0.9])
+def test_events_are_generated_and_judged_with_float32_weights(model: str, decay: float) -> None:
+    name = {"wgan": "generator_average_decay", "likelihood": "average_decay"}[model]
+    task, plain = (MAKE[model](context, **{name: decay}) for context in (BF16, StepContext(CPU, 1)))
     task.step(toy_batch())
+    plain.load_state_dict(saved(task))
     used = task.networks.averaged.used
     assert not any(module.is_rounded for module in used.modules() if isinstance(module, Linear))
     assert any(module.is_rounded for module in task.networks.averaged.latest.modules() if isinstance(module, Linear))
+    muons = []
+    for one in (task, plain):
+        torch.manual_seed(3)
+        muons.append(one.generate(toy_batch(seed=4).microbatches[0].event_columns["primary"]).muons_P3)
+    assert torch.equal(*muons)
+    if model == "likelihood":
+        assert task.held_out(toy_batch(seed=5)) == plain.held_out(toy_batch(seed=5))
 
 
 def test_normalised_weights_are_rounded_in_each_pass() -> None:
