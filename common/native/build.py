@@ -39,7 +39,7 @@ def built(
     ):
         key.update(hashlib.sha256(part).digest())
     path = folder / f"{sources.name}-{key.hexdigest()[:32]}.so"
-    if not path.exists():
+    if not path.exists() or not _is_ours(path):
         started_s = time.monotonic()
         _build([compiler, *flags, *map(str, sources.files)], path)
         logger.info("built %s in %.1f s", path, time.monotonic() - started_s)
@@ -61,14 +61,24 @@ def _compiler(environment: Mapping[str, str]) -> str:
 
 
 def _folder(environment: Mapping[str, str]) -> Path:
-    """Folder for compiled code, of this user alone: it is loaded and run."""
-    cache = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
-    folder = Path(cache) / "icestream" / "native"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise RuntimeError(f"{folder} could be written by others")
+    """Folder for compiled code, of this user alone, as is the one around it: what is there is loaded and run."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
+    folder = cache / "icestream" / "native"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    around = folder.parent.stat()
+    if around.st_uid == os.getuid() and around.st_mode & 0o022:  # made under a umask
+        folder.parent.chmod(around.st_mode & 0o755)
+    for one in (folder.parent, folder):
+        if not _is_ours(one):
+            raise RuntimeError(f"{one} could be written by others")
     return folder
+
+
+def _is_ours(path: Path) -> bool:
+    state = path.stat()
+    return state.st_uid == os.getuid() and not state.st_mode & 0o022
 
 
 def _version(compiler: str) -> bytes:
@@ -94,6 +104,7 @@ def _build(command: list[str], path: Path) -> None:
         _run([*command, "-o", str(made)])
         with made.open("rb") as file:
             os.fsync(file.fileno())  # a part of a library ends the process that loads it
+        made.chmod(0o700)  # whatever the umask
         made.rename(path)
 
 

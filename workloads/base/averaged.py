@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from workloads.base.bf16 import is_rounded
+
 Network = TypeVar("Network", bound=nn.Module)
 
 
@@ -23,8 +25,13 @@ class AveragedWeights(Generic[Network]):
 
     @property
     def used(self) -> Network:
-        """The network for validation and use: the average, if there is one."""
-        return self.average if self._decay > 0 else self.latest
+        """The network for validation and use: the average, if there is one. It has no rounded weights (bf16.py)."""
+        if self._decay == 0:
+            if not is_rounded(self.latest):
+                return self.latest
+            with torch.no_grad():
+                torch._foreach_copy_(*self._pairs)
+        return self.average
 
     def update(self, num_updates: int) -> None:
         """Update the mean after ``num_updates`` updates in all; its window is short at first, to forget the start."""

@@ -84,7 +84,7 @@ class RoundedWeights:
             layer.rounded_DA = self._rounds(layer, "weight")
             if layer.bias is not None:
                 layer.rounded_D = self._rounds(layer, "bias")
-        network.register_load_state_dict_post_hook(lambda *_: self.refresh())
+            layer.register_load_state_dict_post_hook(_round_again)  # of the layer: it goes with a copy of the network
 
     def _rounds(self, layer: Linear, name: str) -> Tensor:
         exact: Tensor = getattr(layer, name).detach()
@@ -99,6 +99,19 @@ class RoundedWeights:
         """Round the present weights: after each update."""
         if self._rounded:
             torch._foreach_copy_(self._rounded, self._exact)
+
+
+@torch.no_grad()
+def _round_again(layer: Linear, _: object) -> None:
+    """Round the loaded weights of a layer."""
+    for name, rounded in (("weight", layer.rounded_DA), ("bias", layer.rounded_D)):
+        if rounded is not None and not parametrize.is_parametrized(layer, name):
+            rounded.copy_(getattr(layer, name))
+
+
+def is_rounded(network: nn.Module) -> bool:
+    """True if a layer of the network computes in bfloat16."""
+    return any(isinstance(module, Linear) and module.is_rounded for module in network.modules())
 
 
 def joined(rows: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ of the file are not followed.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -90,8 +91,8 @@ class Table:
         """
         with hdf5_errors(f"dataset {self.name!r} can't be read"):
             stored = self._stored
-        if stored is None or stored.starts.size != 1:
-            return None
+        if stored is None or stored.starts.size != 1 or stored.chunk_width != math.prod(self.shape[1:]):
+            return None  # a chunk may be wider than its table
         return stored.descriptor, int(stored.starts[0, 0])
 
     @cached_property

@@ -6,6 +6,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -111,6 +112,20 @@ def test_other_tables_are_left_to_numpy(tmp_path: Path, options: dict[str, Any])
     dtype = options.pop("dtype", "<f4")
     path = write_tables(tmp_path / "f.h5", tables_of(make_events([2, 0, 3]), dtype=dtype), **options)
     assert not read_in_cpp(path, 3)
+
+
+def test_a_chunk_wider_than_its_table_is_left_to_numpy(tmp_path: Path) -> None:
+    """Read as one row behind the other, the bytes beside the rows would be muons, here with the right ids."""
+    compiled(FILES)
+    tables = tables_of(make_events([1, 1]))
+    path = write_tables(tmp_path / "f.h5", {name: tables[name] for name in ("primaries", "counts")})
+    wide = np.zeros((2, 8), np.float32)
+    wide[:, :5] = tables["muons"]
+    wide[0, 5:] = [*tables["primaries"][1, :2], 1]  # ids of the second event, and an energy
+    with h5py.File(path, "a") as file:
+        muons = file.create_dataset("muons", (2, 5), "<f4", chunks=(1000, 8), maxshape=(None, None))
+        muons.id.write_direct_chunk((0, 0), np.concatenate([wide, np.zeros((998, 8), np.float32)]).tobytes())
+    assert not read_in_cpp(path, 2)
 
 
 def test_rows_behind_the_end_of_a_truncated_file_are_reported_by_numpy(tmp_path: Path) -> None:

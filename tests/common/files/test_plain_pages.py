@@ -150,6 +150,14 @@ def test_plain_files_give_the_same_bytes_as_arrow(
     assert read_in_cpp(path, large_above=large_above)
 
 
+@pytest.mark.parametrize("in_a_page", [1, 8])
+def test_a_great_many_pages_of_next_to_nothing_are_left_to_arrow(tmp_path: Path, in_a_page: int) -> None:
+    """Each page takes as long in Python as thousands of numbers, and the decoder says nothing meanwhile."""
+    path = tmp_path / "f.parquet"
+    pq.write_table(muon_table([1] * 400), path, data_page_size=1, write_batch_size=in_a_page, **PLAIN)
+    assert read_in_cpp(path) == (in_a_page == 8)
+
+
 def scalar_workload() -> EventSchema:
     """Particles of two columns of numbers, and ids of 32 bits."""
     return EventSchema(

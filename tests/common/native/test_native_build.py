@@ -16,6 +16,9 @@ pytestmark = pytest.mark.process  # a compiler
 PATH = os.environ.get("PATH", "")
 
 
+BUILDS_TEXT = 'shift $(($# - 1)); echo built > "$1"'
+
+
 def fake_compiler(folder: Path, script: str) -> str:
     path = folder / "fake++"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -58,6 +61,36 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
         build.built(LAYERS.sources, {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path)})
 
 
+def test_what_others_may_have_put_there_is_not_loaded(tmp_path: Path) -> None:
+    compiled()
+    environment = {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path), "CXX": fake_compiler(tmp_path, BUILDS_TEXT)}
+    for _ in range(2):
+        with pytest.raises(OSError, match="layers"):
+            build.built(LAYERS.sources, environment)
+    (library,) = (tmp_path / "icestream/native").glob("*.so")
+    assert library.read_text() == "built\n"
+    library.write_text("planted")
+    library.chmod(0o666)
+    with pytest.raises(OSError, match="layers"):
+        build.built(LAYERS.sources, environment)
+    assert library.read_text() == "built\n"
+
+
+def test_others_can_not_exchange_the_folder_whatever_the_umask(tmp_path: Path) -> None:
+    compiled()
+    folder = tmp_path / "icestream"
+    environment = {"PATH": PATH, "XDG_CACHE_HOME": str(tmp_path), "CXX": fake_compiler(tmp_path, BUILDS_TEXT)}
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="layers"):
+                build.built(LAYERS.sources, environment)
+            assert [one.stat().st_mode & 0o022 for one in (folder, *folder.rglob("*"))] == [0, 0, 0]
+            folder.chmod(0o777)  # as versions before left it
+    finally:
+        os.umask(before)
+
+
 def test_a_library_is_built_once_and_again_for_other_flags_or_another_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +99,7 @@ def test_a_library_is_built_once_and_again_for_other_flags_or_another_compiler(
 
     def make(command: list[str], path: Path) -> None:
         built.append(path)
-        path.touch()
+        path.touch(0o700)
 
     class Library:
         def __init__(self, path: str) -> None:

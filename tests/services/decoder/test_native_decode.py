@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,12 +33,29 @@ def random_events(number: int, first: int, most: int = 40) -> list[Event]:
     return events
 
 
+class Spied:
+    """Library that notes the functions which are called."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.called: set[str] = set()
+        self._library = library
+
+    def __getattr__(self, name: str) -> Any:
+        self.called.add(name)
+        return getattr(self._library, name)
+
+
+READ = {"parquet": {"parse_page_header", "declared_size", "read_page"}, "h5": {"split_events", "read_particles"}}
+
+
 @pytest.mark.parametrize("kind", ["parquet", "dictionary", "h5"])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("particles", [0, 30])
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
-def test_a_unit_has_the_same_bytes(tmp_path: Path, kind: str, shuffle: bool, particles: int, held_out: float) -> None:
-    compiled(FILES)
+def test_a_unit_has_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, shuffle: bool, particles: int, held_out: float
+) -> None:
+    spied = Spied(compiled(FILES))
     stream = StreamConfig(
         unit_events=500,
         batch_events=50,
@@ -60,9 +78,12 @@ def test_a_unit_has_the_same_bytes(tmp_path: Path, kind: str, shuffle: bool, par
     outcomes = []
     for context in (nullcontext(), files_in_cpp()):
         with context:
+            monkeypatch.setattr(FILES, "used", FILES.used and spied)
             found = decoded(units, MUONS, stream, run_dir)
         files = {path.name: path.read_bytes() for path in run_dir.rglob("*.parquet")}
         outcomes.append(([(one.slot.tobytes(), one.layout, one.tally) for one in found], files))
         shutil.rmtree(run_dir, ignore_errors=True)
     assert outcomes[0] == outcomes[1]
     assert bool(outcomes[0][1]) == (particles > 0)
+    moved = {"take_rows", "take_particles"} if shuffle or held_out or particles else set()
+    assert spied.called - {"parse_page_header"} == READ.get(kind, set()) - {"parse_page_header"} | moved

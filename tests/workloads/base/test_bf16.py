@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import torch
 from torch import nn
@@ -67,6 +68,24 @@ def test_weights_are_rounded_again_after_an_update_and_after_loading() -> None:
 
     network.load_state_dict(first)
     assert torch.equal(network(rows_RA), expected_RD)
+
+
+def test_a_copy_and_a_part_of_a_network_round_what_they_load() -> None:
+    network, rows_RA = make_network(), torch.randn(4, 3)
+    RoundedWeights(network)
+    first = copy.deepcopy(network.state_dict())
+    other = {name: 2 * value for name, value in first.items()}
+    copied = copy.deepcopy(network)
+    pickled = pickle.loads(pickle.dumps(network))  # noqa: S301  our own
+
+    for one in (copied, pickled):
+        one.load_state_dict(other)
+        assert torch.equal(one(rows_RA), make_rounded(other)(rows_RA))
+    assert torch.equal(network(rows_RA), make_rounded(first)(rows_RA))
+
+    part = network.get_submodule("0")
+    part.load_state_dict({name: other[f"0.{name}"] for name in ("weight", "bias")})
+    assert torch.equal(part(rows_RA), make_rounded(other)[0](rows_RA))
 
 
 def make_rounded(state: dict[str, torch.Tensor]) -> nn.Sequential:
