@@ -7,6 +7,7 @@ folder, so that no test depends on their speed. Everything that happens to one i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import select
 import signal
@@ -19,6 +20,7 @@ LOST_ANOTHER, STOPPED = 75, 130
 SILENT_S = 3.0
 """Silence after which another node counts as lost: below the patience of whoever started them."""
 BEAT_S = 0.05
+STOP = b"s"
 
 
 class LostAnotherNode(Exception):
@@ -95,23 +97,32 @@ class StandInNode:
         while True:
             time.sleep(BEAT_S)
             if self.is_stopped:
+                send(others, STOP)
                 self.save()
                 return STOPPED
             if (self.shared / "finish").exists():
                 self.save()
                 return 0
-            for other in others:
-                other.sendall(b".")
             for other in select.select(others, [], [], 0)[0]:
-                if not other.recv(4096):
+                heard = other.recv(4096)
+                if not heard:
                     return 0 if (self.shared / "finish").exists() else LOST_ANOTHER
                 heard_s[other] = time.monotonic()
+                self.is_stopped |= STOP in heard  # as all trainers stop before the same step
+            send(others, b".")
             if any(time.monotonic() - then_s > SILENT_S for then_s in heard_s.values()):
                 raise LostAnotherNode
             self.step += 1
             if self.step % 5 == 0:
                 self.save()
                 show(f"step {self.step}")
+
+
+def send(others: list[socket.socket], what: bytes) -> None:
+    """Send to all; that one is gone is noticed when it is heard no more."""
+    for other in others:
+        with contextlib.suppress(OSError):
+            other.sendall(what)
 
 
 def show(text: str) -> None:
