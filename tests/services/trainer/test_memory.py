@@ -95,12 +95,15 @@ def held_bytes(device: torch.device) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "warm_up_steps", "num_steps", "most_kib"),
-    [("cpu", 100, 400, 100), pytest.param("cuda", 1_000, 5_000, 8 << 10, marks=pytest.mark.cuda)],
+    [("cpu", 200, 500, 100), pytest.param("cuda", 1_000, 5_000, 8 << 10, marks=pytest.mark.cuda)],
 )
 def test_hundreds_of_ragged_steps_with_outliers_hold_no_more_memory_than_the_first_ones(
     name: str, warm_up_steps: int, num_steps: int, most_kib: int
 ) -> None:
-    """A leak of 400 bytes a step fails. CUDA reserves 2 MiB at a time: it takes more steps to be sure."""
+    """A leak of 400 bytes a step fails. CUDA reserves 2 MiB at a time: it takes more steps to be sure.
+
+    Buffers of libraries that are kept come up to step 150.
+    """
     if name == "cuda" and not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
     if name == "cpu" and not hasattr(ctypes.CDLL(None), "mallinfo2"):
