@@ -17,7 +17,8 @@ GPU also its memory.
 Reading: under other load the plain step's threads wait for each other at every operation, and the ratio is far too
 large (8 instead of 2), in CPU time, too: quote it from a quiet machine, or with `--threads 1` in CPU time.
 
-Before the measurement, one SGD step of each is compared: losses to 1e-5.
+Before the measurement, one SGD step of each is compared: losses to 1e-5, norms of gradients to 1e-4, since a rounded
+number beyond a kink changes an event's gradient.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def compare(batch: Batch, device: torch.device, *, compiled: bool) -> None:
     )
     found = WganTask(config, StepContext(device, seed=1)).step(batch)
     for name, value in ReferenceStep(config, device, seed=1).step(batch).items():
-        if abs(float(found[name]) - value) > 1e-5 * max(1.0, abs(value)):
+        share = 1e-4 if name.endswith("_grad_norm") else 1e-5
+        if abs(float(found[name]) - value) > share * max(1.0, abs(value)):
             raise SystemExit(f"{name}: {float(found[name])} shipped, {value} plain")
 
 
