@@ -24,6 +24,7 @@ from faulty_services import BRAKE_VARIABLE
 from forked import Forked
 from zygote import MODULE
 
+from common.file_lock import start_ticks
 from common.status import FetcherStatus, TrainerStatus
 from common.status_files import read_status
 
@@ -260,15 +261,20 @@ class Processes:
         (pid,) = self.pids(verb)
         return pid
 
-    def kill(self, pid: int) -> None:
-        """SIGKILL to a process, and its end: on a busy machine it may take a moment."""
-        kill(pid)
-        self.wait_for(lambda: pid not in self.pids(), f"the end of process {pid}")
+    def kill(self, *pids: int) -> None:
+        """SIGKILL to processes, and their end: on a busy machine it takes a moment, in which a process has no command
+        line any more, but still its files and locks."""
+        started = {pid: start_ticks(pid) for pid in pids}
+        for pid in pids:
+            kill(pid)
+        self.wait_for(
+            lambda: not any(ticks and start_ticks(pid) == ticks for pid, ticks in started.items()),
+            f"the end of processes {pids}",
+        )
 
     def kill_all(self) -> None:
         """SIGKILL to every process of the run, the supervisor first, so that it starts nobody again."""
-        for pid in [*self.pids("run"), *self.pids()]:
-            kill(pid)
+        self.kill(*dict.fromkeys([*self.pids("run"), *self.pids()]))
 
     def report(self) -> str:
         """Everything that explains a failure."""
