@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -75,6 +77,31 @@ def test_the_pods_of_the_rayjob_fit_the_schemas_and_its_version_is_the_pinned_on
     assert int(options["cpus"]) == int(container["resources"]["requests"]["cpu"])
     pins = (EXAMPLES.parent / "constraints.txt").read_text()
     assert f"ray=={cluster['rayVersion']}\n" in pins
+
+
+def closed(schema: Any) -> Any:
+    """The same schema, in which a field that it doesn't name is a mistake."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: closed(part) for name, part in schema.items()}
+    if "properties" in parts and not parts.get("x-kubernetes-preserve-unknown-fields"):
+        parts.setdefault("additionalProperties", False)
+    return parts
+
+
+@pytest.mark.skipif("KUBERAY_CRD" not in os.environ, reason="KUBERAY_CRD names no file: KubeRay's ray.io_rayjobs.yaml")
+def test_the_rayjob_fits_kuberays_schema() -> None:
+    (definition,) = yaml.safe_load_all(Path(os.environ["KUBERAY_CRD"]).read_text())
+    schemas = {version["name"]: version["schema"]["openAPIV3Schema"] for version in definition["spec"]["versions"]}
+    validator = jsonschema.Draft202012Validator(closed(schemas["v1"]) | {"required": ["spec"]})
+    (job,) = documents("rayjob.yaml")
+    del job["metadata"]  # Kubernetes' own, which the definition leaves empty
+    validator.validate(job)
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["minReplica"] = 4
+    with pytest.raises(jsonschema.ValidationError, match="minReplica"):
+        validator.validate(job)
 
 
 @pytest.mark.process  # the parser looks for the user's name and home
