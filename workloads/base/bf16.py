@@ -9,6 +9,8 @@ Shape suffixes: R rows, A inputs, D outputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -77,36 +79,33 @@ class RoundedWeights:
 
     def __init__(self, network: nn.Module) -> None:
         """Each `Linear` of ``network`` computes in bfloat16 from now on."""
-        layers = [module for module in network.modules() if isinstance(module, Linear)]
-        self._exact: list[Tensor] = []
-        self._rounded: list[Tensor] = []
-        for layer in layers:
-            layer.rounded_DA = self._rounds(layer, "weight")
+        self._layers = [module for module in network.modules() if isinstance(module, Linear)]
+        for layer in self._layers:
+            layer.rounded_DA = layer.weight.detach().to(torch.bfloat16)
             if layer.bias is not None:
-                layer.rounded_D = self._rounds(layer, "bias")
+                layer.rounded_D = layer.bias.detach().to(torch.bfloat16)
             layer.register_load_state_dict_post_hook(_round_again)  # of the layer: it goes with a copy of the network
-
-    def _rounds(self, layer: Linear, name: str) -> Tensor:
-        exact: Tensor = getattr(layer, name).detach()
-        rounded = exact.to(torch.bfloat16)
-        if not parametrize.is_parametrized(layer, name):
-            self._exact.append(exact)
-            self._rounded.append(rounded)
-        return rounded
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Round the present weights: after each update."""
-        if self._rounded:
-            torch._foreach_copy_(self._rounded, self._exact)
+        pairs = [pair for layer in self._layers for pair in _rounded_and_exact(layer)]  # other ones after .to(device)
+        if pairs:
+            torch._foreach_copy_([rounded for rounded, _ in pairs], [exact for _, exact in pairs])
+
+
+def _rounded_and_exact(layer: Linear) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rounded weights and bias of a layer, each with what it is rounded from; not those that `pair` computes."""
+    for name, rounded in (("weight", layer.rounded_DA), ("bias", layer.rounded_D)):
+        if rounded is not None and not parametrize.is_parametrized(layer, name):
+            yield rounded, getattr(layer, name)
 
 
 @torch.no_grad()
 def _round_again(layer: Linear, _: object) -> None:
     """Round the loaded weights of a layer."""
-    for name, rounded in (("weight", layer.rounded_DA), ("bias", layer.rounded_D)):
-        if rounded is not None and not parametrize.is_parametrized(layer, name):
-            rounded.copy_(getattr(layer, name))
+    for rounded, exact in _rounded_and_exact(layer):
+        rounded.copy_(exact)
 
 
 def is_rounded(network: nn.Module) -> bool:

@@ -88,6 +88,20 @@ def test_a_copy_and_a_part_of_a_network_round_what_they_load() -> None:
     assert torch.equal(part(rows_RA), make_rounded(other)[0](rows_RA))
 
 
+def test_weights_are_rounded_again_after_a_network_has_moved() -> None:
+    network, rows_RA = make_network(), torch.randn(4, 3)
+    first = copy.deepcopy(network.state_dict())
+    rounded = RoundedWeights(network)
+
+    network.to_empty(device="cpu")  # other memory, as after .to(device)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter.copy_(first[name])
+    rounded.refresh()
+
+    assert torch.equal(network(rows_RA), make_rounded(first)(rows_RA))
+
+
 def make_rounded(state: dict[str, torch.Tensor]) -> nn.Sequential:
     network = make_network()
     RoundedWeights(network)

@@ -45,7 +45,14 @@ def _like_wide(one: Tensor, other: Tensor) -> Tensor:
     return one.new_empty(one.shape[0], other.shape[1], dtype=torch.float32)
 
 
-def _product(input_RA: Tensor, rounded_DA: Tensor, added: Tensor | None, wide: bool) -> Tensor:
+def _rounded_product(
+    input_RA: Tensor,
+    weight_DA: Tensor,
+    bias_D: Tensor | None,
+    rounded_DA: Tensor,
+    added: Tensor | None,
+    wide: bool,
+) -> Tensor:
     if wide:
         rows_RD: Tensor = WIDE_PRODUCT(input_RA, rounded_DA.t())
         return rows_RD if added is None else rows_RD.add_(added)
@@ -56,17 +63,10 @@ def _product(input_RA: Tensor, rounded_DA: Tensor, added: Tensor | None, wide: b
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        input_RA: Tensor,
-        weight_DA: Tensor,
-        bias_D: Tensor | None,
-        rounded_DA: Tensor,
-        added: Tensor | None,
-        wide: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        input_RA, _, _, rounded_DA, _, _ = arguments
         ctx.save_for_backward(input_RA, rounded_DA)
-        return _product(input_RA, rounded_DA, added, wide)
+        return _rounded_product(*arguments)
 
     @staticmethod
     @once_differentiable
@@ -84,40 +84,13 @@ class _Product(torch.autograd.Function):
         )
 
 
-def _differentiable(
-    input_RA: Tensor,
-    weight_DA: Tensor,
-    bias_D: Tensor | None,
-    rounded_DA: Tensor,
-    added: Tensor | None,
-    wide: bool,
-) -> Tensor:
-    trained = (input_RA, weight_DA, bias_D, added)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in trained):
-        rows_RD: Tensor = _Product.apply(input_RA, weight_DA, bias_D, rounded_DA, added, wide)
-        return rows_RD
-    return _product(input_RA, rounded_DA, added, wide)
+def _differentiable(*arguments: Any) -> Any:
+    is_trained = any(isinstance(one, Tensor) and one.requires_grad for one in arguments)
+    return (_Product.apply if is_trained and torch.is_grad_enabled() else _rounded_product)(*arguments)
 
 
-def _constant(
-    input_RA: Tensor,
-    weight_DA: Tensor,
-    bias_D: Tensor | None,
-    rounded_DA: Tensor,
-    added: Tensor | None,
-    wide: bool,
-) -> Tensor:
-    return _product(input_RA, rounded_DA, added, wide)
-
-
-def _like(
-    input_RA: Tensor,
-    weight_DA: Tensor,
-    bias_D: Tensor | None,
-    rounded_DA: Tensor,
-    added: Tensor | None,
-    wide: bool,
-) -> Tensor:
+def _like_rounded(*arguments: Any) -> Any:
+    input_RA, _, _, rounded_DA, _, wide = arguments
     dtype = torch.float32 if wide else torch.bfloat16
     return input_RA.new_empty(input_RA.shape[0], rounded_DA.shape[0], dtype=dtype)
 
@@ -127,5 +100,5 @@ LIBRARY.impl("wide_product", _wide_on_cuda if "dtype" in torch.ops.aten.mm.overl
 torch.library.register_fake("icestream::wide_product", _like_wide, lib=LIBRARY)
 register_flop_formula(torch.ops.icestream.wide_product, get_raw=True)(mm_flop)
 LIBRARY.impl("rounded_product", _differentiable, "Autograd")
-LIBRARY.impl("rounded_product", _constant, "CompositeExplicitAutograd")
-torch.library.register_fake("icestream::rounded_product", _like, lib=LIBRARY)
+LIBRARY.impl("rounded_product", _rounded_product, "CompositeExplicitAutograd")
+torch.library.register_fake("icestream::rounded_product", _like_rounded, lib=LIBRARY)

@@ -1,25 +1,23 @@
 // Linear layer, layer normalisation and leaky ReLU in one pass over the rows, forwards, backwards, and the pullback
 // whose gradient the penalty needs: each row is read once and written once. See layers.py for the mathematics, dense.py
-// for the arguments. index is int64.
+// for the arguments.
 
 #include "rows.h"
 
 extern "C" {
 
-// output = leaky(norm(x Wᵀ + bias)). With index, row r has bias[index[r]]. Without gamma there is no normalisation;
-// with it, the normalised rows and the inverse of their spreads are returned, too.
-void dense_forward(const float *x, long R, long A, const float *weight, long D, const float *bias, const long *index,
-                   const float *gamma, const float *beta, float epsilon, float leak, float *normal, float *inverse,
-                   float *output) {
+// output = leaky(norm(x Wᵀ + bias)). Without gamma there is no normalisation; with it, the normalised rows and the
+// inverse of their spreads are returned, too.
+void dense_forward(const float *x, long R, long A, const float *weight, long D, const float *bias, const float *gamma,
+                   const float *beta, float epsilon, float leak, float *normal, float *inverse, float *output) {
   std::vector<float> panels = panels_of_transpose(weight, D, A);
   for (long r0 = 0; r0 < R; r0 += TILE) {
     long m = least(TILE, R - r0);
-    const long *of_rows = index ? index + r0 : nullptr;
     if (!gamma) {
-      layer<BIAS_LEAKY>(x + r0 * A, m, A, panels, D, bias, of_rows, leak, output + r0 * D);
+      layer<BIAS_LEAKY>(x + r0 * A, m, A, panels, D, bias, nullptr, leak, output + r0 * D);
       continue;
     }
-    layer<BIAS>(x + r0 * A, m, A, panels, D, bias, of_rows, leak, normal + r0 * D);
+    layer<BIAS>(x + r0 * A, m, A, panels, D, bias, nullptr, leak, normal + r0 * D);
     for (long r = r0; r < r0 + m; r++) {
       float *hat = normal + r * D, *out = output + r * D;
       inverse[r] = normalise(hat, epsilon, D, [=](long d, vec value) {
@@ -35,8 +33,8 @@ void dense_forward(const float *x, long R, long A, const float *weight, long D, 
 // null). to_x, and to_weight with the others, are null if not wanted. Those of bias, gamma and beta are added.
 void dense_backward(const float *of_output, const float *of_rows, const float *x, const float *normal,
                     const float *inverse, const float *output, long R, long A, const float *weight, long D,
-                    const long *index, const float *gamma, float leak, float *to_x, float *to_weight, float *to_bias,
-                    float *to_gamma, float *to_beta) {
+                    const float *gamma, float leak, float *to_x, float *to_weight, float *to_bias, float *to_gamma,
+                    float *to_beta) {
   std::vector<float> panels = to_x ? panels_of(weight, D, A) : std::vector<float>(), room;
   std::vector<float> rows(TILE * D), sum(to_weight ? A * D : 0);
   for (long r0 = 0; r0 < R; r0 += TILE) {
@@ -61,7 +59,7 @@ void dense_backward(const float *of_output, const float *of_rows, const float *x
         if (gamma) project(row, hat, inverse[r], D);
       }
       if (of_rows) add(row, of_rows + r * D, D);
-      if (to_bias) add(to_bias + (index ? index[r] * D : 0), row, D);
+      if (to_bias) add(to_bias, row, D);
     }
     if (to_x) times_weight(rows.data(), m, D, panels, A, to_x + r0 * A, room);
     if (to_weight) add_outer(x + r0 * A, A, rows.data(), D, m, sum);

@@ -1,6 +1,6 @@
 """Layers in C++ as functions of torch: linear layer, layer normalisation, leaky ReLU, and their pullback.
 
-Same results as torch's to 1e-6, relative; differentiable once. Shape suffixes: R rows, A inputs, D outputs, E events.
+Same results as torch's to 1e-6, relative; differentiable once. Shape suffixes: R rows, A inputs, D outputs.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ def dense(
     library: ctypes.CDLL,
     input_RA: Tensor,
     weight_DA: Tensor,
-    bias: Tensor,
+    bias_D: Tensor,
     norm: torch.nn.LayerNorm | None,
     leak: float,
-    index_R: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output of a layer, its normalised rows and the inverse of their spreads. (R, A) -> (R, D), (R, D), (R,).
 
-    ``bias``: (D,), or with ``index_R`` (E, D): row r has ``bias[index_R[r]]``. The last two are empty without a
-    normalisation. Differentiate the normalised rows by `pullback` only: what they pass back is the gradient with
-    respect to the rows before the normalisation.
+    The last two are empty without a normalisation. Differentiate the normalised rows by `pullback` only: what they pass
+    back is the gradient with respect to the rows before the normalisation.
     """
     scale, shift, epsilon = (None, None, 0.0) if norm is None else (norm.weight, norm.bias, norm.eps)
     found: tuple[Tensor, Tensor, Tensor] = _Dense.apply(
-        input_RA, weight_DA, bias, scale, shift, epsilon, leak, index_R, library
+        input_RA, weight_DA, bias_D, scale, shift, epsilon, leak, library
     )
     return found
 
@@ -76,28 +74,27 @@ class _Dense(torch.autograd.Function):
         ctx: Any,
         input_RA: Tensor,
         weight_DA: Tensor,
-        bias: Tensor,
+        bias_D: Tensor,
         scale_D: Tensor | None,
         shift_D: Tensor | None,
         epsilon: float,
         leak: float,
-        index_R: Tensor | None,
         library: ctypes.CDLL,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        input_RA, weight_DA, bias = input_RA.contiguous(), weight_DA.contiguous(), bias.contiguous()
+        input_RA, weight_DA, bias_D = input_RA.contiguous(), weight_DA.contiguous(), bias_D.contiguous()
         rows, (outputs, inputs) = input_RA.shape[0], weight_DA.shape
         output_RD = input_RA.new_empty(rows, outputs)
         normal_RD, inverse_R = input_RA.new_empty(0), input_RA.new_empty(0)
         if scale_D is not None:
             normal_RD, inverse_R = torch.empty_like(output_RD), input_RA.new_empty(rows)
         library.dense_forward(
-            *(address(input_RA), rows, inputs, address(weight_DA), outputs, address(bias), address(index_R)),
+            *(address(input_RA), rows, inputs, address(weight_DA), outputs, address(bias_D)),
             *(address(scale_D), address(shift_D), epsilon, leak, address(normal_RD), address(inverse_R)),
             address(output_RD),
         )
         count_products((rows, inputs, outputs))
-        ctx.save_for_backward(input_RA, weight_DA, scale_D, index_R, output_RD, normal_RD, inverse_R)
-        ctx.bias_shape, ctx.leak, ctx.library = bias.shape, leak, library
+        ctx.save_for_backward(input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R)
+        ctx.leak, ctx.library = leak, library
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(inverse_R)
         return output_RD, normal_RD, inverse_R
@@ -105,11 +102,11 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        input_RA, weight_DA, scale_D, index_R, output_RD, normal_RD, inverse_R = ctx.saved_tensors
+        input_RA, weight_DA, scale_D, output_RD, normal_RD, inverse_R = ctx.saved_tensors
         of_output, of_rows = (None if one is None else one.contiguous() for one in gradients[:2])
         (rows, inputs), outputs = input_RA.shape, weight_DA.shape[0]
         to_input = torch.empty_like(input_RA) if ctx.needs_input_grad[0] else None
-        to_bias = input_RA.new_zeros(ctx.bias_shape) if ctx.needs_input_grad[2] else None
+        to_bias = input_RA.new_zeros(outputs) if ctx.needs_input_grad[2] else None
         to_weight = to_scale = to_shift = None
         if ctx.needs_input_grad[1]:
             to_weight = torch.empty_like(weight_DA)
@@ -117,20 +114,11 @@ class _Dense(torch.autograd.Function):
                 to_scale, to_shift = torch.zeros_like(scale_D), torch.zeros_like(scale_D)
         ctx.library.dense_backward(
             *(address(of_output), address(of_rows), address(input_RA), address(normal_RD), address(inverse_R)),
-            *(
-                address(output_RD),
-                rows,
-                inputs,
-                address(weight_DA),
-                outputs,
-                address(index_R),
-                address(scale_D),
-                ctx.leak,
-            ),
+            *(address(output_RD), rows, inputs, address(weight_DA), outputs, address(scale_D), ctx.leak),
             *(address(to_input), address(to_weight), address(to_bias), address(to_scale), address(to_shift)),
         )
         count_products(*((rows, inputs, outputs) for one in (to_input, to_weight) if one is not None))
-        return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None, None
+        return to_input, to_weight, to_bias, to_scale, to_shift, None, None, None
 
 
 class _Pullback(torch.autograd.Function):

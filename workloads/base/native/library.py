@@ -14,8 +14,8 @@ LAYERS = NativeLibrary(
         files=(_HERE / "dense.cpp", _HERE / "particles.cpp"),
         headers=(_HERE / "rows.h",),
         functions={
-            "dense_forward": "p ll p l pppp ff ppp",
-            "dense_backward": "pppppp ll p l pp f ppppp",
+            "dense_forward": "p ll p l ppp ff ppp",
+            "dense_backward": "pppppp ll p l p f ppppp",
             "pullback_forward": "pppp ll p l p f pp",
             "pullback_backward": "pppppp ll p l p f pppp",
             "chain_forward": "p ll p l pp pppp l f pp ll",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
 
 from workloads.base.kernels import launch, torch_kernels
 from workloads.base.segments import Segments, pool, unpool
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Triton reads it when it is imported: this can't be changed for one test."""
 COUNTS: dict[str, list[int]] = {
     "empty events": [0, 3, 1, 0, 4, 0],
     "no particles": [0, 0, 0],
@@ -26,16 +22,6 @@ COUNTS: dict[str, list[int]] = {
     "a short event between long ones in a tile": [200, 3, 300],
 }
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
-
-
-@pytest.fixture
-def device() -> torch.device:
-    """Device of the kernels: interpreted, they read the memory of the CPU."""
-    if INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device; Triton's interpreter makes this test in another process")
-    return torch.device("cuda")
 
 
 class Case:
@@ -165,15 +151,7 @@ def test_values_and_both_derivatives_on_cuda_are_those_of_the_cpu() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it runs the others")
 def test_by_tritons_interpreter_all_of_them_pass() -> None:
-    selection = ["-m", "cuda", "-k", "not on_cuda_are_those_of_the_cpu", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *selection, __file__],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+    require_passed_when_interpreted(__file__, "-k", "not on_cuda_are_those_of_the_cpu")
 
 
 @pytest.mark.process
@@ -181,31 +159,15 @@ def test_by_tritons_interpreter_all_of_them_pass() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton and its assembler need no GPU: what the interpreter lets through, as a wrong type, is found here."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from workloads.base.kernels import triton_kernels as kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    acc = "fp64" if dtype == "fp64" else "fp32"
-    wide = {"part_sums", "part_values"}
-    numbers = {"num_events", "num_particles", "num_tiles", "D"}
-    blocks = {"ACC": getattr(triton.language, f"float{acc[2:]}"), "EVENTS": 8, "ROWS": 16, "COLUMNS": 128}
+    wide = "fp64" if dtype == "fp64" else "fp32"
+    rows = {"values", "pooled", "slopes"}
+    integers = dict.fromkeys(("given", "argmax", "event_of", "counts", "starts"), "*i64") | {"part_rows": "*i32"}
+    blocks = {"EVENTS": 8, "ROWS": 16, "COLUMNS": 128}
     for mode, unused in ((0, {"given", "argmax", "part_values", "part_rows"}), (1, {"given"}), (2, {"argmax"})):
         pools = {"MAX": mode, "NUM": 2, "MEAN_AT": 0, "SUM_AT": -1 if mode else 1, "MAX_AT": 1 if mode else -1}
         for kernel in (kernels.pool_pieces, kernels.combine, kernels.unpool_rows):
             of_kernel = set() if mode and kernel is kernels.unpool_rows else unused
-            constants = {**pools, **blocks, **dict.fromkeys(of_kernel)}
-            signature = {}
-            for name in kernel.arg_names:
-                element = dtype if name in {"values", "pooled", "slopes"} else acc if name in wide else "i64"
-                element = "i32" if name == "part_rows" else element
-                signature[name] = "constexpr" if name in constants else "i32" if name in numbers else f"*{element}"
-            constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
-            compiled = triton.compile(
-                ASTSource(fn=kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32)
-            )
-            assert compiled.asm["cubin"]
-            assert not [line for line in compiled.asm["ptx"].splitlines() if line.strip().startswith(("atom", "red."))]
+            compile_for_h100(kernel, rows, dtype, wide, {**blocks, **pools}, of_kernel, integers)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +9,9 @@ import pytest
 import torch
 from layer_cases import DTYPES, EPSILON, LEAK, SIZES, LayerCase
 from torch import Tensor
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
 
 from workloads.base.kernels import layers_launch, layers_torch
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@pytest.fixture
-def device() -> torch.device:
-    """Device of the kernels: interpreted, they read the memory of the CPU."""
-    if INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device; Triton's interpreter makes this test in another process")
-    return torch.device("cuda")
 
 
 def assert_same(name: str, *arguments: Any) -> Any:
@@ -115,14 +101,7 @@ def test_rows_too_long_for_a_program_are_computed_by_torch(
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it runs the others")
 def test_by_tritons_interpreter_all_of_them_pass() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", __file__],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+    require_passed_when_interpreted(__file__)
 
 
 @pytest.mark.process
@@ -130,8 +109,6 @@ def test_by_tritons_interpreter_all_of_them_pass() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from h100 import compile_for_h100
-
     from workloads.base.kernels import layers_triton as kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import pytest
 import torch
 from loss_cases import COUNTS, NUMBERS, SIZES, elementwise_calls, event_calls, loss_calls, score_calls
 from torch import Tensor
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
 
 from workloads.base.kernels import (
     elementwise_launch,
@@ -24,19 +22,8 @@ from workloads.base.kernels import (
     scores_torch,
 )
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SCORES, EVENTS = (scores_launch, scores_torch), (event_losses_launch, event_losses_torch)
 ELEMENTWISE = elementwise_launch, elementwise_torch
-
-
-@pytest.fixture
-def device() -> torch.device:
-    """Device of the kernels: interpreted, they read the memory of the CPU."""
-    if INTERPRETED:
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device; Triton's interpreter makes this test in another process")
-    return torch.device("cuda")
 
 
 def compare(modules: tuple[Any, Any], calls: Iterable[tuple[str, tuple[Any, ...]]], device: torch.device) -> None:
@@ -109,14 +96,7 @@ def test_what_is_not_finite_gives_a_loss_that_is_not_finite(value: float, device
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETED, reason="it runs the others")
 def test_by_tritons_interpreter_all_of_them_pass() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", __file__],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+    require_passed_when_interpreted(__file__)
 
 
 @pytest.mark.process
@@ -124,8 +104,6 @@ def test_by_tritons_interpreter_all_of_them_pass() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
 def test_the_kernels_compile_for_an_h100(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from h100 import compile_for_h100
-
     from workloads.base.kernels import elementwise_triton, event_losses_triton, scores_triton
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))

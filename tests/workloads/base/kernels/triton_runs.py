@@ -1,11 +1,29 @@
-"""Triton's compiler and assembler for an H100: they need no GPU, and find what the interpreter lets through."""
+"""Triton without a GPU: its interpreter, which runs a file's tests in a process, and its compiler for an H100.
+
+The compiler and assembler find what the interpreter lets through, as a wrong type.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
-NUMBERS = {"num_events", "num_particles", "num_tiles", "num_rows", "rows_each", "num_values", "times", "N", "D"}
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Triton reads it when it is imported: this can't be changed for one test."""
+
+
+def require_passed_when_interpreted(file: str, *selection: str) -> None:
+    """Run a file's tests for CUDA by Triton's interpreter, in a process."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", *selection, file]
+    done = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+
+
+_NUMBERS = {"num_events", "num_particles", "num_tiles", "num_rows", "rows_each", "num_values", "times", "N", "D"}
 
 
 def compile_for_h100(
@@ -29,7 +47,7 @@ def compile_for_h100(
     for name in kernel.arg_names:
         element = (others or {}).get(name) or (dtype if name in rows else wide)
         signature[name] = (
-            "constexpr" if name in constants else "i32" if name in NUMBERS else "*" + element.removeprefix("*")
+            "constexpr" if name in constants else "i32" if name in _NUMBERS else "*" + element.removeprefix("*")
         )
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
