@@ -101,7 +101,7 @@ def _session(run_dir: Path, config: Config, *, new_plan: bool, fresh: bool, verb
     from icestream.commands.run_end import already_complete, next_line
     from icestream.commands.shards_sum import imbalance_of_shards
     from services.config.root import store_config
-    from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
+    from workloads.base.checkpoint import newest_checkpoint
 
     former_config = _read_if_there(run_dir / CONFIG_FILE)
     former_status = read_status(run_dir, "trainer", TrainerStatus)

@@ -21,12 +21,11 @@ from common.user_path import user_path
 from services.config.root import Config, load_config
 from services.fetcher.inventory.ranges import make_ranges
 from services.supervisor.nodes.own_folder import NODE_FILE, RUN_ID_FILE
-from services.trainer.checkpoints.checkpoint_folder import newest_checkpoint
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.plan_change import require_same_plan
 from services.trainer.run_checks import config_for_checkpoint
 from services.trainer.stream.lane import shares_of_rank
-from workloads.base.checkpoint import find_checkpoint, read_checkpoint
+from workloads.base.checkpoint import find_checkpoint, newest_checkpoint, read_checkpoint
 
 _CUDA_DRIVER = "libcuda.so.1"
 

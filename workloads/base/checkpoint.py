@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from common.errors import BadInputError
 
 CHECKPOINT_FOLDER = "checkpoints"
 BEST = "best.pt"
+STEP_NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
+"""Name of a checkpoint: its step, with weights (pt) or without."""
 FORMAT = 2
 
 
@@ -26,6 +29,18 @@ def find_checkpoint(place: Path) -> Path:
     if any(folder.glob("step-*.json")):
         raise BadInputError(f"{place}: its run only counted events (--model none), it has no weights")
     raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """Newest checkpoint of a run, with weights or without; None before the first."""
+    found = (path for path in (run_dir / CHECKPOINT_FOLDER).glob("step-*") if STEP_NAME.fullmatch(path.name))
+    return max(found, default=None)
+
+
+def newest_step(run_dir: Path) -> int:
+    """Step of the newest checkpoint; 0 before the first."""
+    newest = newest_checkpoint(run_dir)
+    return int(newest.stem.removeprefix("step-")) if newest is not None else 0
 
 
 class UnreadableError(BadInputError):

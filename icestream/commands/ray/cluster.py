@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -54,17 +55,20 @@ class _Member:
 class RayNodes:
     """Machines and nodes of one attempt after the other.
 
-    ``job_for`` makes the program of a node; ``heard`` is given the new lines of a node's output.
+    ``shared``: folder of the results, as the machines see it. ``job_for`` makes the program of a node; ``heard`` is
+    given the new lines of a node's output.
     """
 
     def __init__(
         self,
         cpus: float,
         gpus: float,
+        shared: Path,
         job_for: Callable[[Meeting], NodeJob],
         heard: Callable[[int, Sequence[str]], None],
     ) -> None:
         self._needs = {"CPU": cpus, "GPU": gpus} if gpus else {"CPU": cpus}
+        self._shared = shared
         self._job_for = job_for
         self._heard = heard
         self._group: PlacementGroup | None = None
@@ -73,7 +77,6 @@ class RayNodes:
         self._count = 0
         self._members: list[_Member] = []
         self._has_started = False
-        self._is_stopping = False
         self._former: dict[str, int] = {}
         """Node that a machine was in the last attempt: it has the files of that one."""
 
@@ -95,13 +98,20 @@ class RayNodes:
         return [member.place.host if member.place is not None else "" for member in self._members]
 
     @property
+    def resumes_at(self) -> int | None:
+        """Step of the newest checkpoint, once all machines of the attempt have said which they see."""
+        places = [member.place for member in self._members]
+        steps = [place.newest_step for place in places if place is not None]
+        return max(steps) if steps and len(steps) == self._count else None
+
+    @property
     def is_refused(self) -> bool:
         """True if Ray has not reserved the machines in time."""
         return self._reserving is not None and time.monotonic() >= self._refused_at_s
 
-    def start(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Reserve machines for an attempt; `advance` does the rest."""
-        self._count, self._has_started, self._is_stopping = count, False, False
+        self._count, self._has_started = count, False
         self._group = placement_group([self._needs] * count, strategy="STRICT_SPREAD")
         self._reserving = self._group.ready()
         self._refused_at_s = time.monotonic() + RESERVED_WITHIN_S
@@ -113,18 +123,25 @@ class RayNodes:
             self._members = [self._member(self._group, index) for index in range(self._count)]
         for member in self._members:
             self._advance_one(member)
-        if not self._has_started and not self._is_stopping:
-            self._start_all()
+
+    def start(self) -> None:
+        """Start a node on each machine; all of them have said where they are."""
+        places = [member.place for member in self._members if member.place is not None]
+        order = in_former_order([place.machine for place in places], self._former)
+        self._members = [self._members[index] for index in order]
+        first = places[order[0]]
+        host = f"[{first.host}]" if ":" in first.host else first.host
+        for index, member in enumerate(self._members):
+            job = self._job_for(Meeting(index, self._count, f"{host}:{first.port}"))
+            member.call, member.asked_s = member.actor.start.remote(job), time.monotonic()
+        self._former = {places[index].machine: node for node, index in enumerate(order)}
+        self._has_started = True
 
     def stop(self) -> None:
-        """Ask every node for a checkpoint and its end; nodes that are not started yet never are."""
-        self._is_stopping = True
+        """Ask every node for a checkpoint and its end."""
         for member in self._members:
             if isinstance(member.state, NodeRunning):
-                if self._has_started:
-                    member.actor.stop.remote()
-                else:
-                    member.state = NodeGone()
+                member.actor.stop.remote()
 
     def release(self) -> None:
         """Give the machines back. A guard whose actor is gone ends its node."""
@@ -144,7 +161,7 @@ class RayNodes:
             max_restarts=0,
             scheduling_strategy=where,
         ).remote()
-        return _Member(actor, actor.place.remote(), time.monotonic())
+        return _Member(actor, actor.place.remote(self._shared), time.monotonic())
 
     def _advance_one(self, member: _Member) -> None:
         """Take the answer of one actor. One that is dead or silent too long is lost; an error would come again."""
@@ -171,21 +188,6 @@ class RayNodes:
                     member.state = NodeEnded(answer.exit_code)
         if self._has_started:
             member.call, member.asked_s = member.actor.report.remote(), time.monotonic()
-
-    def _start_all(self) -> None:
-        """Start the nodes once all actors have their places."""
-        places = [member.place for member in self._members if member.place is not None]
-        if not places or len(places) < self._count:
-            return
-        order = in_former_order([place.machine for place in places], self._former)
-        self._members = [self._members[index] for index in order]
-        first = places[order[0]]
-        host = f"[{first.host}]" if ":" in first.host else first.host
-        for index, member in enumerate(self._members):
-            job = self._job_for(Meeting(index, self._count, f"{host}:{first.port}"))
-            member.call, member.asked_s = member.actor.start.remote(job), time.monotonic()
-        self._former = {places[index].machine: node for node, index in enumerate(order)}
-        self._has_started = True
 
 
 def in_former_order(machines: Sequence[str], former: Mapping[str, int]) -> list[int]:

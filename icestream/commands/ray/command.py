@@ -18,7 +18,8 @@ Examples:
   icestream ray --nodes 4 --gpus 8 --shared /shared/mine --run-dir /local/mine -c mine.toml    # resumes
 
 \b
-Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error.
+Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error, or ten
+failures without a new checkpoint.
 """
 
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Literal
 
 from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE
-from services.supervisor.restart import HEALTHY_S, RestartPolicy
+from services.supervisor.restart import RestartPolicy
 
 
 class NodeExit(IntEnum):
@@ -33,8 +33,11 @@ DRIVER_RELEASES_S = 30.0
 """Time after which the driver gives up a machine whose guard reports nothing."""
 PAUSES_S = (1.0, 300.0)
 """Shortest and longest pause before all nodes start again."""
-MOST_SHORT_ATTEMPTS = 10
-"""Attempts in a row that end early, after which another one can't help: with the pauses half an hour."""
+MOST_FAILURES = 10
+"""Failed attempts since the newest checkpoint, after which another one can't help, however long each took."""
+MOST_LOSSES = 100
+"""The same for attempts that lost a machine, or were stopped from outside. A scheduler takes machines away in series,
+and that passes; but a machine may also be lost because of what the node does there, each time."""
 RESERVED_WITHIN_S = 60.0
 """Time for Ray to reserve machines that are alive; others may use them."""
 _LONGEST_GROWTH_WAIT_S = 3600.0
@@ -70,6 +73,8 @@ class ClusterView:
     """Machines that are alive and large enough for a node, with those in use."""
     nodes: Sequence[NodeState] = ()
     """Nodes of the current attempt; none before it has its machines, and after it was released."""
+    resumes_at: int | None = None
+    """Step of the newest checkpoint, by the machines of the current attempt; None until all have said so."""
     is_refused: bool = False
     """True if Ray could not reserve the machines of the current attempt in time."""
     stop_asked: bool = False
@@ -77,11 +82,19 @@ class ClusterView:
 
 
 @dataclass(frozen=True)
-class StartNodes:
-    """Order: reserve this many machines and start a node on each."""
+class ReserveMachines:
+    """Order: reserve this many machines for an attempt, and ask them where it goes on."""
 
     count: int
     why: str
+
+
+@dataclass(frozen=True)
+class StartNodes:
+    """Order: start a node on each reserved machine."""
+
+    why: str = ""
+    """Text on where they go on; empty at the beginning of the run."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,9 @@ class StopNodes:
 class ReleaseNodes:
     """Order: give the machines of the attempt back; a node that still runs there is ended by its guard."""
 
+    why: str = ""
+    """Text if nobody knows it from an order before."""
+
 
 @dataclass(frozen=True)
 class EndDriver:
@@ -104,7 +120,7 @@ class EndDriver:
     why: str
 
 
-Order = StartNodes | StopNodes | ReleaseNodes | EndDriver
+Order = ReserveMachines | StartNodes | StopNodes | ReleaseNodes | EndDriver
 
 
 def largest_fitting(shards: int, machines: int) -> int:
@@ -112,8 +128,42 @@ def largest_fitting(shards: int, machines: int) -> int:
     return max((count for count in range(1, min(shards, machines) + 1) if shards % count == 0), default=0)
 
 
+class AttemptsInVain:
+    """Attempts since the newest checkpoint."""
+
+    def __init__(self) -> None:
+        self._furthest_step = -1
+        self._failures = self._losses = 0
+
+    def resumes_at(self, step: int) -> None:
+        """Take the step from which the next attempt goes on. A lower one, after a rollback, is no progress."""
+        if step > self._furthest_step:
+            self._furthest_step, self._failures, self._losses = step, 0, 0
+
+    def ended(self, *, by_loss: bool) -> None:
+        """Record the end of an attempt that has not finished. ``by_loss``: of a machine, or by a stop from outside."""
+        if by_loss:
+            self._losses += 1
+        else:
+            self._failures += 1
+
+    @property
+    def why_no_more(self) -> str:
+        """Reason to try no more; empty while there is none."""
+        step = self._furthest_step
+        since = f"since the newest checkpoint (step {step})" if step else "before the first checkpoint"
+        if self._failures >= MOST_FAILURES:
+            return f"{self._failures} starts have failed {since}: the nodes' logs say why"
+        if self._losses >= MOST_LOSSES:
+            return (
+                f"{self._losses} starts have lost a machine, or were stopped, {since}: see why in the logs, or write"
+                " checkpoints more often (trainer.checkpoint_every)"
+            )
+        return ""
+
+
 class NodesDriver:
-    """State machine of a run on several nodes: waiting for machines, running, stopping.
+    """State machine of a run on several nodes: waiting for machines, reserving them, running, stopping.
 
     ``asked``: wanted number of nodes, a divisor of ``shards``. ``wait_s``: time to wait for missing machines before
     a start with fewer, and for which returned ones must be there before a restart with more.
@@ -123,7 +173,7 @@ class NodesDriver:
         self._asked = asked
         self._shards = shards
         self._wait_s = wait_s
-        self._phase: Literal["waiting", "running", "stopping", "ended"] = "waiting"
+        self._phase: Literal["waiting", "reserving", "running", "stopping", "ended"] = "waiting"
         self._since_s: float | None = None
         """Begin of the wait for machines, or of the stop."""
         self._pause_ends_s = -math.inf
@@ -135,10 +185,11 @@ class NodesDriver:
         self._more_since_s: float | None = None
         """Time since when there are machines for more nodes."""
         self._restarts = RestartPolicy(*PAUSES_S)
-        self._started_s = 0.0
-        self._short_attempts = 0
+        self._in_vain = AttemptsInVain()
+        self._is_stopped = False
+        """True if no node of the attempt had failed when its end began: a signal from outside, or more machines."""
         self.attempts = 0
-        """Number of starts of all nodes."""
+        """Number of attempts that have asked for machines."""
 
     def decide(self, view: ClusterView) -> list[Order]:
         """Orders that follow from the state of the cluster, to be carried out one after the other."""
@@ -147,6 +198,8 @@ class NodesDriver:
         match self._phase:
             case "waiting":
                 return self._waiting(view)
+            case "reserving":
+                return self._reserving(view)
             case "running":
                 return self._running(view)
             case "stopping":
@@ -172,29 +225,43 @@ class NodesDriver:
                     " and --gpus with `ray status`, or wait longer with --wait-for-nodes",
                 )
             ]
-        self._phase, self._count, self._more_since_s = "running", count, None
+        self._phase, self._count, self._more_since_s, self._is_stopped = "reserving", count, None, False
         self._most = self._asked
         self.attempts += 1
-        self._started_s = view.now_s
         self._restarts.started(view.now_s)
         fewer = f" of {self._asked}, as {view.machines} machines are there" if count < self._asked else ""
-        return [StartNodes(count, f"start {self.attempts}: {count} nodes{fewer}")]
+        return [ReserveMachines(count, f"start {self.attempts}: {count} nodes{fewer}")]
 
-    def _running(self, view: ClusterView) -> list[Order]:
+    def _reserving(self, view: ClusterView) -> list[Order]:
         if view.is_refused:
             return self._after_refusal(view)
+        if view.stop_asked:
+            return [ReleaseNodes(), self._end(NodeExit.STOPPED, "stopped before the nodes were started")]
+        if words := losses_words(view.nodes):
+            return self._after_end(view, words)
+        if view.resumes_at is None:
+            return []
+        self._in_vain.resumes_at(view.resumes_at)
+        if why := self._in_vain.why_no_more:
+            return [ReleaseNodes(), self._end(NodeExit.FAILED, why)]
+        self._phase = "running"
+        return [StartNodes(f"all go on from step {view.resumes_at}" if view.resumes_at else "")]
+
+    def _running(self, view: ClusterView) -> list[Order]:
         if all_ended_well(view.nodes):
             return [ReleaseNodes(), self._end(0, "all nodes have finished")]
         if view.stop_asked:
             return [self._stop(view, "asked to stop: every node writes its checkpoint")]
-        if losses := [words for words in map(loss_words, range(len(view.nodes)), view.nodes) if words]:
-            return [self._stop(view, "; ".join(losses))]
+        if words := losses_words(view.nodes):
+            self._is_stopped = NodeEnded(NodeExit.STOPPED) in view.nodes
+            return [self._stop(view, words)]
         more = largest_fitting(self._shards, min(view.machines, self._asked))
-        if not view.nodes or more <= self._count:
+        if more <= self._count:
             self._more_since_s = None
         elif self._more_since_s is None:
             self._more_since_s = view.now_s
         elif view.now_s - self._more_since_s >= self._growth_wait_s:
+            self._is_stopped = True
             return [self._stop(view, f"{view.machines} machines are there: all start again as {more} nodes")]
         return []
 
@@ -210,22 +277,24 @@ class NodesDriver:
         is_over = not any(isinstance(node, NodeRunning) for node in view.nodes)
         if not is_over and view.now_s - self._since_s < DRIVER_RELEASES_S:
             return []
-        codes = {node.exit_code for node in view.nodes if isinstance(node, NodeEnded)}
         if all_ended_well(view.nodes):
             return [ReleaseNodes(), self._end(0, "all nodes have finished")]
+        return self._after_end(view)
+
+    def _after_end(self, view: ClusterView, why: str = "") -> list[Order]:
+        """Orders at the end of an attempt that has not finished."""
+        codes = {node.exit_code for node in view.nodes if isinstance(node, NodeEnded)}
         if NodeExit.USER_ERROR in codes:
-            return [ReleaseNodes(), self._end(NodeExit.USER_ERROR, "a node refuses its input or a setting")]
+            return [ReleaseNodes(why), self._end(NodeExit.USER_ERROR, "a node refuses its input or a setting")]
         if NodeExit.FAILED in codes:
-            return [ReleaseNodes(), self._end(NodeExit.FAILED, "a node failed, and would fail again")]
+            return [ReleaseNodes(why), self._end(NodeExit.FAILED, "a node failed, and would fail again")]
         if view.stop_asked:
-            return [ReleaseNodes(), self._end(NodeExit.STOPPED, "stopped; the same command resumes")]
-        self._short_attempts = self._short_attempts + 1 if view.now_s - self._started_s <= HEALTHY_S else 0
-        if self._short_attempts >= MOST_SHORT_ATTEMPTS:
-            why = f"{self._short_attempts} starts in a row ended within a minute; the nodes' logs have the reasons"
-            return [ReleaseNodes(), self._end(NodeExit.FAILED, why)]
+            return [ReleaseNodes(why), self._end(NodeExit.STOPPED, "stopped; the same command resumes")]
+        is_lost = not all(isinstance(node, NodeEnded) for node in view.nodes)
+        self._in_vain.ended(by_loss=is_lost or self._is_stopped)
         self._pause_ends_s = view.now_s + self._restarts.died(view.now_s).after_s
         self._wait(view)
-        return [ReleaseNodes()]
+        return [ReleaseNodes(why)]
 
     def _wait(self, view: ClusterView) -> None:
         self._phase, self._since_s = "waiting", view.now_s
@@ -242,6 +311,11 @@ class NodesDriver:
 def all_ended_well(nodes: Sequence[NodeState]) -> bool:
     """True if there are nodes and each has ended with exit code 0."""
     return bool(nodes) and all(node == NodeEnded(0) for node in nodes)
+
+
+def losses_words(nodes: Sequence[NodeState]) -> str:
+    """Text about all nodes whose states end the attempt; empty without any."""
+    return "; ".join(words for words in map(loss_words, range(len(nodes)), nodes) if words)
 
 
 def loss_words(index: int, node: NodeState) -> str:

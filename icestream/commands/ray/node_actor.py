@@ -14,6 +14,7 @@ import ray
 import ray.util
 
 from common.run_dir import MODE
+from workloads.base.checkpoint import newest_step
 
 _MOST_READ = 1 << 16
 _GPUS = ("CUDA_VISIBLE_DEVICES",)
@@ -30,6 +31,8 @@ class ActorPlace:
     """Its address in the cluster."""
     port: int
     """A port that was free there a moment ago."""
+    newest_step: int
+    """Step of the newest checkpoint that is seen there; 0 before the first."""
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,13 @@ class NodeActor:
         self._rest = b""
         """Output behind its last complete line."""
 
-    def place(self) -> ActorPlace:
-        """Where this actor is."""
+    def place(self, shared: Path) -> ActorPlace:
+        """Place of this actor, and of the run in ``shared``."""
         host = ray.util.get_node_ip_address()
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.bind((host, 0))
             port = probe.getsockname()[1]
-        return ActorPlace(ray.get_runtime_context().get_node_id(), host, port)
+        return ActorPlace(ray.get_runtime_context().get_node_id(), host, port, newest_step(shared))
 
     def start(self, job: NodeJob) -> None:
         """Start the node. Raises OSError if its output has no place."""

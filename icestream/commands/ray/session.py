@@ -22,6 +22,7 @@ from icestream.commands.ray.driver import (
     NodeExit,
     NodesDriver,
     ReleaseNodes,
+    ReserveMachines,
     StartNodes,
     StopNodes,
 )
@@ -87,7 +88,7 @@ class RaySession:
 
     def _drive(self, view: NodesView, signals: socket.socket) -> int:
         driver = NodesDriver(self.nodes, self.shards, self.wait_s)
-        nodes = RayNodes(self.cpus, self.gpus, self.job_for, view.heard)
+        nodes = RayNodes(self.cpus, self.gpus, self.shared, self.job_for, view.heard)
         stop = StopRequests(signals)
         while True:
             stop.wait(TICK_S)
@@ -96,17 +97,23 @@ class RaySession:
             if stop.is_urgent:
                 view.say("asked again: the nodes are left to their guards, which end them")
                 return NodeExit.STOPPED
-            state = ClusterView(time.monotonic(), nodes.machines(), nodes.states, nodes.is_refused, stop.is_asked)
+            state = ClusterView(
+                time.monotonic(), nodes.machines(), nodes.states, nodes.resumes_at, nodes.is_refused, stop.is_asked
+            )
             for order in driver.decide(state):
                 match order:
-                    case StartNodes(count, why):
+                    case ReserveMachines(count, why):
                         view.new_attempt()
                         view.say(why)
-                        nodes.start(count)
+                        nodes.reserve(count)
+                    case StartNodes(why):
+                        view.say(why)
+                        nodes.start()
                     case StopNodes(why):
                         view.say(why)
                         nodes.stop()
-                    case ReleaseNodes():
+                    case ReleaseNodes(why):
+                        view.say(why)
                         for index, node in enumerate(nodes.states):
                             if node in (NodeEnded(NodeExit.FAILED), NodeEnded(NodeExit.USER_ERROR)):
                                 view.last_lines(index)

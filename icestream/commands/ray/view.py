@@ -49,8 +49,9 @@ class NodesView:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._console.print(Text(shown(text)), soft_wrap=True)
+        """Print a line that stays; an empty text is none."""
+        if text:
+            self._console.print(Text(shown(text)), soft_wrap=True)
 
     def heard(self, node: int, lines: Sequence[str]) -> None:
         """Take new lines of a node's output. What a node complains about is printed at once."""

@@ -6,7 +6,6 @@ Subclasses define the format: checkpoint.py (weights), counting/checkpoint.py (n
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,15 +18,7 @@ from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
 from services.config.trainer import is_known_model, removed_model
-from workloads.base.checkpoint import CHECKPOINT_FOLDER, UnreadableError
-
-_NAME = re.compile(r"step-(\d{9,})\.(pt|json)")
-
-
-def newest_checkpoint(run_dir: Path) -> Path | None:
-    """Newest checkpoint of a run, with weights or without; None before the first."""
-    found = (path for path in (run_dir / CHECKPOINT_FOLDER).glob("step-*") if _NAME.fullmatch(path.name))
-    return max(found, default=None)
+from workloads.base.checkpoint import CHECKPOINT_FOLDER, STEP_NAME, UnreadableError
 
 
 def checkpoint_folder(run_dir: Path, attempt: RunAttempt | None) -> Path:
@@ -88,7 +79,7 @@ class CheckpointFolder(ABC):
 
     def foreign(self) -> Path | None:
         """Newest checkpoint of the other kind, with weights or without; None if there is none."""
-        names = (match for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+        names = (match for path in self._folder.iterdir() if (match := STEP_NAME.fullmatch(path.name)))
         return max((self._folder / match[0] for match in names if f".{match[2]}" != self.suffix), default=None)
 
     def _path(self, step: int) -> Path:
@@ -134,7 +125,7 @@ class CheckpointFolder(ABC):
     def _all(self) -> list[Path]:
         """All checkpoints, newest first."""
         found = (path for path in self._folder.iterdir() if path.suffix == self.suffix)
-        return sorted((path for path in found if _NAME.fullmatch(path.name)), reverse=True)
+        return sorted((path for path in found if STEP_NAME.fullmatch(path.name)), reverse=True)
 
 
 def other_model(step: int, model: str, asked: str) -> BadInputError:

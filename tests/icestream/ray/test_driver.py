@@ -1,17 +1,18 @@
-"""Decisions of the driver of several nodes, by hand and by random schedules."""
+"""Decisions of the driver of several nodes, one after the other."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from icestream.commands.ray.driver import (
     DRIVER_RELEASES_S,
     GUARD_KILLS_S,
-    MOST_SHORT_ATTEMPTS,
+    MOST_FAILURES,
+    MOST_LOSSES,
     NODE_STOPS_S,
     ClusterView,
     EndDriver,
@@ -23,6 +24,7 @@ from icestream.commands.ray.driver import (
     NodeState,
     Order,
     ReleaseNodes,
+    ReserveMachines,
     StartNodes,
     StopNodes,
     largest_fitting,
@@ -31,17 +33,19 @@ from icestream.commands.ray.driver import (
 RUNNING = NodeRunning()
 
 
-def view(now_s: float, machines: int, nodes: Sequence[NodeState] = (), **more: bool) -> ClusterView:
+def view(now_s: float, machines: int, nodes: Sequence[NodeState] = (), **more: Any) -> ClusterView:
     return ClusterView(now_s, machines, nodes, **more)
 
 
 def started(asked: int = 2, shards: int = 4, machines: int | None = None, wait_s: float = 10.0) -> NodesDriver:
-    """Driver that has just started its first attempt."""
+    """Driver that has just started the nodes of its first attempt."""
     driver = NodesDriver(asked, shards, wait_s)
     machines = asked if machines is None else machines
     driver.decide(view(-wait_s, machines))
     if machines < asked:
         driver.decide(view(0, machines))
+    count = largest_fitting(shards, machines)
+    assert driver.decide(view(0, machines, [RUNNING] * count, resumes_at=0)) == [StartNodes()]
     assert driver.attempts == 1
     return driver
 
@@ -60,9 +64,13 @@ def test_as_many_nodes_as_divide_the_shards_and_have_a_machine(shards: int, mach
 
 
 def test_all_machines_there_all_nodes_start_at_once() -> None:
-    (order,) = NodesDriver(4, 8, 60).decide(view(100, 5))
-    assert isinstance(order, StartNodes)
+    driver = NodesDriver(4, 8, 60)
+    (order,) = driver.decide(view(100, 5))
+    assert isinstance(order, ReserveMachines)
     assert order.count == 4
+    assert driver.decide(view(101, 5)) == []
+    assert driver.decide(view(102, 5, [RUNNING] * 4)) == []
+    assert driver.decide(view(103, 5, [RUNNING] * 4, resumes_at=70)) == [StartNodes("all go on from step 70")]
 
 
 def test_missing_machines_are_waited_for_and_then_fewer_nodes_start() -> None:
@@ -70,7 +78,7 @@ def test_missing_machines_are_waited_for_and_then_fewer_nodes_start() -> None:
     assert driver.decide(view(100, 3)) == []
     assert driver.decide(view(159, 3)) == []
     (order,) = driver.decide(view(160, 3))
-    assert isinstance(order, StartNodes)
+    assert isinstance(order, ReserveMachines)
     assert order.count == 3
     assert "of 4" in order.why
 
@@ -92,36 +100,106 @@ def test_after_a_loss_all_stop_and_start_again(loss: NodeState) -> None:
     assert kinds(driver.decide(view(7, 3, [NodeEnded(75), loss]))) == [ReleaseNodes]
     assert driver.decide(view(7.5, 3)) == [], "a pause"
     (order,) = driver.decide(view(9, 3))
-    assert isinstance(order, StartNodes)
+    assert isinstance(order, ReserveMachines)
     assert order.count == 2
     assert driver.attempts == 2
 
 
+class Attempts:
+    """A run of one node: each attempt lasts ``lasts_s``, and ends as ``end``; the next one goes on from ``step``."""
+
+    def __init__(self, end: NodeState, lasts_s: float = 0.0) -> None:
+        self.end = end
+        self.lasts_s = lasts_s
+        self.step = 0
+        self.driver = NodesDriver(1, 1, 0)
+        self.starts: list[float] = []
+        self.now_s = 0.0
+
+    def make(self, count: int) -> list[Order]:
+        """Orders of the last decision, after so many more attempts, or the end of the run."""
+        most, is_started = len(self.starts) + count, False
+        while self.now_s < 1e6:
+            is_reserved = self.driver._phase == "reserving"
+            is_over = is_started and self.now_s - self.starts[-1] >= self.lasts_s
+            nodes = [self.end if is_over else RUNNING] if is_reserved or is_started else []
+            orders = self.driver.decide(view(self.now_s, 1, nodes, resumes_at=self.step if is_reserved else None))
+            if StartNodes in kinds(orders):
+                self.starts.append(self.now_s)
+            is_started = StartNodes in kinds(orders) or (is_started and ReleaseNodes not in kinds(orders))
+            if EndDriver in kinds(orders) or (len(self.starts) == most and not is_started):
+                return orders
+            self.now_s += 0.25
+        raise AssertionError(f"no end after {len(self.starts)} attempts")
+
+
+def failed(orders: Sequence[Order]) -> str:
+    """Reason of the run's end by failure."""
+    (end,) = [order for order in orders if isinstance(order, EndDriver)]
+    assert end.exit_code == NodeExit.FAILED
+    return end.why
+
+
 def test_pauses_grow_while_nodes_die_early() -> None:
-    driver, now_s, starts = NodesDriver(1, 1, 0), 0.0, []
-    while len(starts) < 5:
-        orders = driver.decide(view(now_s, 1, [NodeEnded(-9)] if is_under_way(driver) else []))
-        starts += [now_s for order in orders if isinstance(order, StartNodes)]
-        now_s += 0.25
-    gaps = [later - earlier for earlier, later in pairwise(starts)]
+    run = Attempts(NodeEnded(-9))
+    run.make(5)
+    gaps = [later - earlier for earlier, later in pairwise(run.starts)]
     assert gaps == sorted(gaps)
     assert gaps[-1] > 2 * gaps[0]
 
 
-def test_starts_that_all_end_early_end_the_run() -> None:
-    driver, now_s, orders = NodesDriver(1, 1, 0), 0.0, []
-    while not any(isinstance(order, EndDriver) for order in orders):
-        orders = driver.decide(view(now_s, 1, [NodeEnded(75)] if is_under_way(driver) else []))
-        now_s += 1
-        assert now_s < 3600
-    assert driver.attempts == MOST_SHORT_ATTEMPTS
-    assert isinstance(orders[-1], EndDriver)
-    assert orders[-1].exit_code == NodeExit.FAILED
+@pytest.mark.parametrize("code", [75, -9, 137])
+@pytest.mark.parametrize("lasts_s", [0, 61, 1000])
+def test_attempts_that_fail_without_a_new_checkpoint_end_the_run_however_long_each_took(
+    code: int, lasts_s: float
+) -> None:
+    run = Attempts(NodeEnded(code), lasts_s)
+    assert failed(run.make(1000)) == "10 starts have failed before the first checkpoint: the nodes' logs say why"
+    assert len(run.starts) == MOST_FAILURES
 
 
-def is_under_way(driver: NodesDriver) -> bool:
-    """True while an attempt is under way."""
-    return driver._phase in ("running", "stopping")
+def test_a_new_checkpoint_is_progress_and_one_after_a_rollback_is_none() -> None:
+    run = Attempts(NodeEnded(75), 61)
+    for step in (0, 5, 6):
+        run.step = step
+        assert kinds(run.make(MOST_FAILURES - 1)) == [ReleaseNodes]
+    run.step = 4
+    assert "since the newest checkpoint (step 6)" in failed(run.make(1000))
+    assert len(run.starts) == 3 * (MOST_FAILURES - 1) + 1
+
+
+@pytest.mark.parametrize("loss", [NodeGone(), NodeEnded(130)])
+def test_a_scheduler_may_take_many_machines_away_but_not_for_ever(loss: NodeState) -> None:
+    run = Attempts(loss, 600)
+    assert kinds(run.make(MOST_LOSSES - 1)) == [ReleaseNodes]
+    run.step = 5
+    assert kinds(run.make(MOST_LOSSES)) == [ReleaseNodes]
+    run.end = NodeEnded(75)
+    assert "100 starts have lost a machine, or were stopped, since the newest checkpoint (step 5)" in failed(
+        run.make(1000)
+    )
+    assert len(run.starts) == 2 * MOST_LOSSES - 1
+
+
+def test_losses_of_machines_do_not_hide_failures() -> None:
+    run = Attempts(NodeGone(), 600)
+    for _ in range(MOST_FAILURES - 1):
+        run.end = NodeGone()
+        run.make(5)
+        run.end = NodeEnded(75)
+        run.make(1)
+    assert kinds(run.make(1)) == [ReleaseNodes]
+    assert "10 starts have failed before" in failed(run.make(1))
+
+
+@pytest.mark.parametrize(("end", "exit_code"), [(NodeGone(), None), (NodeEnded(1), 1)])
+def test_a_machine_that_is_lost_before_its_node_starts(end: NodeState, exit_code: int | None) -> None:
+    driver = NodesDriver(2, 2, 0)
+    driver.decide(view(0, 2))
+    release, *others = driver.decide(view(1, 2, [RUNNING, end]))
+    assert isinstance(release, ReleaseNodes)
+    assert release.why.startswith("node 1 ")
+    assert [order.exit_code for order in others if isinstance(order, EndDriver)] == ([exit_code] if exit_code else [])
 
 
 def test_a_node_that_hangs_does_not_keep_the_others_waiting_for_ever() -> None:
@@ -161,6 +239,12 @@ def test_a_stop_that_comes_when_all_were_done_is_no_interruption() -> None:
     assert driver.decide(view(6, 2, [NodeEnded(0)] * 2, stop_asked=True))[-1] == EndDriver(0, "all nodes have finished")
 
 
+def test_a_stop_before_the_nodes_have_started_ends_at_once() -> None:
+    driver = NodesDriver(2, 2, 60)
+    driver.decide(view(0, 2))
+    assert kinds(driver.decide(view(1, 2, [RUNNING] * 2, stop_asked=True))) == [ReleaseNodes, EndDriver]
+
+
 def test_a_stop_while_machines_are_missing_ends_at_once() -> None:
     driver = NodesDriver(4, 4, 60)
     (order,) = driver.decide(view(0, 1, stop_asked=True))
@@ -179,114 +263,15 @@ def test_machines_that_come_back_are_used_after_the_wait() -> None:
     assert isinstance(order, StopNodes)
     driver.decide(view(38, 4, [NodeEnded(130)] * 2))
     (order,) = driver.decide(view(45, 4))
-    assert isinstance(order, StartNodes)
+    assert isinstance(order, ReserveMachines)
     assert order.count == 4
 
 
 def test_machines_that_ray_cannot_reserve_are_not_asked_for_again_at_once() -> None:
-    driver = started(asked=4, shards=4)
+    driver = NodesDriver(4, 4, 10)
+    driver.decide(view(0, 4))
     assert kinds(driver.decide(view(60, 4, is_refused=True))) == [ReleaseNodes]
     assert driver.decide(view(61, 4)) == []
     (order,) = driver.decide(view(71, 4))
-    assert isinstance(order, StartNodes)
+    assert isinstance(order, ReserveMachines)
     assert order.count == 2
-
-
-class Cluster:
-    """Machines and nodes that live, die, hang and finish as the dice fall."""
-
-    def __init__(self, dice: random.Random, machines: int) -> None:
-        self.dice = dice
-        self.machines = machines
-        self.most = machines
-        self.nodes: list[NodeState] = []
-        self.hung: set[int] = set()
-        self.stopping_since_s = 0.0
-        self.is_stopping = False
-        self.pending = 0
-        self.work = 12
-        """Units of time in which an attempt with nodes gets on, until all are done."""
-
-    def mishap(self) -> None:
-        """One random fault, or the return of a machine."""
-        match self.dice.randrange(6):
-            case 0 if self.nodes:
-                self.nodes[self.dice.randrange(len(self.nodes))] = NodeGone()
-                self.machines = max(0, self.machines - 1)
-            case 1 if self.nodes:
-                self.end(self.dice.randrange(len(self.nodes)), self.dice.choice([75, -9, 130, 137]))
-            case 2 if self.nodes:
-                self.hung.add(self.dice.randrange(len(self.nodes)))
-            case 3:
-                self.machines = max(0, self.machines - 1)
-            case _:
-                self.machines = min(self.most, self.machines + 1)
-
-    def end(self, node: int, code: int) -> None:
-        if self.nodes[node] == RUNNING:
-            self.nodes[node] = NodeEnded(code)
-
-    def pass_time(self, now_s: float) -> None:
-        """What nodes do by themselves: work, notice a lost one, stop when asked."""
-        if self.pending and self.pending <= self.machines:
-            self.nodes, self.pending = [RUNNING] * self.pending, 0
-        elif self.is_stopping:
-            for node in range(len(self.nodes)):
-                if node not in self.hung:
-                    self.end(node, 130)
-                elif now_s - self.stopping_since_s >= GUARD_KILLS_S:
-                    self.end(node, -9)
-        elif self.hung or any(state not in (RUNNING, NodeEnded(0)) for state in self.nodes):
-            for node in range(len(self.nodes)):
-                if node not in self.hung:
-                    self.end(node, 75)
-        elif self.nodes:
-            self.work -= 1
-            if self.work <= 0:
-                self.nodes = [NodeEnded(0)] * len(self.nodes)
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_in_any_order_of_faults_a_run_ends_and_no_two_attempts_meet(seed: int) -> None:
-    dice = random.Random(seed)
-    shards = dice.choice([1, 4, 6, 8, 12])
-    asked = dice.choice([count for count in range(1, shards + 1) if shards % count == 0])
-    cluster = Cluster(dice, asked + dice.randrange(2))
-    driver = NodesDriver(asked, shards, wait_s=dice.choice([0, 5, 60]))
-    stop_at = dice.choice([None, dice.randrange(200)])
-    is_attempt, ends, now_s = False, [], 0.0
-    for turn in range(4000):
-        now_s += 1
-        if turn < 150 and dice.random() < 0.1:
-            cluster.mishap()
-        elif turn == 150:
-            cluster.machines = max(1, cluster.machines)
-        cluster.pass_time(now_s)
-        stop_asked = stop_at is not None and turn >= stop_at
-        is_refused = bool(cluster.pending) and dice.random() < 0.02
-        for order in driver.decide(ClusterView(now_s, cluster.machines, cluster.nodes, is_refused, stop_asked)):
-            match order:
-                case StartNodes(count):
-                    assert not is_attempt, "two attempts at once"
-                    assert not ends
-                    assert shards % count == 0
-                    assert count <= asked
-                    assert not stop_asked
-                    is_attempt, cluster.pending, cluster.is_stopping, cluster.hung = True, count, False, set()
-                case StopNodes():
-                    cluster.is_stopping, cluster.stopping_since_s = True, now_s
-                case ReleaseNodes():
-                    assert is_attempt
-                    is_attempt, cluster.nodes, cluster.pending = False, [], 0
-                case EndDriver(code):
-                    ends.append(code)
-        if stop_asked and stop_at is not None and turn > stop_at + DRIVER_RELEASES_S + 2:
-            assert ends, "a stop takes too long"
-        if ends:
-            break
-    assert ends, "the run does not end"
-    assert not is_attempt
-    expected = {0, 130} if stop_at is not None else {0}
-    if driver.attempts >= MOST_SHORT_ATTEMPTS:
-        expected.add(NodeExit.FAILED)
-    assert ends[0] in expected or (ends[0] == NodeExit.USER_ERROR and driver.attempts == 0)

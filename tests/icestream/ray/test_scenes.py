@@ -1,8 +1,7 @@
-"""`icestream ray` on a real Ray cluster of several machines on the loopback interface, with stand-ins of nodes."""
+"""`icestream ray` on a real Ray cluster of several machines on the loopback interface: real nodes, and stand-ins."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -13,8 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray_scenes import GUARD, HERE, PATIENCE_S, ROOT, SECRET, Machines, command_lines, scene, wait_until
-from runs import SMALL_STREAM
+from ray_cluster import GUARD, HERE, PATIENCE_S, ROOT, SECRET, Driver, Machines, command_line, parent, wait_until
+from ray_run import RayRun
+from ray_scenes import scene
+from runs import SMALL_STREAM, settings
+
+from workloads.base.checkpoint import newest_step
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -27,13 +30,13 @@ QUICK_LOSS = {
 """A dead machine is noticed within 4 s, not 15 s."""
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """As Ray does it on a desktop: all addresses are 127.0.0.1, and nothing listens elsewhere."""
-REAL = (
-    "trainer.model=likelihood",
-    "stream.batch_events=50",
-    "trainer.checkpoint_every=2",
-    "trainer.validation.events=0",
+EVENTS = 2000
+STREAM = (
+    *(one for one in SMALL_STREAM if not one.startswith(("trainer.wgan", "stream.block_files", "stream.batch_events"))),
+    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=20"),
+    *("trainer.checkpoint_every=2", "trainer.validation.events=0"),
 )
-"""Settings of real nodes: many small steps, with a checkpoint every other one."""
+"""Two shards, and many small steps, with a checkpoint every other one."""
 
 
 @pytest.fixture(scope="module")
@@ -42,160 +45,118 @@ def machines() -> Iterator[Machines]:
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # short: sockets are in it
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ICESTREAM_")}
     environment |= QUICK_LOSS | LOOPBACK
-    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{ROOT}:{HERE.parent}"}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": f"{ROOT}:{HERE}:{HERE.parent}"}
     made = Machines(folder, environment)
     yield made
     made.close()
     logs = [path for path in folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    wait_until(lambda: not command_lines(str(folder)), "no process of Ray is left")
+    wait_until(lambda: not processes_with(str(folder)), lambda: f"Ray has ended: {processes_with(str(folder))}")
     shutil.rmtree(folder)
     assert logs == [], "the password is in a log of Ray"
 
 
-def test_no_password_of_an_input_is_in_a_command_line_or_log(machines: Machines, tmp_path: Path) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        starts = run.attempt(1)
-        run.trains_on()
-        assert f"https://me:{SECRET}@host.example/data" in run.story, "the nodes are given it"
-        assert len(command_lines(GUARD)) == 4, "a guard and a node on each machine"
-        drivers = [line for line in command_lines(SECRET) if "ray_drive.py" not in line]
-        assert drivers == []
-        assert {start.machine for start in starts} == {"a", "b"}
-        run.finish()
-        assert "all nodes have finished" in run.output.read_text()
-        assert SECRET not in "".join(path.read_text() for path in (tmp_path / "local").glob("*.log"))
+def processes_with(word: str) -> list[str]:
+    """Command lines of all processes of this machine with this word."""
+    lines = [" ".join(command_line(int(path.name))) for path in Path("/proc").glob("[0-9]*")]
+    return [line for line in lines if word in line]
 
 
-def test_a_lost_machine_is_replaced_by_a_spare_one_and_all_go_on_from_the_checkpoint(
+def test_after_a_killed_node_or_guard_all_start_again_and_no_password_is_seen(
     machines: Machines, tmp_path: Path
 ) -> None:
-    machines.be("a", "b", "c")
-    with scene(machines, tmp_path) as run:
-        lost = run.attempt(1)[1].machine
-        step = run.trains_on()
-        machines.lose(lost)
-        again = run.attempt(2)
-        assert len(again) == 2
-        assert lost not in {start.machine for start in again}
-        assert {start.step >= step for start in again} == {True}
-        run.finish()
-
-
-def test_without_a_spare_machine_fewer_nodes_go_on_and_all_again_once_it_is_back(
-    machines: Machines, tmp_path: Path
-) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        lost = run.attempt(1)[0].machine
-        step = run.trains_on()
-        machines.lose(lost)
-        (alone,) = run.attempt(2)
-        assert alone.machine != lost
-        assert alone.step >= step
-        step = run.trains_on()
-        machines.add(lost)
-        both = run.attempt(3)
-        assert {start.machine for start in both} == {"a", "b"}
-        assert {start.step >= step for start in both} == {True}
-        run.finish()
-
-
-def test_a_node_that_hangs_is_killed_and_all_start_again_in_the_same_places(machines: Machines, tmp_path: Path) -> None:
     machines.be("a", "b")
     with scene(machines, tmp_path) as run:
         first = run.attempt(1)
+        assert f"https://me:{SECRET}@host.example/data" in run.story, "the nodes are given it"
+        guards = run.driver.pids(GUARD)
+        assert len(guards) == 4, "a guard and a node on each machine"
+        assert [line for line in processes_with(SECRET) if str(tmp_path) in line and "ray_drive.py" not in line] == []
+        assert {start.machine for start in first} == {"a", "b"}
+
         step = run.trains_on()
-        os.kill(first[1].pid, signal.SIGSTOP)
+        os.kill(first[1].pid, signal.SIGKILL)
         second = run.attempt(2)
-        assert [start.machine for start in second] == [start.machine for start in first], "its files are there"
         assert {start.step >= step for start in second} == {True}
-        run.finish()
-        assert "lost another node" in run.output.read_text()
 
+        step = run.trains_on()
+        os.kill(parent(second[1].pid), signal.SIGKILL)
+        third = run.attempt(3)
+        assert {start.step >= step for start in third} == {True}
+        assert [start.machine for start in third] == [start.machine for start in first], "its files are there"
 
-def test_after_a_killed_node_all_start_again(machines: Machines, tmp_path: Path) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        step, victim = run.trains_on(), run.attempt(1)[1].pid
-        os.kill(victim, signal.SIGKILL)
-        assert {start.step >= step for start in run.attempt(2)} == {True}
-        run.finish()
-
-
-def test_a_killed_guard_takes_its_node_along_and_all_start_again(machines: Machines, tmp_path: Path) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        victim = run.attempt(1)[1].pid
-        guard = int(Path(f"/proc/{victim}/stat").read_text().rpartition(")")[2].split()[1])
-        run.trains_on()
-        os.kill(guard, signal.SIGKILL)
-        run.attempt(2)
-        run.finish()
-
-
-def test_a_killed_driver_leaves_nothing_but_a_checkpoint(machines: Machines, tmp_path: Path) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        run.attempt(1)
-        run.trains_on()
-        run.driver.kill()
-        run.end()
-        run.nothing_is_left()
-        assert run.story.count("ended 130") == 2, "with a checkpoint"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_all_nodes_with_a_checkpoint(machines: Machines, tmp_path: Path, number: signal.Signals) -> None:
-    machines.be("a", "b")
-    with scene(machines, tmp_path) as run:
-        run.attempt(1)
-        run.trains_on()
-        run.driver.send_signal(number)
+        run.driver.process.send_signal(signal.SIGINT)
         assert run.end() == 130
-        assert run.story.count("ended 130") == 2
+        assert run.story.count("ended 130") >= 2, "with a checkpoint"
+        assert SECRET not in "".join(path.read_text() for path in (tmp_path / "local").glob("*.log"))
 
 
 def test_a_users_mistake_is_shown_and_not_tried_again(machines: Machines, tmp_path: Path) -> None:
     machines.be("a", "b")
-    with scene(machines, tmp_path, "--refuses") as run:
-        assert run.end() == 2
-        assert "no such file" in run.output.read_text()
-        assert {start.node for start in run.starts()} <= {0}
-        assert "start 2" not in run.output.read_text()
-
-
-def test_real_nodes_train_every_event_though_a_machine_is_lost(machines: Machines, tmp_path: Path) -> None:
-    machines.be("a", "b")
-    shared = tmp_path / "shared"
-    called(machines, "simulate", str(tmp_path / "data"), "--events", "2000", "--files", "4")
-    assignments = (*SMALL_STREAM, "stream.shards=2", "stream.lanes=2", "stream.block_files=1", *REAL)
     command = (
-        *("ray", "--nodes", "2", "--address", machines.address, "--wait-for-nodes", "2"),
-        *("--shared", str(shared), "--run-dir", str(tmp_path / "local"), "-i", str(tmp_path / "data")),
-        *("--epochs", "2", "--decoders", "1", "--device", "cpu"),
-        *(word for one in assignments for word in ("--set", one)),
+        *("ray", "--nodes", "2", "--address", machines.address, "--shared", str(tmp_path / "shared")),
+        *("--run-dir", str(tmp_path / "local"), "-i", str(tmp_path / "nowhere"), *settings(*STREAM)),
     )
-    output = tmp_path / "output.txt"
-    with output.open("wb") as file:
-        driver = subprocess.Popen(icestream(*command), stdout=file, stderr=file, env=machines.environment)
+    driver = Driver(machines, tmp_path, icestream(*command))
     try:
-
-        def has_checkpoint() -> bool:
-            assert driver.poll() is None, output.read_text()
-            return any((shared / "checkpoints").glob("step-*.pt"))
-
-        wait_until(has_checkpoint, "there is a checkpoint")
-        machines.lose("a")
-        assert driver.wait(PATIENCE_S) == 0, output.read_text()
+        assert driver.end() == 2, driver.output()
+        assert f"{tmp_path / 'nowhere'}: no such file" in driver.output()
+        assert "start 1" in driver.output()
+        assert "start 2" not in driver.output()
+        driver.nothing_is_left()
     finally:
-        driver.kill()
-        driver.wait()
-    summary = json.loads((shared / "summary.json").read_text())
+        driver.kill_all()
+
+
+@pytest.mark.timeout(900)
+def test_real_nodes_train_every_event_once_whatever_is_lost_killed_or_hangs(machines: Machines, tmp_path: Path) -> None:
+    machines.be("a", "b", "c")
+    called(machines, "simulate", str(tmp_path / "data"), "--events", str(EVENTS), "--files", "4")
+    options = ("-i", str(tmp_path / "data"), "--epochs", "1", "--decoders", "1", "--device", "cpu")
+    model = ("--model", "held_model:TRAINING", *settings(f"trainer.own.released={tmp_path / 'released'}"))
+    run = RayRun(machines, tmp_path, *options, *settings(*STREAM), *model)
+    try:
+        now = run.trains_on()
+        lost = run.lose(1)
+        now = run.trains_on(now)
+        assert "start 2: 2 nodes\n" in run.driver.output(), "there is a spare machine"
+        places = [run.machine(node) for node in range(2)]
+        assert lost not in places
+
+        os.kill(run.trainer(1), signal.SIGKILL)
+        now = run.trains_on(now)
+
+        run.freeze(1, with_guard=False)
+        now = run.trains_on(now)
+        assert [run.machine(node) for node in range(2)] == places, "its files are there"
+
+        run.driver.process.kill()
+        run.driver.end()
+        run.nothing_is_left()
+        assert newest_step(run.shared) >= now.step
+        assert [log.read_text().splitlines()[-1][-13:] for log in run.local.glob("*.log")] == ["exit code 130"] * 2
+
+        run.start()
+        now = run.trains_on(now)
+        lost = run.lose(0)
+        now = run.trains_on(now)
+        assert "start 2: 1 nodes of 2" in run.driver.output(), "there is no spare machine"
+
+        machines.add(lost)
+        now = run.trains_on(now)
+        assert {run.machine(node) for node in range(2)} == set(places)
+
+        run.released.touch()
+        assert run.driver.end() == 0, run.report()
+        run.nothing_is_left()
+    finally:
+        run.driver.kill_all()
+    summary = run.summary()
     assert summary["adds_up"]
-    assert summary["events_trained"] == 2 * 2000, summary
-    assert "start 2: 1 nodes of 2" in output.read_text()
-    wait_until(lambda: not command_lines(str(tmp_path)), "no process is left")
+    assert summary["events_trained"] == summary["events_read"] == EVENTS, summary
+    assert summary["steps"] == newest_step(run.shared) > now.step
+    trained = run.trained()
+    assert set(trained.values()) == {1}, "no part twice"
+    assert sum(events for *_, events in trained) == EVENTS
 
 
 def icestream(*words: str) -> list[str]:
