@@ -30,6 +30,12 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
     return max(found, default=None)
 
 
+def newest_step(run_dir: Path) -> int:
+    """Step of a run's newest checkpoint; 0 before the first."""
+    path = newest_checkpoint(run_dir)
+    return int(path.stem.removeprefix("step-")) if path is not None else 0
+
+
 def checkpoint_folder(run_dir: Path, attempt: RunAttempt | None) -> Path:
     """Folder of a run's checkpoints: in the run directory, or in the folder that its nodes share."""
     return (run_dir if attempt is None else attempt.shared) / CHECKPOINT_FOLDER
