@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.atomic_file import Publishing
 from common.errors import IcestreamError, TryAgainError
 from common.file_lock import LOCKS_FOLDER, NO_LOCKS, patience, try_lock
 
@@ -82,6 +83,11 @@ def attempt_of(environment: Mapping[str, str]) -> RunAttempt | None:
     """Attempt that this process belongs to; None unless it is one of a node."""
     shared = environment.get(SHARED_VARIABLE)
     return RunAttempt(Path(shared), int(environment[ATTEMPT_VARIABLE])) if shared else None
+
+
+def publishing_of(attempt: RunAttempt | None) -> Publishing:
+    """Context of each change of a file that several nodes share; of a run on one machine (None) there is none."""
+    return nullcontext if attempt is None else attempt.publishing
 
 
 def newest_number(shared: Path) -> int:

@@ -35,8 +35,8 @@ def planned_name(shard: int) -> str:
 
 
 def planned_line(block: PlannedBlock) -> str:
-    """Line of the record, on a new line whatever a killed process left."""
-    return "\n" + json.dumps([block.block, block.files, block.events]) + "\n"
+    """Line of the record."""
+    return json.dumps([block.block, block.files, block.events])
 
 
 def planned_shard(lines: Iterable[str]) -> PlannedShard:

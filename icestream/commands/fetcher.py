@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 from pathlib import Path
 
 import click
 
+from common.attempt import attempt_of, publishing_of
 from common.options import (
     InputCommand,
     absolute,
@@ -69,7 +71,9 @@ def fetcher(
         make_run_dir(ledger.parent)
         folder = inventory or run_dir / INVENTORY_FOLDER
         make_run_dir(folder)
-        shared = SharedFolder(folder, of_shard.stream.shard, config.stream.shards)
+        shared = SharedFolder(
+            folder, of_shard.stream.shard, config.stream.shards, publishing_of(attempt_of(os.environ))
+        )
     while not stop:
         try:
             with damage_named(ledger), contextlib.closing(FetcherService(run_dir, of_shard, shared)) as service:

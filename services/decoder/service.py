@@ -8,13 +8,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
 
 from common import messages as m
-from common.attempt import attempt_of
+from common.attempt import attempt_of, publishing_of
 from common.bounds import working_bytes
 from common.errors import BadInputError
 from common.files.by_content import ContentReader
@@ -63,8 +62,7 @@ def serve(run_dir: Path, config: Config, load: Callable[[], Config], stop: StopF
                 )
             attempt = attempt_of(os.environ)
             folder = run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard)
-            publishing = nullcontext if attempt is None else attempt.publishing
-            decode = Decode(workload, config.stream, config.seed, folder, reader, publishing=publishing)
+            decode = Decode(workload, config.stream, config.seed, folder, reader, publishing=publishing_of(attempt))
             _take_leases(transport, config.decoder.credit, decode, stop)
             return
         except FetcherLost:

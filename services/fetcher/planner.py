@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
+from services.fetcher.inventory.own_record import OwnRecord
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import Stage
@@ -43,9 +43,9 @@ class Planner:
         ledger: Ledger,
         budget: FailureBudget,
         fetch: Callable[[SourceFile, Path], None],
-        record: Path | None = None,
+        record: OwnRecord | None = None,
     ) -> None:
-        """``record``: file for the planned blocks of a shard (common/planned.py)."""
+        """``record``: of the planned blocks of a shard (common/planned.py)."""
         self._record = record
         self._config = config
         self._capacity = capacity
@@ -130,10 +130,7 @@ class Planner:
         if self._record is not None:
             bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
             events = sum(unit.rows for unit in units) + bad_rows
-            with self._record.open("a") as lines:
-                lines.write(planned_line(PlannedBlock(block, len(staged), events)))
-                lines.flush()
-                os.fsync(lines.fileno())
+            self._record.append(planned_line(PlannedBlock(block, len(staged), events)))
         return units
 
     def restage(self, files: Sequence[int]) -> None:

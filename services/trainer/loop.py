@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
 
+from common.atomic_file import Publishing
 from services.config.trainer import TrainerConfig
 from services.trainer.checkpoints.checkpoint import Checkpoints
 from services.trainer.checkpoints.commits import Commits
@@ -37,12 +39,15 @@ def train(
     config_json: str,
     stopped: Callable[[], bool],
     step_done: Callable[[int, Batch], None] = lambda step, batch: None,
+    publishing: Publishing = nullcontext,
 ) -> Literal["finished", "stopped"]:
     """Train until the plan ends, ``max_steps`` is reached, or a stop is requested. Ends with a checkpoint.
 
+    ``publishing``: context of what is appended to files in ``run_dir``, of several nodes.
+
     Raises BadInputError if training diverges repeatedly.
     """
-    guard = Guard(state.watch, HealthLog(run_dir / HEALTH_FILE))
+    guard = Guard(state.watch, HealthLog(run_dir / HEALTH_FILE, publishing))
     drafts = WeightDrafts(state, checkpoints, guard, telemetry, audit, config_json)
     commits = Commits(state, drafts, feed, telemetry, config.checkpoint_every)
     loop = TrainingLoop(state, feed, commits, telemetry, audit, guard, drafts, config, step_done)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from common.attempt import RunAttempt, attempt_of
+from common.attempt import RunAttempt, attempt_of, publishing_of
 from common.errors import BadInputError
 from common.own_code import is_own
 from common.process import StopFlag
@@ -318,7 +318,7 @@ def _train(
         read_validation_events,
         rank=ranks.rank,
         local_rank=place.local_rank if place is not None and attempt is not None else ranks.rank,
-        shared=results,
+        attempt=attempt,
     )
     telemetry.warn(warnings)
     audit = open_audit(run_dir, config.stream, state.audit_bytes, ranks, attempt) if config.trainer.audit else None
@@ -338,6 +338,7 @@ def _train(
             config_json,
             lambda: feed.stopped,
             gauges.stepped,
+            publishing_of(attempt),
         )
         status = telemetry.status(end, state, feed.waits, force=True)
         status = gauges.close(state, status, stopped=lambda: bool(stop))

@@ -11,7 +11,7 @@ import pytest
 
 from common import attempt as module
 from common.atomic_file import replacing
-from common.attempt import OutdatedAttemptError, RunAttempt, attempt_of, begin_attempt, newest_number
+from common.attempt import OutdatedAttemptError, RunAttempt, attempt_of, begin_attempt, newest_number, publishing_of
 from common.errors import IcestreamError, TryAgainError
 from common.file_lock import try_lock
 
@@ -115,3 +115,9 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(IcestreamError, match="a file system without locks"):
         begin_attempt(tmp_path)
+
+
+def test_a_run_on_one_machine_has_no_attempts(tmp_path: Path) -> None:
+    with publishing_of(None)():
+        pass
+    assert publishing_of(begin_attempt(tmp_path))() is not None

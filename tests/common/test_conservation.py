@@ -56,11 +56,11 @@ def test_a_file_that_no_shard_planned_is_missed() -> None:
 
 def test_a_block_that_was_planned_again_counts_once_as_planned_last() -> None:
     blocks = [PlannedBlock(0, 2, 10), PlannedBlock(1, 2, 20), PlannedBlock(1, 2, 21), PlannedBlock(2, 1, 5)]
-    text = "".join(map(planned_line, blocks))
+    text = "\n".join(map(planned_line, blocks))
     assert planned_shard(text.splitlines()) == PlannedShard(3, 5, 36)
 
 
 def test_what_a_killed_process_left_of_a_line_is_skipped() -> None:
-    text = planned_line(PlannedBlock(0, 2, 10)) + "\n[1, 2, 2" + planned_line(PlannedBlock(1, 2, 20))
+    text = planned_line(PlannedBlock(0, 2, 10)) + "\n[1, 2, 2\n" + planned_line(PlannedBlock(1, 2, 20))
     assert planned_shard(text.splitlines()) == PlannedShard(2, 4, 30)
     assert planned_shard([]) == PlannedShard()

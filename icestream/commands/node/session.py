@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from common.attempt import RunAttempt
-from common.errors import TRY_AGAIN_EXIT_CODE, BadInputError, TryAgainError
+from common.errors import TRY_AGAIN_EXIT_CODE, USER_ERROR_EXIT_CODE, BadInputError, TryAgainError
 from common.file_lock import RunLock, Wait, patience
 from common.process import StopFlag
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
@@ -23,9 +23,12 @@ from common.status_files import read_status
 from common.summary import build_summary, summary_lines, write_summary
 from common.transport import StopRequested
 from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
+from icestream.commands.node.shared_settings import SharedSettings
 from icestream.commands.run_checks import check_before_start, check_device, require_plan_of_checkpoint
 from icestream.commands.shards_sum import imbalance_of_shards
 from services.config.root import Config, load_config, store_config
+from services.fetcher.inventory.published import list_path
+from services.fetcher.inventory.ranges import make_ranges
 from services.supervisor.environment import secrets_allowed
 from services.supervisor.names import FETCHER, service_command, service_of
 from services.supervisor.nodes.beats import Beats
@@ -98,10 +101,13 @@ class NodeSession:
         require_shared(self.shared, self.run_dir)
         if warning := make_run_dir(self.run_dir):
             self._say(f"Warning: {warning}")
+        settings = SharedSettings(self.shared)
         try:
             lock = RunLock(self.run_dir, "run", "icestream node", self._until_former_ends())
-            with lock, self._met() as (config, attempt, beats):
+            with lock, self._met(settings) as (config, attempt, beats):
                 exit_code, text = self._until_the_end(config, attempt, beats)
+                if exit_code == USER_ERROR_EXIT_CODE:
+                    settings.put_back()
                 beats.close(exit_code, text)
                 return exit_code
         except StopRequested:
@@ -125,7 +131,7 @@ class NodeSession:
         return wait
 
     @contextlib.contextmanager
-    def _met(self) -> Iterator[tuple[Config, RunAttempt, Beats]]:
+    def _met(self, settings: SharedSettings) -> Iterator[tuple[Config, RunAttempt, Beats]]:
         """Configuration of the run, and the attempt in which all nodes have met. An error is told to the others."""
         given = load_config(self._stored, toml=self.toml, assignments=self.assignments, flags=self.flags)
         place = NodePlace(
@@ -142,7 +148,7 @@ class NodeSession:
                 if (lock := lock_shared(place)) is not None:
                     stack.callback(lock.close)
                 with self.master.listen(PORT_S):
-                    attempt, beats = gather(place, self._prepare)
+                    attempt, beats = self._gathered(place, settings)
             else:
                 first = find_attempt(place)
                 attempt, beats = join(place, first, lambda: self._check(first))
@@ -152,29 +158,37 @@ class NodeSession:
                 beats.close(*end_of(error))
                 raise
 
+    def _gathered(self, place: NodePlace, settings: SharedSettings) -> tuple[RunAttempt, Beats]:
+        try:
+            return gather(place, lambda attempt: self._prepare(attempt, settings))
+        except BadInputError:  # perhaps of another node
+            settings.put_back()
+            raise
+
     @property
     def _stored(self) -> Path | dict[str, Any]:
         """Configuration of the run, if it has begun."""
         return self.shared if (self.shared / CONFIG_FILE).exists() else {}
 
-    def _prepare(self, attempt: RunAttempt) -> tuple[str, str]:
+    def _prepare(self, attempt: RunAttempt, settings: SharedSettings) -> tuple[str, str]:
         """Settings of the run, from those of node 0: their digest, and the build. Raises BadInputError."""
         former = load_config(self.shared, environment={}) if self._stored else None
         config = node_config(self.shared, self.nodes, self.toml, self.assignments, self.flags)
-        is_listed = any((self.shared / INVENTORY_FOLDER).glob("files-*"))
+        ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
+        is_listed = all(list_path(self.shared / INVENTORY_FOLDER, one).exists() for one in ranges)
         check_before_start(self.shared, config, lists_inputs=not is_listed)
         if former is not None:
             require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
         with attempt.publishing():
             claim_run_dir(self.run_dir, run_id(self.shared, begins=True))
-            store_config(self.shared, config)
+        stored = settings.replace(config, attempt)
         store_config(self.run_dir, config)
-        return _digest((self.shared / CONFIG_FILE).read_bytes()), build_of(config)
+        return _digest(stored), build_of(config)
 
     def _check(self, first: NodeNote) -> None:
         """Raise BadInputError if this node doesn't fit to node 0."""
         until_s = time.monotonic() + SEEN_S
-        while not self._stored or _digest((self.shared / CONFIG_FILE).read_bytes()) != first.settings:
+        while self._stored_digest() != first.settings:
             if self.stop:
                 raise StopRequested
             if time.monotonic() > until_s:
@@ -188,6 +202,12 @@ class NodeSession:
         require_inputs(config)
         claim_run_dir(self.run_dir, run_id(self.shared, begins=False))
         store_config(self.run_dir, config)
+
+    def _stored_digest(self) -> str:
+        try:
+            return _digest((self.shared / CONFIG_FILE).read_bytes())
+        except FileNotFoundError:
+            return ""
 
     # -------------------------------------------------------------- run
 

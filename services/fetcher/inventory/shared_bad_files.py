@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+
+from common.atomic_file import Publishing
+from services.fetcher.inventory.own_record import OwnRecord
 
 
 class SharedBadFiles:
     """Numbers of bad files in ``folder``, which all shards share; each shard writes its own and reads all."""
 
-    def __init__(self, folder: Path, shard: int) -> None:
+    def __init__(self, folder: Path, shard: int, publishing: Publishing = nullcontext) -> None:
         self._folder = folder
-        self._path = folder / f"bad-{shard:03d}"
+        self._own = OwnRecord(folder / f"bad-{shard:03d}", publishing)
 
     def add(self, file: int) -> int:
         """Add a bad file of this shard; number of distinct ones of all shards.
 
         A shard adds its own before it counts: of two that do so at the same time, one counts both.
         """
-        if file not in _read(self._path):
-            with self._path.open("a") as sink:
-                sink.write(f"\n{file}\n")  # on a new line whatever a crash of the machine left
+        if file not in _read(self._own.path):
+            self._own.append(str(file))
         return len(set().union(*map(_read, self._folder.glob("bad-[0-9][0-9][0-9]"))))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+
+from common.atomic_file import Publishing
+from services.fetcher.inventory.own_record import OwnRecord
 
 
 class SharedEpochs:
     """Numbers of events in ``folder``, which all ``shards`` shards share; each writes its own and reads all."""
 
-    def __init__(self, folder: Path, shard: int, shards: int) -> None:
+    def __init__(self, folder: Path, shard: int, shards: int, publishing: Publishing = nullcontext) -> None:
         self._folder = folder
-        self._shard = shard
+        self._own = OwnRecord(self._path(shard), publishing)
         self._shards = shards
         self._newest = -1
 
@@ -20,9 +24,7 @@ class SharedEpochs:
         if not new:
             return False
         self._newest = max(new)
-        with self._path(self._shard).open("a") as sink:
-            # On a new line whatever a crash of the machine left.
-            sink.writelines(f"\n{epoch} {events}\n" for epoch, events in new.items())
+        self._own.append(*(f"{epoch} {events}" for epoch, events in new.items()))
         if all(new.values()):
             return False
         of_shards = [_read(self._path(shard)) for shard in range(self._shards)]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.atomic_file import Publishing
 from common.plan import SourceFile
 from common.planned import planned_name
 from services.fetcher.inventory.lister import Expand
+from services.fetcher.inventory.own_record import OwnRecord
 from services.fetcher.inventory.published import PublishedInventory
 from services.fetcher.inventory.ranges import InputRange
 from services.fetcher.inventory.shared_bad_files import SharedBadFiles
@@ -22,21 +25,25 @@ class SharedFolder:
     folder: Path | None = None
     shard: int = 0
     shards: int = 1
+    publishing: Publishing = nullcontext
+    """Context of what this shard adds, of several nodes."""
 
     @property
     def bad_files(self) -> SharedBadFiles | None:
         """Bad files of all shards."""
-        return SharedBadFiles(self.folder, self.shard) if self.folder is not None else None
+        return SharedBadFiles(self.folder, self.shard, self.publishing) if self.folder is not None else None
 
     @property
     def epochs(self) -> SharedEpochs | None:
         """Events that all shards delivered, by epoch."""
-        return SharedEpochs(self.folder, self.shard, self.shards) if self.folder is not None else None
+        if self.folder is None:
+            return None
+        return SharedEpochs(self.folder, self.shard, self.shards, self.publishing)
 
     @property
-    def record(self) -> Path | None:
-        """File with the planned blocks of the shard."""
-        return self.folder / planned_name(self.shard) if self.folder is not None else None
+    def record(self) -> OwnRecord | None:
+        """Record of the planned blocks of the shard."""
+        return OwnRecord(self.folder / planned_name(self.shard), self.publishing) if self.folder is not None else None
 
     def listing(
         self, expand: Callable[[InputRange], list[SourceFile]], *, skips: bool

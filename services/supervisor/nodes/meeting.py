@@ -130,15 +130,11 @@ def lock_shared(place: NodePlace) -> RunLock | None:
             return None
         raise BadInputError(in_use.format(note or "another run")) from None
     note = read_note(place.shared, 0)
-    if (
-        note is not None
-        and note.state != "ended"
-        and (holder is None or (holder.host, holder.pid) != (note.host, note.pid))
-    ):
+    if note is not None and (holder is None or (holder.host, holder.pid) != (note.host, note.pid)):
         # It began while a frozen process had the lock: that the lock is free now does not mean that it is dead.
         until_s = time.monotonic() + 3 * BEAT_S
         try:
-            while time.monotonic() < until_s:
+            while not _has_ended(place, 0) and time.monotonic() < until_s:
                 if (note := goes_on()) is not None:
                     raise BadInputError(in_use.format(note))
         except BaseException:
@@ -225,7 +221,8 @@ def join(place: NodePlace, first: NodeNote, check: Callable[[], None]) -> tuple[
             note = node_0.look()
             if note is not None and note.token == first.token and note.state == "running":
                 if note.accepted[place.node] != beats.note.token:
-                    raise BadInputError(f"--node {place.node}: another node has this number; give each its own")
+                    beats.close(TRY_AGAIN_EXIT_CODE, "")  # its notes would hide those of the other one
+                    raise _not_accepted(place)
                 break
             if gone.over(note is None or note.token != first.token):
                 raise TryAgainError(f"{first} is gone")
@@ -234,6 +231,21 @@ def join(place: NodePlace, first: NodeNote, check: Callable[[], None]) -> tuple[
         beats.close(*end_of(error))
         raise
     return attempt, beats
+
+
+def _not_accepted(place: NodePlace) -> IcestreamError:
+    """Error of a node in whose place node 0 runs with another one.
+
+    If that one lives on, two nodes have one number. It is lost, or just ending, if this node was started in its place.
+    """
+    other, lives, silent = LivingNode(place.shared, place.node), _Patience(SHARED_S), _Patience(SILENCE_S)
+    while not lives.over((note := other.look()) is not None):
+        if silent.over(note is None):
+            return TryAgainError(f"the node {place.node} that node 0 began with is gone")
+        if place.stopped():
+            raise StopRequested
+        time.sleep(_POLL_S)
+    return BadInputError(f"--node {place.node}: {note} has this number, too; give each node its own")
 
 
 def raise_end_of(note: NodeNote | None, attempt: int) -> None:
@@ -271,6 +283,11 @@ class _Patience:
             return False
         self._since_s = self._since_s if self._since_s is not None else time.monotonic()
         return time.monotonic() - self._since_s > self._seconds
+
+
+def _has_ended(place: NodePlace, node: int) -> bool:
+    note = read_note(place.shared, node)
+    return note is None or note.state == "ended"
 
 
 def _listed(nodes: set[int]) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from common.atomic_file import replacing
-from common.attempt import RunAttempt
+from common.attempt import RunAttempt, publishing_of
 from common.errors import BadInputError
 from common.file_lock import RunLock, patience
 from common.transport import StopRequested
@@ -44,12 +43,15 @@ class CheckpointFolder(ABC):
         self._folder = checkpoint_folder(run_dir, attempt)
         self._keep = keep
         self._attempt = attempt
+        self._publishing = publishing_of(attempt)
+        """Context of every change of the folder."""
         self._lock: RunLock | None = None
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if attempt is None:
             self._lock = self._locked(run_dir, wait_s, stopped)
-        for part in self._folder.glob("*.part"):
-            part.unlink(missing_ok=True)  # of a trainer killed during a write
+        with self._publishing():  # else a trainer of an older attempt, as it wakes up, deletes that of the newest one
+            for part in self._folder.glob("*.part"):
+                part.unlink(missing_ok=True)  # of a trainer killed during a write
 
     @staticmethod
     def _locked(run_dir: Path, wait_s: float, stopped: Callable[[], bool]) -> RunLock:
@@ -107,10 +109,6 @@ class CheckpointFolder(ABC):
             for needless in (*newest_first[:num_later], *newest_first[num_later + self._keep :]):
                 needless.unlink()
         return path
-
-    def _publishing(self) -> AbstractContextManager[object]:
-        """Context of every change of the folder."""
-        return self._attempt.publishing() if self._attempt is not None else nullcontext()
 
     def _part_of(self, path: Path) -> Path:
         """Name of a file until it is complete; each attempt has its own, since one that woke up may still write."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from common.atomic_file import Publishing
+from common.attempt import RunAttempt, publishing_of
 from common.unit_arrays import UnitArrays
 from services.config.root import Config
 from services.trainer.speed.gpu_sampler import start_gpu_sampler
@@ -36,13 +38,13 @@ def open_telemetry(
     *,
     rank: int = 0,
     local_rank: int | None = None,
-    shared: Path | None = None,
+    attempt: RunAttempt | None = None,
 ) -> Telemetry:
     """Telemetry of a rank. ``config_json``: without secrets. Raises BadInputError for a setting that can't be met.
 
     ``local_rank``: its number in its run directory, if that is of one of several nodes.
 
-    ``shared``: folder of several nodes, which has all files but the status file; without it the run directory has them.
+    ``attempt``: of several nodes, whose shared folder has all files but the status file; else the run directory does.
 
     A ``rank`` that is not the first has its status file, and nothing else.
     """
@@ -57,17 +59,19 @@ def open_telemetry(
             sinks=[],
             rank=rank if local_rank is None else local_rank,
         )
-    folder = shared or run_dir
+    folder, publishing = attempt.shared if attempt is not None else run_dir, publishing_of(attempt)
     settings = hyperparameters(config_json)
     scores = (SCORE, *(f"train/{name}" for name in state.shown))
-    block = _block(folder, config, state.device, read_validation_events) if config.trainer.validation.events else None
+    block = None
+    if config.trainer.validation.events:
+        block = _block(folder, config, state.device, read_validation_events, publishing)
     sinks: list[Sink] = []
     if config.trainer.wandb.mode != "off":
         from services.trainer.telemetry.wandb_sink import WandbSink, run_name  # an optional extra
 
         name = run_name(folder, started(run_folder(folder)))
         sinks.append(WandbSink(folder, config.trainer.wandb, name, settings))
-    sinks.append(TensorBoardSink(folder, state.step, settings, scores))
+    sinks.append(TensorBoardSink(folder, state.step, settings, scores, publishing))
     sampler = start_gpu_sampler(state.device)
     sources: list[Callable[[], dict[str, float]]] = [partial(memory_scalars, state.device)]
     sources += [sampler.read] if sampler is not None else []
@@ -93,11 +97,16 @@ def fills_block(config: Config) -> bool:
 
 
 def _block(
-    run_dir: Path, config: Config, device: torch.device, read_validation_events: ReadValidationEvents
+    run_dir: Path,
+    config: Config,
+    device: torch.device,
+    read_validation_events: ReadValidationEvents,
+    publishing: Publishing,
 ) -> ValidationBlock:
     validation, held_out = config.trainer.validation, config.stream.held_out
-    block = ValidationBlock(run_dir, validation, device, held_out=held_out)
+    block = ValidationBlock(run_dir, validation, device, held_out=held_out, publishing=publishing)
     if block.batch is None and not fills_block(config):
         read = partial(read_validation_events, config, run_dir)
-        block.batch = stored_block(run_dir, config.stored_workload(), block.made_for, device, read)
+        schema = config.stored_workload()
+        block.batch = stored_block(run_dir, schema, block.made_for, device, read, publishing)
     return block

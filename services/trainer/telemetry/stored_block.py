@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from common.atomic_file import replace_file, replacing
+from common.atomic_file import Publishing, replace_file, replacing
 from common.errors import BadInputError
 from common.messages import Layout
 from common.ragged import event_columns, slot_bytes_needed, unit_arrays
@@ -114,8 +115,11 @@ def stored_block(
     made_for: Mapping[str, Any],
     device: torch.device,
     read: Callable[[], Pieces],
+    publishing: Publishing = nullcontext,
 ) -> StoredBatch:
     """Block of the run directory, which ``read`` fills if there is none for these settings, ``made_for``.
+
+    ``publishing``: context of each change in the directory, of several nodes.
 
     Raises BadInputError if the one in the run directory is damaged.
     """
@@ -125,10 +129,12 @@ def stored_block(
         logger.warning("the validation block was made with %s: another begins with %s", index.made_for, dict(made_for))
         index = None
     if index is None:
-        (run_dir / INDEX_FILE).unlink(missing_ok=True)  # it must never be that of other units
-        units, digest = _write_units(run_dir / UNITS_FILE, schema, read())
+        with publishing():
+            (run_dir / INDEX_FILE).unlink(missing_ok=True)  # it must never be that of other units
+        units, digest = _write_units(run_dir / UNITS_FILE, schema, read(), publishing)
         index = _Index(made_for=dict(made_for), columns=described, units=units, digest=digest)
-        replace_file(run_dir / INDEX_FILE, index.model_dump_json() + "\n", durable=True)
+        with publishing():
+            replace_file(run_dir / INDEX_FILE, index.model_dump_json() + "\n", durable=True)
     size_bytes = sum(slot_bytes_needed(schema, layout) for layout in index.units)
     block = StoredBatch(StoredMicrobatches(_mapped(run_dir, index, size_bytes), index.units, schema, device))
     logger.info("validation block: %d events, %d particles", block.num_events, block.num_particles)
@@ -145,11 +151,13 @@ def _read_index(run_dir: Path) -> _Index | None:
         raise _damaged(path, f"{error.errors()[0]['msg']}") from None
 
 
-def _write_units(path: Path, schema: EventSchema, pieces: Pieces) -> tuple[tuple[Layout, ...], str]:
+def _write_units(
+    path: Path, schema: EventSchema, pieces: Pieces, publishing: Publishing
+) -> tuple[tuple[Layout, ...], str]:
     """Write the units one after the other; their counts, and the file's digest."""
     digest = hashlib.blake2b(digest_size=16)
     units: list[Layout] = []
-    with replacing(path, durable=True) as part, part.open("wb") as file:
+    with replacing(path, durable=True, publishing=publishing) as part, part.open("wb") as file:
         for piece in pieces:
             layout = Layout(len(piece.offsets) - 1, int(piece.offsets[-1]), len(piece.microbatch_bounds) - 1)
             content = np.zeros(slot_bytes_needed(schema, layout), np.uint8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from common.atomic_file import Publishing
 from common.tensorboard_names import sanitised
 from services.trainer.telemetry.charts import charts
 from services.trainer.telemetry.sinks import Setting
@@ -49,18 +51,28 @@ class TensorBoardSink:
     """Sink for TensorBoard. A thread of EventFileWriter writes the files."""
 
     def __init__(
-        self, run_dir: Path, step: int, settings: Mapping[str, Setting] | None = None, results: Sequence[str] = ()
+        self,
+        run_dir: Path,
+        step: int,
+        settings: Mapping[str, Setting] | None = None,
+        results: Sequence[str] = (),
+        publishing: Publishing = nullcontext,
     ) -> None:
         """Continues after ``step``: the run's records of later steps are hidden.
+
+        ``publishing``: context in which a file is begun, of several nodes. It hides what former files have of later
+        steps, also that of a newer attempt; what is added to a former file is hidden by those begun after it.
 
         ``results``: scalars shown beside the settings under HPARAMS, and first under CUSTOM SCALARS.
         """
         self._results = tuple(results)
         self._with_floor: set[str] = set()
         """Scalars of which a floor was written, too."""
-        self.folder = run_folder(run_dir)
-        self._is_new = not any(self.folder.iterdir())
-        self._writer = _open(self.folder, None if self._is_new else step + 1)
+        self._publishing = publishing
+        with publishing():
+            self.folder = run_folder(run_dir)
+            self._is_new = not any(self.folder.iterdir())
+            self._writer = _open(self.folder, None if self._is_new else step + 1)
         if settings:
             self._tell_settings(settings, results, step)
             self._write_layout(step)
@@ -99,7 +111,8 @@ class TensorBoardSink:
 
     def go_back(self, step: int) -> None:
         self._writer.close()
-        self._writer = _open(self.folder, step + 1)
+        with self._publishing():
+            self._writer = _open(self.folder, step + 1)
         if self._with_floor:
             self._write_layout(step)
 

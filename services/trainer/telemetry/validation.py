@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.atomic_file import replacing
+from common.atomic_file import Publishing, replacing
 from common.errors import BadInputError
 from common.unit_arrays import Array
 from services.config.trainer import ValidationConfig
@@ -34,8 +35,17 @@ def made_for(config: ValidationConfig, held_out: float) -> dict[str, Any]:
 class ValidationBlock:
     """Block of events from the run directory, or else from the run's first batches."""
 
-    def __init__(self, run_dir: Path, config: ValidationConfig, device: torch.device, *, held_out: float = 0.0) -> None:
-        """Raises BadInputError if the block in the run directory is damaged."""
+    def __init__(
+        self,
+        run_dir: Path,
+        config: ValidationConfig,
+        device: torch.device,
+        *,
+        held_out: float = 0.0,
+        publishing: Publishing = nullcontext,
+    ) -> None:
+        """``publishing``: see replacing(). Raises BadInputError if the block in the run directory is damaged."""
+        self._publishing = publishing
         self._path = run_dir / VALIDATION_FILE
         self._events = config.events
         self.made_for = made_for(config, held_out)
@@ -80,7 +90,7 @@ class ValidationBlock:
 
     def _save(self, block: Batch) -> None:
         saved = [_as_saved(part) for part in block.microbatches]
-        with replacing(self._path, durable=True) as part:
+        with replacing(self._path, durable=True, publishing=self._publishing) as part:
             torch.save({"format": _FORMAT, "made_for": self.made_for, "parts": saved}, part)
 
     def _load(self) -> list[Microbatch]:

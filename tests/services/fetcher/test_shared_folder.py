@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from common.attempt import OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
 from common.files.inputs import NothingFound
 from common.plan import SourceFile
@@ -133,3 +136,21 @@ def test_a_run_without_shards_shares_nothing() -> None:
     assert alone.bad_files is None
     assert alone.record is None
     assert alone.epochs is None
+
+
+def test_a_fetcher_of_an_older_attempt_adds_no_record(tmp_path: Path) -> None:
+    """It was frozen while its run was started again, perhaps with other inputs, and wakes up."""
+    folder = tmp_path / "inventory"
+    folder.mkdir()
+    older = SharedFolder(folder, 1, 2, begin_attempt(tmp_path).publishing)
+    newer = SharedFolder(folder, 1, 2, begin_attempt(tmp_path).publishing)
+    for one in (older, newer):
+        assert one.record is not None
+        assert one.bad_files is not None
+        assert one.epochs is not None
+        additions = (partial(one.record.append, "[0, 1, 5]"), partial(one.bad_files.add, 3))
+        for add in (*additions, partial(one.epochs.is_barren, {0: 7})):
+            with pytest.raises(OutdatedAttemptError) if one is older else nullcontext():
+                add()
+    contents = {path.name: path.read_text() for path in folder.iterdir()}
+    assert contents == {"planned-001.jsonl": "\n[0, 1, 5]\n", "bad-001": "\n3\n", "epochs-001": "\n0 7\n"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from services.supervisor.nodes import meeting as module
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.master import Master
 from services.supervisor.nodes.meeting import LivingNode, NodePlace, find_attempt, gather, join, lock_shared
+from services.supervisor.nodes.note import NodeNote
 from services.supervisor.nodes.notes import read_note, write_note
 
 BOUND_S = 30.0
@@ -74,6 +76,37 @@ def come(place: NodePlace, check: Callable[[], None] = lambda: None) -> object:
 
 def at(place: NodePlace, node: int) -> NodePlace:
     return replace(place, node=node)
+
+
+class Clock:
+    """Clock of the meeting: it moves by what is slept, and ``turn`` happens meanwhile."""
+
+    strftime, gmtime = time.strftime, time.gmtime
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.turn: Callable[[], None] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.turn()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "_POLL_S", 0.2)
+    return clock
+
+
+def beating(place: NodePlace, note: NodeNote) -> Callable[[], None]:
+    """Function that writes the next beat of a note."""
+    beats = itertools.count(note.beat)
+    return lambda: write_note(place.shared, note.model_copy(update={"beat": next(beats)}))
 
 
 def nothing(attempt: RunAttempt) -> tuple[str, str]:
@@ -132,9 +165,12 @@ def test_a_mistake_of_node_0_is_the_end_of_all(place: NodePlace, meet: Meet) -> 
 
 
 def test_the_others_numbers_have_to_be_the_same(place: NodePlace, meet: Meet) -> None:
-    meet(gather, replace(place, patience_s=2.0), nothing)
+    stopped = threading.Event()
+    first = meet(gather, replace(place, stopped=stopped.is_set), nothing)
     with pytest.raises(BadInputError, match=r"--nodes 4, but node 0 on .* was started with --nodes 2"):
         find_attempt(replace(place, node=1, nodes=4))
+    stopped.set()
+    assert isinstance(first.exception(BOUND_S), StopRequested)
 
 
 def test_two_nodes_of_one_number_are_refused(place: NodePlace, meet: Meet) -> None:
@@ -147,6 +183,29 @@ def test_two_nodes_of_one_number_are_refused(place: NodePlace, meet: Meet) -> No
     assert sum(error is None for error in errors) == 1, errors
     (error,) = filter(None, errors)
     assert isinstance(error, BadInputError | TryAgainError)
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_node_that_was_started_in_the_place_of_a_lost_one_is_no_second_one(
+    place: NodePlace, clock: Clock, lives: bool
+) -> None:
+    """Node 0 ran with the former one before it saw this one. Exit code 2 would end the engine's run."""
+    other = at(place, 1)
+    first, former = place.note(1), other.note(1)
+    running = first.model_copy(update={"state": "running", "accepted": (first.token, former.token)})
+    write_note(place.shared, first)
+    goes_on, former_goes_on = beating(place, running), beating(place, former)
+
+    def turn() -> None:
+        goes_on()
+        if lives:
+            former_goes_on()
+
+    clock.turn = turn
+    kind = BadInputError if lives else TryAgainError
+    told = r"--node 1: node 1 on .* has this number, too" if lives else "the node 1 that node 0 began with is gone"
+    with pytest.raises(kind, match=told):
+        join(other, first, lambda: None)
 
 
 def test_a_node_that_does_not_come_is_named(place: NodePlace) -> None:
@@ -167,18 +226,21 @@ def test_the_note_of_a_dead_node_is_no_invitation(place: NodePlace, meet: Meet) 
     beats.close(0, "")
 
 
-def test_a_folder_that_node_0_does_not_see_is_named(place: NodePlace, tmp_path: Path) -> None:
+def test_a_folder_that_node_0_does_not_see_is_named(place: NodePlace, tmp_path: Path, clock: Clock) -> None:
     with place.master.listen(0), pytest.raises(BadInputError, match="--shared must be one folder that all nodes see"):
         find_attempt(replace(place, node=1, shared=tmp_path / "another"))
 
 
-def test_a_second_run_in_the_folder_is_refused_on_every_node(place: NodePlace, meet: Meet) -> None:
+def test_a_second_run_in_the_folder_is_refused_on_every_node(
+    place: NodePlace, meet: Meet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = lock_shared(place)
     assert lock is not None
     try:
         others = meet(come, at(place, 1))
         _, beats = gather(place, nothing)
         others.result(BOUND_S)
+        monkeypatch.setattr(module, "SHARED_S", 0.0)
         with pytest.raises(BadInputError, match=r"in use by node 0 on .*; stop it, or choose another --shared"):
             lock_shared(place)
         with pytest.raises(BadInputError, match=r"in use by 2 nodes, of node 0 on"):
@@ -212,7 +274,7 @@ def test_a_former_node_0_that_is_just_ending_is_waited_for(
     lock.close()
 
 
-def test_a_frozen_node_0_keeps_nobody_out(place: NodePlace) -> None:
+def test_a_frozen_node_0_keeps_nobody_out(place: NodePlace, clock: Clock) -> None:
     lock = lock_shared(place)
     assert lock is not None
     write_note(place.shared, place.note(1))  # and no more
@@ -220,7 +282,10 @@ def test_a_frozen_node_0_keeps_nobody_out(place: NodePlace) -> None:
     lock.close()
 
 
-def test_a_run_that_began_beside_a_frozen_node_0_is_in_use_though_the_lock_is_free(place: NodePlace) -> None:
+def test_a_run_that_began_beside_a_frozen_node_0_is_in_use_though_the_lock_is_free(
+    place: NodePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHARED_S", 0.0)
     begin_attempt(place.shared)
     beats = Beats(place.shared, place.note(1))
     with pytest.raises(BadInputError, match=r"in use by node 0 on"):
@@ -259,12 +324,9 @@ def test_a_stop_ends_the_wait(place: NodePlace) -> None:
     assert (note.state, note.exit_code) == ("ended", 130)
 
 
-def test_a_node_0_that_is_gone_is_no_reason_to_wait(place: NodePlace, meet: Meet) -> None:
-    first = Beats(place.shared, place.note(1))
-    first.gather()
-    other = meet(come, at(place, 1))
-    comes_true(lambda: read_note(place.shared, 1) is not None)
-    first._closed = True  # killed: it says nothing
-    first._changed.set()
+def test_a_node_0_that_is_gone_is_no_reason_to_wait(place: NodePlace, clock: Clock) -> None:
+    first = place.note(1).model_copy(update={"state": "gathering"})
+    write_note(place.shared, first)  # and no more: killed
     with pytest.raises(TryAgainError, match=r"node 0 on .* is gone"):
-        other.result(BOUND_S)
+        join(at(place, 1), first, lambda: None)
+    assert clock.now_s < BOUND_S

@@ -219,5 +219,15 @@ def test_an_older_attempt_that_is_writing_leaves_the_new_ones_part_alone(
     assert files(shared) == ["step-000000001.pt"]
 
 
+def test_a_trainer_of_an_older_attempt_that_starts_late_leaves_the_new_ones_part_alone(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    older, newer = begin_attempt(shared), begin_attempt(shared)
+    of_node(tmp_path, newer)
+    (shared / "checkpoints" / "step-000000001.2.part").touch()
+    with pytest.raises(OutdatedAttemptError):
+        of_node(tmp_path, older)
+    assert files(shared) == ["step-000000001.2.part"]
+
+
 def of_node(tmp_path: Path, attempt: RunAttempt) -> Checkpoints:
     return Checkpoints(tmp_path, 2, wait_s=0, stopped=lambda: False, attempt=attempt)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from derived_columns import DERIVED, charges_of
 
+from common.attempt import OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
 from common.schema import EventSchema
 from common.unit_arrays import UnitArrays
@@ -144,3 +145,20 @@ def test_a_trainer_that_is_killed_while_it_writes_begins_anew(tmp_path: Path) ->
         stored_block(tmp_path, DERIVED, MADE_FOR | {"events": 3}, CPU, killed)
     (tmp_path / "validation.part").write_bytes(b"half")
     assert_same(stored_block(tmp_path, DERIVED, MADE_FOR | {"events": 3}, CPU, lambda: iter(PIECES)))
+
+
+def test_a_trainer_of_an_older_attempt_leaves_the_block_alone(tmp_path: Path) -> None:
+    older = begin_attempt(tmp_path)
+
+    def frozen() -> Iterator[UnitArrays]:
+        yield PIECES[0]
+        begin_attempt(tmp_path)
+
+    with pytest.raises(OutdatedAttemptError):
+        stored_block(tmp_path, DERIVED, MADE_FOR, CPU, frozen, older.publishing)
+    assert not (tmp_path / UNITS_FILE).exists()
+    newer = begin_attempt(tmp_path)
+    assert_same(stored_block(tmp_path, DERIVED, MADE_FOR, CPU, lambda: iter(PIECES), newer.publishing))
+    with pytest.raises(OutdatedAttemptError):
+        stored_block(tmp_path, DERIVED, MADE_FOR | {"events": 3}, CPU, nothing, older.publishing)
+    assert_same(stored_block(tmp_path, DERIVED, MADE_FOR, CPU, nothing, newer.publishing))

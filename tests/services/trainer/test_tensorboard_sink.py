@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from common.attempt import OutdatedAttemptError, begin_attempt
 from services.trainer.telemetry.tensorboard_sink import TensorBoardSink, run_folder, started
 from workloads.base.evaluator import Histogram
 
@@ -143,3 +145,22 @@ def test_losses_are_the_first_charts_and_a_value_and_its_floor_are_in_one(tmp_pa
     assert found["distance from real events, and its floor"] == {
         "panel/radius_w1": ["^panel/radius_w1$", "^panel/radius_w1_floor$"]
     }
+
+
+def test_a_trainer_of_an_older_attempt_hides_nothing_of_a_newer_one(tmp_path: Path) -> None:
+    """It was frozen while its run was started again, and wakes up."""
+    older_attempt = begin_attempt(tmp_path)
+    older = TensorBoardSink(tmp_path, 0, publishing=older_attempt.publishing)
+    for step in (10, 20):
+        older.scalars({"a": float(step)}, step)
+    older.flush()
+    wait_for_next_second()
+    newer = TensorBoardSink(tmp_path, 10, publishing=begin_attempt(tmp_path).publishing)
+    newer.scalars({"a": 21.0}, 20)
+    newer.close()
+    older.scalars({"a": 30.0}, 30)
+    with pytest.raises(OutdatedAttemptError):
+        older.go_back(5)
+    with pytest.raises(OutdatedAttemptError):
+        TensorBoardSink(tmp_path, 5, publishing=older_attempt.publishing)
+    assert points(tmp_path, "a") == [(10, 10.0), (20, 21.0)]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.attempt import OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
 from services.config.trainer import ValidationConfig
 from services.trainer.telemetry.validation import VALIDATION_FILE, ValidationBlock
@@ -136,3 +137,12 @@ def test_a_part_that_a_killed_trainer_left_is_in_nobodys_way(tmp_path: Path) -> 
     block = make_block(tmp_path, 1)
     block.add(Batch((make_part([1], 0),)))
     assert contents(make_block(tmp_path, 1).batch)[0] == [0]
+
+
+def test_a_trainer_of_an_older_attempt_leaves_the_block_alone(tmp_path: Path) -> None:
+    older = begin_attempt(tmp_path)
+    begin_attempt(tmp_path)
+    block = ValidationBlock(tmp_path, ValidationConfig(events=2), CPU, publishing=older.publishing)
+    with pytest.raises(OutdatedAttemptError):
+        block.add(Batch((make_part([1, 2], 0),)))
+    assert not (tmp_path / VALIDATION_FILE).exists()
