@@ -15,6 +15,7 @@ from common.planned import PlannedBlock, planned_line
 from common.redact import shown
 from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
+from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
 from services.fetcher.staging.cache import Cache
@@ -44,9 +45,11 @@ class Planner:
         budget: FailureBudget,
         fetch: Callable[[SourceFile, Path], None],
         record: Path | None = None,
+        begun: BegunBlocks | None = None,
     ) -> None:
-        """``record``: file for the planned blocks of a shard (common/planned.py)."""
+        """Of a shard, ``record``: file for its planned blocks (common/planned.py); ``begun``: its begun blocks."""
         self._record = record
+        self._begun = begun
         self._config = config
         self._capacity = capacity
         self._blocks = blocks
@@ -72,6 +75,8 @@ class Planner:
         """Continue from the cursor's block; keep the files of a former fetcher or plan that are needed next."""
         self._next_k = cursor.block_first_unit
         self._done_before = cursor.block
+        if self._begun is not None:
+            self._recall(self._begun, cursor.block)
         pinned = self._cache.pinned()
         found: dict[int, SourceFile] = {}
         for later in range(cursor.block, cursor.block + _LOOK_AHEAD_BLOCKS):
@@ -124,6 +129,8 @@ class Planner:
             seed=self._config.seed,
             source=self._inventory.source_of(block),
         )
+        if self._begun is not None:
+            self._begun.add(block, [(self._inventory.source(file.file), file) for file in staged])
         self._next_k += len(units)
         self.files_planned += len(staged)
         self.events_planned += sum(unit.rows for unit in units)
@@ -148,6 +155,9 @@ class Planner:
         # A block that is committed twice may count as needed the second time.
         self._done_before = max(self._done_before, before_block)
         self._ledger.note_place(self._inventory.place_before(self._done_before))
+        if self._begun is not None:
+            # A cursor keeps the block of its lane's last unit, which has the number of lanes blocks behind it at most.
+            self._begun.forget(before_block - self._config.stream.shard_lanes)
 
     def evict_planned(self) -> None:
         """Delete the files of all planned blocks: the run is over."""
@@ -162,6 +172,22 @@ class Planner:
         self._inspection.close()  # the pool waits for it
         self.pool.close()
         self._cache.close()
+
+    def _recall(self, begun: BegunBlocks, from_block: int) -> None:
+        """Enter into a ledger that has lost them the files of begun blocks, as these were planned."""
+        for block in begun.blocks:
+            if block < from_block or not self._blocks.is_known(block):
+                continue
+            as_planned = begun.files(block)
+            for file in self._blocks.files(block):
+                source = self._inventory.source(file)
+                known = as_planned.get((source.url, source.size_bytes))
+                if known is None or self._ledger.footer(file) is not None or self._ledger.whole_file(file) is not None:
+                    continue
+                if known.footer is not None:
+                    self._ledger.keep_footer(file, known.footer)
+                else:
+                    self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
 
     def _submit(self, file: int) -> None:
         self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))

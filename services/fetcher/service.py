@@ -144,6 +144,7 @@ class FetcherService:
             budget=self._budget,
             fetch=self._remotes.fetch,
             record=shared.record,
+            begun=shared.begun(self._hash),
         )
         self._transport.watch(self._planner.pool.wake_fd)
         skips = config.fetcher.missing_ranges == "skip"

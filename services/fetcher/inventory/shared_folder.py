@@ -1,4 +1,4 @@
-"""Folder that the fetchers of all shards share: lists of files, bad files, and a record of what each has planned."""
+"""Folder that the fetchers of all shards share: lists of files, bad files, and records of what each has planned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.plan import SourceFile
 from common.planned import planned_name
+from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.lister import Expand
 from services.fetcher.inventory.published import PublishedInventory
 from services.fetcher.inventory.ranges import InputRange
@@ -37,6 +38,12 @@ class SharedFolder:
     def record(self) -> Path | None:
         """File with the planned blocks of the shard."""
         return self.folder / planned_name(self.shard) if self.folder is not None else None
+
+    def begun(self, settings: str) -> BegunBlocks | None:
+        """Begun blocks of the shard. ``settings``: the plan hash."""
+        if self.folder is None:
+            return None
+        return BegunBlocks(self.folder / f"begun-{self.shard:03d}.jsonl", settings)
 
     def listing(
         self, expand: Callable[[InputRange], list[SourceFile]], *, skips: bool

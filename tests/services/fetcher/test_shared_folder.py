@@ -132,4 +132,5 @@ def test_a_run_without_shards_shares_nothing() -> None:
     assert expand(RANGE) == FILES
     assert alone.bad_files is None
     assert alone.record is None
+    assert alone.begun("plan") is None
     assert alone.epochs is None
