@@ -125,6 +125,10 @@ class Feed:
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
+                try:
+                    self._reconnect_refused()
+                except StopRequested:
+                    break
             except (FetcherLost, Rejected) as error:
                 level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
@@ -221,7 +225,17 @@ class Feed:
     def _attach(self) -> None:
         self._inventory = OneInventory()
         for link in self._links:
-            link.attach(self.position.shards[link.shard])
+            # All shards judge the same source: else only those with data of a changed range would refuse.
+            link.attach(self.position.shards[link.shard], self.position.source)
+
+    def _reconnect_refused(self) -> None:
+        """Connect again if refusals of other shards may be on their way: they would be taken for answers to the next
+        requests. Raises StopRequested."""
+        if len(self._links) == 1:
+            return
+        for link in self._links:
+            link.is_attached = False  # there is nothing to take leave from
+        self.reconnect()
 
     # -------------------------------------------------------------- units, microbatches, batches
 

@@ -33,16 +33,17 @@ EVENTS = (10, 0, 7, 9, 1, 12)
 """Events of units 0, 1, …; event e of unit k has e % 3 particles."""
 
 
-def unit(k: int) -> m.Unit:
+def unit(k: int, source: m.Source = m.Source()) -> m.Unit:  # noqa: B008  frozen
     part = m.Part(k, "f", 0, 0, EVENTS[k], 99, 0) if EVENTS[k] else None
-    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=(part,) if part else ())
+    parts = (part,) if part else ()
+    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=parts, source=source)
 
 
 class Fetcher:
     """Dispatcher, transport and one imagined decoder in a thread.
 
     `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
-    unit's header; `damaged`: units of which the last three events can't be read.
+    unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory.
     """
 
     def __init__(
@@ -55,15 +56,17 @@ class Fetcher:
         damaged: tuple[int, ...] = (),
         stream: StreamConfig = STREAM,
         decodes: bool = True,
+        source: m.Source = m.Source(),  # noqa: B008  frozen
     ):
         self._decodes = decodes
+        self._source = source
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=plan,
             max_unit_deaths=1 if wrong_headers is None else 3,
             stall_timeout_s=1000,
-            lanes=stream.lanes,
+            lanes=stream.shard_lanes,
         )
         self._stream = stream
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
@@ -99,6 +102,9 @@ class Fetcher:
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
                             if not self.transport.is_connected(former):
                                 self._act(self.dispatcher.supersede(former))  # as the service
+                        if isinstance(message, m.Attach) and message.source not in (m.Source(), self._source):
+                            self.transport.send(peer, m.Refuse("of another inventory", other_inventory=True))
+                            continue
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
@@ -116,7 +122,7 @@ class Fetcher:
                 case Send(peer, message):
                     self.transport.send(peer, message)
                 case Replan(cursor):
-                    units = [unit(k) for k in range(cursor.block_first_unit, len(EVENTS))]
+                    units = [unit(k, self._source) for k in range(cursor.block_first_unit, len(EVENTS))]
                     self._act(self.dispatcher.add_units(units))
                     self._act(self.dispatcher.end_plan())
                 case Evict(before_block):

@@ -1,4 +1,4 @@
-"""Promise 17: the sum over shards holds although what a fetcher knew of its files is gone, and files with it."""
+"""Promise 17: the sum over shards holds although files change, and a fetcher has lost what it knew of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from runs import COUNTING, Processes, settings
+from runs import COUNTING, SMALL_STREAM, Processes, settings
 from showers import Showers
-
-from common.run_dir import INVENTORY_FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -50,4 +48,16 @@ def test_a_bad_file_in_a_begun_block_leaves_the_sum_right_for_fetchers_without_t
     processes.train(*command, "--max-steps", "0")
     processes.summary().assert_read(2 * showers.events)
     assert any(str(victim) in line for line in processes.summary()["quarantined"])
-    assert (processes.run_dir / INVENTORY_FOLDER).is_dir()
+
+
+@pytest.mark.parametrize(("stream", "trainers"), [(COUNTING, "1"), (SMALL_STREAM, "2")], ids=["one", "two"])
+def test_a_new_plan_of_other_inputs_begins_in_all_shards(
+    processes: Processes, showers: Showers, tmp_path: Path, stream: tuple[str, ...], trainers: str
+) -> None:
+    paths = write(tmp_path / "data", showers)
+    of_stream = [*settings(*stream, *SHARDS), "--trainers", trainers]
+    processes.train("-i", str(tmp_path / "data"), *of_stream, "--max-steps", "20")
+    before = processes.summary()["events_read"]
+    paths[0].rename(tmp_path / "alone.parquet")
+    processes.train("-i", str(tmp_path / "alone.parquet"), *of_stream, "--max-steps", "0", "--new-plan")
+    processes.summary().assert_read(before + showers.events // 3)
