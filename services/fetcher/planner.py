@@ -64,6 +64,7 @@ class Planner:
             blocks,
             inventory.staged_bytes,
             budget_bytes=config.fetcher.disk_budget_bytes,
+            budget=config.fetcher.disk_budget,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
         self._next_k = 0

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.server
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -61,3 +66,45 @@ def test_a_new_plan_of_other_inputs_begins_in_all_shards(
     paths[0].rename(tmp_path / "alone.parquet")
     processes.train("-i", str(tmp_path / "alone.parquet"), *of_stream, "--max-steps", "0", "--new-plan")
     processes.summary().assert_read(before + showers.events // 3)
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """URL of a web server for the folder."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments: object) -> None:
+            return
+
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_disk_budget_that_is_too_small_for_one_of_the_shards_ends_the_run_with_one_line(
+    processes: Processes, showers: Showers, tmp_path: Path
+) -> None:
+    """The other one has its share of the batch, of three small files, and waits."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    paths = [folder / f"{number}.parquet" for number in range(6)]
+    for number, path in enumerate(paths):
+        pq.write_table(showers.tables[0].slice(0, (600, 1200)[number % 2]), path, row_group_size=200)
+    small, large = (max(path.stat().st_size for path in paths[first::2]) for first in range(2))
+    budget_bytes = int(1.9 * large)
+    assert 3 * small < budget_bytes < 2 * min(path.stat().st_size for path in paths[1::2])
+    of_stream = ("stream.batch_events=3000", "stream.block_files=1", "stream.shuffle=false", "stream.lanes=2")
+    budget = f"fetcher.disk_budget_gib={2 * budget_bytes / 2**30}"
+    with served(folder) as url:
+        names = [word for path in paths for word in ("-i", f"{url}/{path.name}")]
+        exit_code, output = processes.run("run", *names, *settings(*COUNTING, *SHARDS, *of_stream, budget))
+    assert exit_code == 2
+    assert "Traceback" not in output
+    last = output.splitlines()[-1]
+    assert last.startswith("Error: fetcher-001: fetcher.disk_budget_gib = ")
+    assert "of which each of the 2 shards here has" in last
+    assert "is too small: a batch needs more blocks than it holds" in last

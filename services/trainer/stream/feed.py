@@ -94,6 +94,10 @@ class Feed:
         self._ready_s = 0.0
         self._inventory = OneInventory()
         self._links: list[ShardLink] = []
+        self._awaited: ShardLink | None = None
+        """Shard of the unit that is needed to fill the batch which is being made."""
+        self._is_waiting = False
+        """True while no batch that was made in advance is left, and that unit has not arrived."""
         self._connect()
 
     @property
@@ -198,7 +202,7 @@ class Feed:
 
     def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
         for link in self._links:
-            link.committed(cursors)
+            link.committed(cursors, waits=self._is_waiting and link is self._awaited)
 
     # -------------------------------------------------------------- connection
 
@@ -280,6 +284,7 @@ class Feed:
 
     def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
         """Step that all ranks make together, once all are ready; None: all stop."""
+        self._is_waiting = False
         share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
         self._ready_s = time.monotonic()
         while True:
@@ -293,16 +298,17 @@ class Feed:
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copiers' marks: a source of ReadAhead."""
-        streams = [(lane, self._microbatches(link, lane)) for link in self._links for lane in link.lanes]
+        streams = [(link, lane, self._microbatches(link, lane)) for link in self._links for lane in link.lanes]
         while True:
             parts: list[FedMicrobatch] = []
-            for lane, stream in streams:
+            for link, lane, stream in streams:
                 num_events = 0
                 while num_events < self._stream.lane_batch_events:
                     taken = next(stream, _NO_MORE)
                     if taken is _NO_MORE:
                         break
                     if taken is None:
+                        self._awaited = link
                         yield None
                         continue
                     parts.append(taken)
@@ -369,6 +375,7 @@ class Feed:
 
     def _receive(self) -> None:
         """Wait a short time for a message, and take it; records the time without data."""
+        self._is_waiting = True
         self._pass_on_committed()
         if self._take_arrived():
             return

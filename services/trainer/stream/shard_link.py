@@ -111,11 +111,11 @@ class ShardLink:
         self.transport.send(m.Release(k))
         self.transport.send(m.Want(lane, 1))
 
-    def committed(self, cursors: tuple[m.Cursor, ...]) -> None:
-        """Report a checkpoint on disk with these cursors of all lanes of the run."""
+    def committed(self, cursors: tuple[m.Cursor, ...], *, waits: bool) -> None:
+        """Report a checkpoint on disk with these cursors of all lanes of the run. ``waits``: see Committed."""
         if self.is_attached:
             first = self.lane_of_run(0)
-            self.transport.send(m.Committed(cursors[first : first + self._num_lanes]))
+            self.transport.send(m.Committed(cursors[first : first + self._num_lanes], waits))
 
     def close(self, *, leaves: bool) -> None:
         """Release the arena and the sockets. ``leaves``: in good order, as far as the fetcher is there."""

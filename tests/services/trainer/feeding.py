@@ -82,6 +82,7 @@ class Fetcher:
         self.released: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Units, as they are released."""
         self.attached: list[m.Attach] = []
+        self.commits: list[m.Committed] = []
         self._leases: deque[m.Lease] = deque()
         self._stopped = False
         self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
@@ -97,6 +98,8 @@ class Fetcher:
                             self.rejected.append(message)
                         if isinstance(message, m.Release):
                             self.released.put(message.k)
+                        if isinstance(message, m.Committed):
+                            self.commits.append(message)
                         if isinstance(message, m.Attach):
                             self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():

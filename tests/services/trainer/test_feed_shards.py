@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -18,9 +19,10 @@ from services.trainer.stream.sharded_position import start_of
 from workloads.muons.columns import MUONS
 
 SHARDS = STREAM.model_copy(update={"shards": 2, "lanes": 2})
+PATIENCE_S = 20.0
 OLD, NEW = m.Source(1, "of the former files"), m.Source(1, "of other files")
 
-Fetch = Callable[[m.Source], list[Fetcher]]
+Fetch = Callable[..., list[Fetcher]]
 
 
 @pytest.fixture
@@ -32,13 +34,17 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fetch(run_dir: Path) -> Iterator[Fetch]:
-    """Fetchers of both shards, with this inventory."""
+    """Fetchers of both shards, with this inventory; those of `mute` deliver nothing."""
     with ExitStack() as started:
 
-        def start(source: m.Source) -> list[Fetcher]:
+        def start(source: m.Source, mute: tuple[int, ...] = ()) -> list[Fetcher]:
             started.close()
-            of_shards = [shard_dir(run_dir, shard) for shard in range(SHARDS.shards)]
-            return [started.enter_context(closing(Fetcher(path, stream=SHARDS, source=source))) for path in of_shards]
+            return [
+                started.enter_context(
+                    closing(Fetcher(shard_dir(run_dir, shard), stream=SHARDS, source=source, decodes=shard not in mute))
+                )
+                for shard in range(SHARDS.shards)
+            ]
 
         yield start
 
@@ -95,3 +101,16 @@ def test_other_inputs_are_refused_unless_a_new_plan_was_asked_for(run_dir: Path,
         pytest.raises(BadInputError, match=r"of another inventory \(its inputs.*--new-plan"),
     ):
         list(feed.batches(first.position))
+
+
+@pytest.mark.parametrize("awaited", [0, 1])
+def test_a_commit_tells_the_shard_that_is_waited_for_and_no_other(run_dir: Path, fetch: Fetch, awaited: int) -> None:
+    """Else a shard that only waits for its turn would take its disk budget for too small."""
+    fetchers = fetch(OLD, mute=(awaited,))
+    with closing(feed_of(run_dir)) as feed, closing(feed.stream(start_of(2, 2))) as stream:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not any(commit.waits for commit in fetchers[awaited].commits[-3:-2]):
+            assert next(stream) is None
+            feed.committed(feed.position)
+            assert time.monotonic() < deadline_s
+        assert not fetchers[1 - awaited].commits[-1].waits
