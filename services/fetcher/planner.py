@@ -11,6 +11,7 @@ from common import messages as m
 from common.files.inputs import local_path
 from common.files.local_name import name_of
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from common.plan_hash import plan_hash
 from common.planned import PlannedBlock, planned_line
 from common.redact import shown
 from services.config.root import Config
@@ -18,6 +19,7 @@ from services.fetcher.failure_budget import FailureBudget
 from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
+from services.fetcher.inventory.shared_folder import SharedFolder
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import Stage
@@ -44,12 +46,11 @@ class Planner:
         ledger: Ledger,
         budget: FailureBudget,
         fetch: Callable[[SourceFile, Path], None],
-        record: Path | None = None,
-        begun: BegunBlocks | None = None,
+        shared: SharedFolder,
     ) -> None:
-        """Of a shard, ``record``: file for its planned blocks (common/planned.py); ``begun``: its begun blocks."""
-        self._record = record
-        self._begun = begun
+        """``shared``: place of the records of what a shard has planned and begun."""
+        self._record = shared.record
+        self._begun = shared.begun(plan_hash(config.stored_workload(), config.stream, config.seed))
         self._config = config
         self._capacity = capacity
         self._blocks = blocks

@@ -143,8 +143,7 @@ class FetcherService:
             ledger=self._ledger,
             budget=self._budget,
             fetch=self._remotes.fetch,
-            record=shared.record,
-            begun=shared.begun(self._hash),
+            shared=shared,
         )
         self._transport.watch(self._planner.pool.wake_fd)
         skips = config.fetcher.missing_ranges == "skip"

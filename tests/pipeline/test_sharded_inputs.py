@@ -68,6 +68,15 @@ def test_a_new_plan_of_other_inputs_begins_in_all_shards(
     processes.summary().assert_read(before + showers.events // 3)
 
 
+def test_an_endless_run_without_an_event_to_train_ends_although_one_trainer_reads_all_lanes(
+    processes: Processes, showers: Showers
+) -> None:
+    command = [*showers.input, *settings(*COUNTING, *SHARDS, "stream.block_files=1", "stream.held_out=0.9999999")]
+    exit_code, output = processes.run("run", *command, "--epochs", "0")
+    assert exit_code == 2
+    assert "no event of a whole epoch can be trained" in output
+
+
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """URL of a web server for the folder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class Fetcher:
     """Dispatcher, transport and one imagined decoder in a thread.
 
     `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
-    unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory.
+    unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory;
+    `plan_of_units`: a plan without end, in place of unit().
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Fetcher:
         stream: StreamConfig = STREAM,
         decodes: bool = True,
         source: m.Source = m.Source(),  # noqa: B008  frozen
+        plan_of_units: Sequence[m.Unit] = (),
     ):
         self._decodes = decodes
+        self._plan_of_units = plan_of_units
         self._source = source
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
@@ -125,9 +128,10 @@ class Fetcher:
                 case Send(peer, message):
                     self.transport.send(peer, message)
                 case Replan(cursor):
-                    units = [unit(k, self._source) for k in range(cursor.block_first_unit, len(EVENTS))]
-                    self._act(self.dispatcher.add_units(units))
-                    self._act(self.dispatcher.end_plan())
+                    units = self._plan_of_units or [unit(k, self._source) for k in range(len(EVENTS))]
+                    self._act(self.dispatcher.add_units(units[cursor.block_first_unit :]))
+                    if not self._plan_of_units:
+                        self._act(self.dispatcher.end_plan())
                 case Evict(before_block):
                     self.evicted.append(before_block)
                     self.committed.set()
@@ -139,7 +143,7 @@ class Fetcher:
         if k in self._skip:
             self._act(self.dispatcher.handle("decoder", m.Failed(k, lease.lease, "poison"), 0.0))
             return
-        num_events = EVENTS[k] - 3 * (k in self._damaged)
+        num_events = lease.unit.rows - 3 * (k in self._damaged)
         counts = np.arange(num_events) % 3
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         bounds = microbatch_bounds(offsets, self._stream.lane_batch_events, self._stream.max_particles)
@@ -156,7 +160,7 @@ class Fetcher:
         is_wrong = self._wrong_headers[k] > 0
         self._wrong_headers[k] -= is_wrong
         write_header(slot, SlotHeader(self._plan, k + is_wrong, lease.lease, layout))
-        tally = m.Tally(rows_read=EVENTS[k], quarantined=EVENTS[k] - num_events)
+        tally = m.Tally(rows_read=lease.unit.rows, quarantined=lease.unit.rows - num_events)
         done = m.Done(k, lease.lease, layout, tally, content_digest(arrays))
         self._act(self.dispatcher.handle("decoder", done, 0.0))
 
