@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -11,6 +12,9 @@ from pathlib import Path
 OWNER_ONLY = 0o600
 AS_UMASK_SAYS = 0o666
 """Mode of what a user asked for by its name."""
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""Error numbers of a file system without hard links."""
 
 Publishing = Callable[[], AbstractContextManager[object]]
 """Context in which a file takes its name, which may forbid it by an exception."""

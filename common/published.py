@@ -1,26 +1,28 @@
 """Published lists of files: the inventory of a run with several shards, which the first one makes and all of them read.
 
-A list is one file in a folder that all shards share. It gets its name by a hard link once it is complete, so that the
-first one to be published stays, whoever makes another one.
+A list is one file in a folder that all shards share. It gets its name once it is complete, by a hard link, or on a file
+system without them by a rename under a lock: so that the first one to be published stays, whoever makes another one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.atomic_file import OWNER_ONLY, part_of_one_writer, sync_folder
-from common.errors import BadInputError
+from common.atomic_file import NO_LINKS, OWNER_ONLY, part_of_one_writer, sync_folder
+from common.errors import BadInputError, TransientError
+from common.file_lock import locked, patience
 from common.files.inputs import NothingFound
 from common.plan import SourceFile
 from common.plan_hash import files_digest
 
 _VERSION = 1
 _PREFIX = "files-"
+_LOCK_S = 60.0
+"""Time for another process to publish a list that it has written already."""
 
 
 def published_path(folder: Path, name: str) -> Path:
@@ -40,11 +42,27 @@ def publish(path: Path, files: Sequence[SourceFile], note: str = "") -> None:
             sink.writelines(json.dumps([file.url, file.size_bytes, file.checksum]) + "\n" for file in files)
             sink.flush()
             os.fsync(sink.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(part, path)
+        _name_once(part, path)
     finally:
         part.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def _name_once(part: Path, path: Path) -> None:
+    """Give a complete file its name, unless another one has it."""
+    try:
+        os.link(part, path)
+        return
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+    with locked(path.with_name(f".{path.name}.lock"), patience(_LOCK_S)) as is_held:
+        if not is_held:
+            raise TransientError(f"{path.parent}: another process is publishing a list of files for {_LOCK_S:g} s")
+        if not path.exists():
+            part.replace(path)
 
 
 def read_published(path: Path) -> list[SourceFile]:

@@ -80,6 +80,7 @@ PURE = (
     "common/plan.py",
     "icestream/commands/plan/plan_summary.py",
     "services/fetcher/inventory/ranges.py",
+    "services/fetcher/inventory/stored_footer.py",
     "services/fetcher/scaling.py",
     "services/fetcher/staging/stage_ahead.py",
     "services/supervisor/environment.py",

@@ -73,6 +73,8 @@ class Committed:
 
     cursors: Cursors
     """Cursor of every lane, in order; those of other ranks' lanes are ignored."""
+    waits: Annotated[bool, Field(strict=True)] = False
+    """The trainer can't go on without a unit of this dispatcher: not another rank, or another shard, holds it up."""
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -47,10 +47,10 @@ OWN_CONTENTS = (
 )
 """Files and folders made by icestream in a run directory: `--fresh` deletes only these."""
 
-_RECORDS = tuple(f"{name}-[0-9][0-9][0-9]*" for name in ("planned", "bad", "epochs"))
+_RECORDS = tuple(f"{name}-[0-9][0-9][0-9]*" for name in ("planned", "begun", ".begun", "bad", "epochs"))
 _OWN_BELOW = {
     SHARDS_FOLDER: (f"[0-9][0-9][0-9]/{LOCKS_FOLDER}/fetcher",),
-    INVENTORY_FOLDER: ("files-*.jsonl", ".files-*.part", *_RECORDS),
+    INVENTORY_FOLDER: ("files-*.jsonl", ".files-*", *_RECORDS),
 }
 """What icestream makes in folders whose names users give to theirs, too; of a shard's folder: by what it is known."""
 _ENDING_S = 10.0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from common.config import ConfigBranch
 from common.messages import MAX_BAD_FILES
@@ -56,6 +56,26 @@ class FetcherConfig(ConfigBranch):
     """Port for Prometheus metrics of the run. 0: none."""
     metrics_host: str = "127.0.0.1"
     """Address of this machine on which that port is open, without encryption or a password; 0.0.0.0: on all."""
+
+    _sharing: int = PrivateAttr(1)
+
+    def of_shard(self, on_machine: int) -> Self:
+        """Settings of one of the shards that share this machine's disk and transfers."""
+        share = {
+            "disk_budget_gib": self.disk_budget_gib / on_machine,
+            "transfers": max(1, self.transfers // on_machine),
+        }
+        of_shard = self.model_copy(update=share)
+        of_shard._sharing = on_machine
+        return of_shard
+
+    @property
+    def disk_budget(self) -> str:
+        """The setting and its value, for errors about it."""
+        text = f"fetcher.disk_budget_gib = {self.disk_budget_gib * self._sharing:g}"
+        if self._sharing == 1:
+            return text
+        return f"{text}, of which each of the {self._sharing} shards here has {self.disk_budget_gib:.3g},"
 
     @property
     def disk_budget_bytes(self) -> int:

@@ -116,13 +116,9 @@ class Config(ConfigBranch):
             raise BadInputError(f"stream.shards = {shards}: a fetcher or decoder needs {which}")
         fetcher, local = self.fetcher, self.local
         most = local.max_decoders or (len(os.sched_getaffinity(0)) - 1) // self.decoder.threads
-        fetcher = fetcher.model_copy(
-            update={
-                "disk_budget_gib": fetcher.disk_budget_gib / on_machine,
-                "transfers": max(1, fetcher.transfers // on_machine),
-                "metrics_port": 0 if shard else fetcher.metrics_port,
-            }
-        )
+        fetcher = fetcher.of_shard(on_machine)
+        if shard:
+            fetcher = fetcher.model_copy(update={"metrics_port": 0})
         local = local.model_copy(update={"max_decoders": max(1, most // on_machine)})
         return self.model_copy(update={"stream": self.stream.of_shard(shard), "fetcher": fetcher, "local": local})
 

@@ -16,13 +16,15 @@ _USELESS_ANSWERS = 3
 
 
 class CommitRequests:
-    """State of one open request at a time, which all trainers answer with a commit. ``budget_gib``: for the error."""
+    """State of one open request at a time, which all trainers answer with a commit. ``budget``: the setting, for the
+    error."""
 
-    def __init__(self, budget_gib: float) -> None:
-        self._budget_gib = budget_gib
+    def __init__(self, budget: str) -> None:
+        self._budget = budget
         self._asked = False
         self._answers: dict[str, tuple[m.Cursor, ...]] = {}
         self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
+        self._is_awaited = False
         self._useless = 0
         self._next_s = 0.0
 
@@ -33,31 +35,31 @@ class CommitRequests:
         """
         if self._useless >= _USELESS_ANSWERS:
             raise BadInputError(
-                f"fetcher.disk_budget_gib = {self._budget_gib:g} is too small: a batch needs "
-                "more blocks than it holds; raise it, or lower stream.block_files or stream.batch_events"
+                f"{self._budget} is too small: a batch needs more blocks than it holds; raise it, or lower"
+                " stream.block_files or stream.batch_events"
             )
         if self._asked or now_s < self._next_s:
             return ()
         self._next_s = now_s + (_PAUSE_AT_WORK_S if at_work else _PAUSE_S)
         self._answers.clear()
+        self._is_awaited = False
         self._asked = bool(trainers)
         return trainers
 
-    def committed(
-        self, peer: str, cursors: tuple[m.Cursor, ...], trainers: Collection[str], *, units_ahead: int
-    ) -> None:
+    def committed(self, peer: str, committed: m.Committed, trainers: Collection[str], *, units_ahead: int) -> None:
         """Record a commit. It counts once all ``trainers`` have committed: no lane's files can be evicted before.
 
         One answer may come from a checkpoint that was due anyway, or from a time with data still to be trained:
-        several in a row at the same place show that nothing moves.
+        several in a row at the same place show that nothing moves, if a trainer waits for this fetcher and no other.
         """
         if not self._asked:
             return
-        self._answers[peer] = cursors
+        self._answers[peer] = committed.cursors
+        self._is_awaited |= committed.waits
         if not self._answers.keys() >= set(trainers):
             return
         answer = tuple(sorted(self._answers.items()))
-        moved = answer != self._last_answer or units_ahead > 0
+        moved = answer != self._last_answer or units_ahead > 0 or not self._is_awaited
         self._useless = 0 if moved else self._useless + 1
         self._last_answer, self._asked = answer, False
 

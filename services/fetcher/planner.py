@@ -10,13 +10,15 @@ from common import messages as m
 from common.files.inputs import local_path
 from common.files.local_name import name_of
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
+from common.plan_hash import plan_hash
 from common.planned import PlannedBlock, planned_line
 from common.redact import shown
 from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
+from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import Ledger
-from services.fetcher.inventory.own_record import OwnRecord
+from services.fetcher.inventory.shared_folder import SharedFolder
 from services.fetcher.staging.cache import Cache
 from services.fetcher.staging.inspection import Inspection
 from services.fetcher.staging.stage import Stage
@@ -43,10 +45,11 @@ class Planner:
         ledger: Ledger,
         budget: FailureBudget,
         fetch: Callable[[SourceFile, Path], None],
-        record: OwnRecord | None = None,
+        shared: SharedFolder,
     ) -> None:
-        """``record``: of the planned blocks of a shard (common/planned.py)."""
-        self._record = record
+        """``shared``: place of the records of what a shard has planned and begun."""
+        self._record = shared.record
+        self._begun = shared.begun(plan_hash(config.stored_workload(), config.stream, config.seed))
         self._config = config
         self._capacity = capacity
         self._blocks = blocks
@@ -61,6 +64,7 @@ class Planner:
             blocks,
             inventory.staged_bytes,
             budget_bytes=config.fetcher.disk_budget_bytes,
+            budget=config.fetcher.disk_budget,
             blocks_ahead=config.fetcher.blocks_ahead,
         )
         self._next_k = 0
@@ -72,6 +76,8 @@ class Planner:
         """Continue from the cursor's block; keep the files of a former fetcher or plan that are needed next."""
         self._next_k = cursor.block_first_unit
         self._done_before = cursor.block
+        if self._begun is not None:
+            self._recall(self._begun, cursor.block)
         pinned = self._cache.pinned()
         found: dict[int, SourceFile] = {}
         for later in range(cursor.block, cursor.block + _LOOK_AHEAD_BLOCKS):
@@ -124,6 +130,8 @@ class Planner:
             seed=self._config.seed,
             source=self._inventory.source_of(block),
         )
+        if self._begun is not None:
+            self._begun.add(block, [(self._inventory.source(file.file), file) for file in staged])
         self._next_k += len(units)
         self.files_planned += len(staged)
         self.events_planned += sum(unit.rows for unit in units)
@@ -145,6 +153,9 @@ class Planner:
         # A block that is committed twice may count as needed the second time.
         self._done_before = max(self._done_before, before_block)
         self._ledger.note_place(self._inventory.place_before(self._done_before))
+        if self._begun is not None:
+            # A cursor keeps the block of its lane's last unit, which has the number of lanes blocks behind it at most.
+            self._begun.forget(before_block - self._config.stream.shard_lanes)
 
     def evict_planned(self) -> None:
         """Delete the files of all planned blocks: the run is over."""
@@ -159,6 +170,22 @@ class Planner:
         self._inspection.close()  # the pool waits for it
         self.pool.close()
         self._cache.close()
+
+    def _recall(self, begun: BegunBlocks, from_block: int) -> None:
+        """Enter into a ledger that has lost them the files of begun blocks, as these were planned."""
+        for block in begun.blocks:
+            if block < from_block or not self._blocks.is_known(block):
+                continue
+            as_planned = begun.files(block)
+            for file in self._blocks.files(block):
+                source = self._inventory.source(file)
+                known = as_planned.get((source.url, source.size_bytes))
+                if known is None or self._ledger.footer(file) is not None or self._ledger.whole_file(file) is not None:
+                    continue
+                if known.footer is not None:
+                    self._ledger.keep_footer(file, known.footer)
+                else:
+                    self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
 
     def _submit(self, file: int) -> None:
         self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))

@@ -143,7 +143,7 @@ class FetcherService:
             ledger=self._ledger,
             budget=self._budget,
             fetch=self._remotes.fetch,
-            record=shared.record,
+            shared=shared,
         )
         self._transport.watch(self._planner.pool.wake_fd)
         skips = config.fetcher.missing_ranges == "skip"
@@ -152,7 +152,7 @@ class FetcherService:
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
         self._ended = False
-        self._requests = CommitRequests(config.fetcher.disk_budget_gib)
+        self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
             config,
             started_s,
@@ -267,9 +267,9 @@ class FetcherService:
     def _note(self, peer: str, message: m.Message) -> None:
         """Handle the part of a message that concerns the service itself."""
         match message:
-            case m.Committed(cursors):
+            case m.Committed():
                 self._requests.committed(
-                    peer, cursors, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
+                    peer, message, self._dispatcher.trainers, units_ahead=self._dispatcher.units_ahead
                 )
             case m.Want():
                 self._requests.wanted()

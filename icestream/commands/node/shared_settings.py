@@ -12,7 +12,7 @@ from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER
 from services.config.root import Config, store_config
 from workloads.base.checkpoint import newest_step
 
-_RECORDS = ("planned-*", "bad-*", "epochs-*")
+_RECORDS = ("planned-*", "begun-*", "bad-*", "epochs-*")
 
 
 class SharedSettings:

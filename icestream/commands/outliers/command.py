@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from common.errors import BadInputError
+from common.run_dir import SHARDS_FOLDER
 from common.status import OUTLIER_FOLDER
 from icestream.commands.outliers.compact import Compacted, compact
 
@@ -14,7 +15,7 @@ MIB = 1 << 20
 
 EXAMPLES = """\b
 Examples:
-  icestream outliers compact runs/mine                     # its folder outliers/
+  icestream outliers compact runs/mine                     # its outliers/, or those of all of its stream.shards
   icestream outliers compact runs/mine --shard-mib 1024 --dry-run
 """
 
@@ -38,21 +39,23 @@ def outliers() -> None:
 def compact_command(folder: Path, shard_mib: float, keep: bool, dry_run: bool) -> None:
     """Merge the small Parquet files in DIR (a run's outliers/, or the run directory), one for each unit, into shards.
 
-    Shards have the columns of the files and can be used as input like them; a file without a column of another one has
-    nulls there. The run must not be active. After a kill, run the same command again; a unit that a resumed run decodes
-    again replaces its events in the shards.
+    The directory of a run with several stream.shards stands for the outliers/ of each of them. Merged files have the
+    columns of the small ones and can be used as input like them; a file without a column of another one has nulls
+    there. The run must not be active. After a kill, run the same command again; a unit that a resumed run decodes again
+    replaces its events in the merged files.
     """
-    folder = _outlier_folder(folder)
-    done = compact(folder, shard_bytes=int(shard_mib * MIB), keep=keep, dry_run=dry_run)
-    click.echo(f"{folder}: {_told(done, shard_mib, keep=keep, dry_run=dry_run)}")
+    for one in _outlier_folders(folder):
+        done = compact(one, shard_bytes=int(shard_mib * MIB), keep=keep, dry_run=dry_run)
+        click.echo(f"{one}: {_told(done, shard_mib, keep=keep, dry_run=dry_run)}")
 
 
-def _outlier_folder(folder: Path) -> Path:
-    inner = folder / OUTLIER_FOLDER
-    found = inner if inner.is_dir() else folder
-    if not found.is_dir():
+def _outlier_folders(folder: Path) -> list[Path]:
+    """Outlier folders of a run: its own, and those of its shards; or the folder itself."""
+    if not folder.is_dir():
         raise BadInputError(f"{folder}: no such directory; name a run's {OUTLIER_FOLDER}/")
-    return found.absolute()
+    of_shards = sorted((folder / SHARDS_FOLDER).glob(f"[0-9][0-9][0-9]/{OUTLIER_FOLDER}"))
+    found = [inner for inner in (folder / OUTLIER_FOLDER, *of_shards) if inner.is_dir()]
+    return [inner.absolute() for inner in found or [folder]]
 
 
 def _told(done: Compacted, shard_mib: float, *, keep: bool, dry_run: bool) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, RunLock, locked
-from common.run_dir import CONFIG_FILE
+from common.run_dir import CONFIG_FILE, SHARDS_FOLDER
 from common.slow_progress import SlowProgress
 from icestream.commands.outliers.merge import EventSource, Merge, MergedUnit, Shard, UnitFile, plan_merge
 from icestream.commands.outliers.schema import common_schema
@@ -117,7 +117,9 @@ def _hold(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if not held.enter_context(locked(folder / _LOCK, lambda: False)):
             raise BadInputError(f"{folder}: another compaction is at work there; wait for its end")
-        if (folder.parent / CONFIG_FILE).exists():
+        of_fetcher = folder.parent
+        run_dir = of_fetcher.parents[1] if of_fetcher.parent.name == SHARDS_FOLDER else of_fetcher
+        if (run_dir / CONFIG_FILE).exists():
             for part in RUN_PARTS:
-                held.enter_context(RunLock(folder.parent, part, "icestream outliers"))
+                held.enter_context(RunLock(of_fetcher if part == "fetcher" else run_dir, part, "icestream outliers"))
         yield

@@ -324,7 +324,8 @@ class Dispatcher:
         # The first trainer sends the cursors of all lanes; the others then send their own.
         moved = taken if self.attached_once else self.lanes.all
         self._grants.began = True
-        return [Remember(attach.bad_files), *self._seek(moved, attach.cursors)]
+        # In this order: begun blocks know more of a bad file than its number.
+        return [*self._seek(moved, attach.cursors), Remember(attach.bad_files)]
 
     def _was_delivered(self, peer: str, k: int) -> bool:
         """True if this trainer holds unit ``k``."""

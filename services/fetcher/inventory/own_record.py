@@ -1,4 +1,4 @@
-"""Record that a shard appends to, and that others read, in the folder of all shards."""
+"""Record that a shard keeps in the folder of all shards, where others may read it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.atomic_file import Publishing
+from common.atomic_file import Publishing, part_of_one_writer, replacing
 
 
 @dataclass(frozen=True)
@@ -24,3 +24,9 @@ class OwnRecord:
             sink.writelines(f"\n{line}\n" for line in lines)
             sink.flush()
             os.fsync(sink.fileno())
+
+    def replace(self, *lines: str) -> None:
+        """Replace all lines, on disk on return."""
+        part = part_of_one_writer(self.path)
+        with replacing(self.path, durable=True, part=part, publishing=self.publishing) as new:
+            new.write_text("".join(f"{line}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Folder that the fetchers of all shards share: lists of files, bad files, and a record of what each has planned."""
+"""Folder that the fetchers of all shards share: lists of files, bad files, and records of what each has planned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from common.atomic_file import Publishing
 from common.plan import SourceFile
 from common.planned import planned_name
+from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.lister import Expand
 from services.fetcher.inventory.own_record import OwnRecord
 from services.fetcher.inventory.published import PublishedInventory
@@ -44,6 +45,12 @@ class SharedFolder:
     def record(self) -> OwnRecord | None:
         """Record of the planned blocks of the shard."""
         return OwnRecord(self.folder / planned_name(self.shard), self.publishing) if self.folder is not None else None
+
+    def begun(self, settings: str) -> BegunBlocks | None:
+        """Begun blocks of the shard. ``settings``: the plan hash."""
+        if self.folder is None:
+            return None
+        return BegunBlocks(OwnRecord(self.folder / f"begun-{self.shard:03d}.jsonl", self.publishing), settings)
 
     def listing(
         self, expand: Callable[[InputRange], list[SourceFile]], *, skips: bool

@@ -11,13 +11,13 @@ runs/RUN/parts/NAME     files that the run is fetching
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.atomic_file import NO_LINKS
 from common.errors import BadInputError
 
 FOLDER_MODE = 0o700
@@ -138,7 +138,7 @@ def check_links(folder: Path) -> None:
         probe.touch(FILE_MODE)
         os.link(probe, second)
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+        if error.errno not in NO_LINKS:
             raise
         raise BadInputError(
             f"{_SETTING} = {folder.parent.parent} lies on a file system without hard links ({error.strerror}), by "

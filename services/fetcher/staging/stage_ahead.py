@@ -33,7 +33,16 @@ class StageAhead:
     ``sizes_bytes``: size of each file in the budget (0: used in place).
     """
 
-    def __init__(self, blocks: Blocks, sizes_bytes: Sequence[int], *, budget_bytes: int, blocks_ahead: int) -> None:
+    def __init__(
+        self,
+        blocks: Blocks,
+        sizes_bytes: Sequence[int],
+        *,
+        budget_bytes: int,
+        blocks_ahead: int,
+        budget: str = "fetcher.disk_budget_gib",
+    ) -> None:
+        """``budget``: the setting, for the error."""
         self.blocks = blocks
         self.next_to_plan = 0
         """First block that take_block() has not returned."""
@@ -41,6 +50,7 @@ class StageAhead:
         """True if the next block was not begun because the files of earlier blocks fill the budget."""
         self._sizes_bytes = sizes_bytes
         self._budget_bytes = budget_bytes
+        self._budget = budget
         self._blocks_ahead = blocks_ahead
         self._next_to_begin = 0
         self._needed_by: dict[int, set[int]] = {}  # file -> blocks begun and not evicted
@@ -118,7 +128,7 @@ class StageAhead:
             if self._bytes_held - room_bytes + new_bytes > self._budget_bytes:
                 if not self._needed_by and not self._staging:
                     raise BadInputError(
-                        f"fetcher.disk_budget_gib = {self._budget_bytes / 2**30:g} holds no block of "
+                        f"{self._budget} holds no block of "
                         f"stream.block_files = {len(files)} files ({new_bytes / 2**30:.3g} GiB); raise it, or lower "
                         "stream.block_files"
                     )

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
-from services.trainer.stream.audit import audit_line
 from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
-from services.trainer.stream.lane import Lane, shares_of_rank, units_in_advance
-from services.trainer.stream.microbatch_copy import Copiers, ids_of, num_bytes
+from services.trainer.stream.lane import shares_of_rank, units_in_advance
+from services.trainer.stream.lane_stream import NO_EVENT, Kept, microbatches
+from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.one_inventory import OneInventory
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.shard_link import Rejected, ShardLink
@@ -76,8 +77,7 @@ class Feed:
         self._copiers = copiers
         self._shares = shares_of_rank(stream, rank, ranks)
         self._units_in_advance = units_in_advance(stream, prefetch_units)
-        self._audit = audit
-        self._identity = workload.identity if keep_ids else None
+        self._kept = Kept(audit, workload.identity if keep_ids else None)
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
         self.position = self._begun = start_of(stream.lanes, stream.shards)
@@ -94,6 +94,10 @@ class Feed:
         self._ready_s = 0.0
         self._inventory = OneInventory()
         self._links: list[ShardLink] = []
+        self._awaited: ShardLink | None = None
+        """Shard of the unit that is needed to fill the batch which is being made."""
+        self._is_waiting = False
+        """True while no batch that was made in advance is left, and that unit has not arrived."""
         self._connect()
 
     @property
@@ -125,6 +129,10 @@ class Feed:
             except _BeginPlan:
                 logger.warning("the inputs are others than those of the checkpoint: the new plan begins")
                 self.position = self.position.begin_plan()
+                try:
+                    self._reconnect_refused()
+                except StopRequested:
+                    break
             except (FetcherLost, Rejected) as error:
                 level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
@@ -194,7 +202,7 @@ class Feed:
 
     def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
         for link in self._links:
-            link.committed(cursors)
+            link.committed(cursors, waits=self._is_waiting and link is self._awaited)
 
     # -------------------------------------------------------------- connection
 
@@ -221,7 +229,17 @@ class Feed:
     def _attach(self) -> None:
         self._inventory = OneInventory()
         for link in self._links:
-            link.attach(self.position.shards[link.shard])
+            # All shards judge the same source: else only those with data of a changed range would refuse.
+            link.attach(self.position.shards[link.shard], self.position.source)
+
+    def _reconnect_refused(self) -> None:
+        """Connect again if refusals of other shards may be on their way: they would be taken for answers to the next
+        requests. Raises StopRequested."""
+        if len(self._links) == 1:
+            return
+        for link in self._links:
+            link.is_attached = False  # there is nothing to take leave from
+        self.reconnect()
 
     # -------------------------------------------------------------- units, microbatches, batches
 
@@ -266,6 +284,7 @@ class Feed:
 
     def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
         """Step that all ranks make together, once all are ready; None: all stop."""
+        self._is_waiting = False
         share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
         self._ready_s = time.monotonic()
         while True:
@@ -279,69 +298,46 @@ class Feed:
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copiers' marks: a source of ReadAhead."""
-        streams = [(lane, self._microbatches(link, lane)) for link in self._links for lane in link.lanes]
+        streams = [
+            (link, lane, microbatches(link, lane, self._epoch, self._stops, self.waits, self._kept))
+            for link in self._links
+            for lane in link.lanes
+        ]
         while True:
-            parts: list[FedMicrobatch] = []
-            for lane, stream in streams:
-                num_events = 0
-                while num_events < self._stream.lane_batch_events:
-                    taken = next(stream, _NO_MORE)
-                    if taken is _NO_MORE:
-                        break
-                    if taken is None:
-                        yield None
-                        continue
-                    parts.append(taken)
-                    num_events += taken.microbatch.num_events
-                if num_events < self._stream.lane_batch_events and not lane.used_up(self._epoch):
+            shares: list[list[FedMicrobatch]] = [[] for _ in streams]
+            turns = deque(range(len(streams)))
+            while turns:
+                number = turns.popleft()
+                share, (link, lane, stream) = shares[number], streams[number]
+                if not (yield from self._fill(share, link, stream)):
+                    turns.append(number)
+                elif _events_in(share) < self._stream.lane_batch_events and not lane.used_up(self._epoch):
                     return False  # asked to stop: the microbatches taken are not trained
+            parts = [part for share in shares for part in share]
             if not parts:
                 return True
             yield FedBatch.of(parts, self._taken()), [link.copier.mark() for link in self._links]
 
-    def _microbatches(self, link: ShardLink, lane: Lane) -> Iterator[FedMicrobatch | None]:
-        """Microbatches of a lane on the device; None while the next unit has not arrived.
-
-        Ends with the lane's data, or those of the epoch, or on a stop.
+    def _fill(
+        self, share: list[FedMicrobatch], link: ShardLink, stream: Iterator[FedMicrobatch | None]
+    ) -> Generator[None, None, bool]:
+        """Fill a lane's share of the batch as far as it has data; False: its turn is over, after a whole epoch without
+        an event. Else the others of a run without end would never be read, and nobody notice that none has an event.
         """
-        number = link.lane_of_run(lane.number)
-        while True:
-            while not lane.arrived and not lane.ended and not self._stops():
+        num_events = _events_in(share)
+        while num_events < self._stream.lane_batch_events:
+            taken = next(stream, _NO_MORE)
+            if taken is _NO_MORE:
+                return True
+            if taken is NO_EVENT:
+                return False
+            if taken is None:
+                self._awaited = link
                 yield None
-            if lane.used_up(self._epoch) or self._stops():
-                return
-            unit, arrays = lane.arrived.popleft()
-            at = link.taken.lane_of(unit).cursor
-            if unit.k != at.unit:
-                raise RuntimeError(f"unit {unit.k} was delivered where {at.unit} was due")
-            taken: FedMicrobatch | None = None
-            changed = link.taken.is_changed(unit)
-            if link.taken.is_unchecked(unit):
-                logger.info("the checkpoint of a former version can't show that unit %d is the same", unit.k)
-            if at.microbatch < unit.layout.microbatches and not changed:
-                assert arrays is not None
-                copy = link.copier.begin(arrays, unit.epoch, unit.k)
-                for index in range(at.microbatch, unit.layout.microbatches):
-                    if taken is not None:
-                        yield taken
-                    microbatch = replace(copy.microbatch(index), lane=number)
-                    self.waits.copied_bytes += num_bytes(microbatch)
-                    line = audit_line(arrays, number, unit.epoch, unit.k, index) if self._audit else ""
-                    taken = FedMicrobatch(microbatch, line, ids_of(arrays, index, self._identity))
-                    link.taken = link.taken.after_microbatch(
-                        unit, index, microbatch.num_events, microbatch.num_particles
-                    )
-                # The slot is released before the last microbatch is trained. The copy is awaited, not polled for: the
-                # next poll may be a step away.
-                copy.wait()
-                del copy
-            del arrays
-            link.release(unit.k, lane.number)
-            link.taken = link.taken.after_unit(unit)
-            if changed:
-                logger.warning("%s", link.taken.changed_units[-1])
-            if taken is not None:
-                yield taken
+                continue
+            share.append(taken)
+            num_events += taken.microbatch.num_events
+        return True
 
     def _stops(self) -> bool:
         return self._stopped() or self._agreement.stopped
@@ -355,6 +351,7 @@ class Feed:
 
     def _receive(self) -> None:
         """Wait a short time for a message, and take it; records the time without data."""
+        self._is_waiting = True
         self._pass_on_committed()
         if self._take_arrived():
             return
@@ -396,3 +393,7 @@ class Feed:
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
         return message is not None
+
+
+def _events_in(share: Sequence[FedMicrobatch]) -> int:
+    return sum(part.microbatch.num_events for part in share)

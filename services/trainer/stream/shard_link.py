@@ -10,6 +10,7 @@ from pathlib import Path
 
 from common import messages as m
 from common.config import StreamConfig, TransportConfig
+from common.messages import Source
 from common.ragged import SlotHeader, SlotMismatch, check_header, unit_arrays
 from common.run_dir import shard_dir
 from common.schema import EventSchema
@@ -70,15 +71,15 @@ class ShardLink:
         """Number, in the run, of a lane of the shard."""
         return self.shard * self._num_lanes + number
 
-    def attach(self, at: StreamPosition) -> None:
-        """Request the lanes from the shard's position on."""
+    def attach(self, at: StreamPosition, source: Source) -> None:
+        """Request the lanes from the shard's position on. ``source``: of the data of all shards so far."""
         self.is_attached, self.taken = True, at
         for lane in self.lanes:
             lane.arrived.clear()
             lane.ended = False
         bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
         rank, ranks = self._share.rank, self._share.ranks
-        self.transport.send(m.Attach(rank, ranks, self.plan_hash, at.cursors, bad_files, at.source))
+        self.transport.send(m.Attach(rank, ranks, self.plan_hash, at.cursors, bad_files, source))
         for lane in self.lanes:
             self.transport.send(m.Want(lane.number, self._units_in_advance))
 
@@ -110,11 +111,11 @@ class ShardLink:
         self.transport.send(m.Release(k))
         self.transport.send(m.Want(lane, 1))
 
-    def committed(self, cursors: tuple[m.Cursor, ...]) -> None:
-        """Report a checkpoint on disk with these cursors of all lanes of the run."""
+    def committed(self, cursors: tuple[m.Cursor, ...], *, waits: bool) -> None:
+        """Report a checkpoint on disk with these cursors of all lanes of the run. ``waits``: see Committed."""
         if self.is_attached:
             first = self.lane_of_run(0)
-            self.transport.send(m.Committed(cursors[first : first + self._num_lanes]))
+            self.transport.send(m.Committed(cursors[first : first + self._num_lanes], waits))
 
     def close(self, *, leaves: bool) -> None:
         """Release the arena and the sockets. ``leaves``: in good order, as far as the fetcher is there."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ModelWrapValidatorHandler, model_serializer, model_validator
 
-from common.messages import Source
 from common.status import Counters
 from services.trainer.stream.position import Growth, StreamPosition
 
@@ -38,7 +37,7 @@ class ShardedPosition(StreamPosition):
                 f"shard {number}: {line}" for number, shard in enumerate(shards) for line in shard.changed_units
             ),
             bad_files=(),
-            source=Source(),
+            source=max(((shard.epoch, shard.source) for shard in shards), key=lambda one: (one[0], one[1].ranges))[1],
         )
 
     @property

@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 from outlier_files import names, rows_of, write_unit
 
 from common.errors import BadInputError
+from common.file_lock import RunLock, RunPart
 from icestream.commands.outliers.command import outliers
 
 
@@ -30,6 +31,38 @@ def test_the_run_directory_or_its_folder_may_be_named(run_dir: Path, inner: str)
     assert "10 events; 5 files removed" in text
     assert len(names(run_dir / "outliers")) == 1
     assert "nothing to merge" in run(run_dir / inner).stdout
+
+
+@pytest.fixture
+def sharded_dir(tmp_path: Path) -> Path:
+    """Three shards, of which one has no outliers, and outliers of a plan without shards before."""
+    (tmp_path / "config.json").write_text("{}")
+    for folder, units in (("outliers", 1), ("shards/000/outliers", 2), ("shards/002/outliers", 3)):
+        (tmp_path / folder).mkdir(parents=True)
+        for k in range(units):
+            write_unit(tmp_path / folder, k, [9, 8])
+    (tmp_path / "shards" / "001" / "status").mkdir(parents=True)
+    return tmp_path
+
+
+def test_the_directory_of_a_run_in_shards_stands_for_all_of_them(sharded_dir: Path) -> None:
+    lines = run(sharded_dir).stdout.splitlines()
+    found = [(line.partition(": ")[0], line.partition(": ")[2].partition(" unit files")[0]) for line in lines]
+    inside = ("outliers", "shards/000/outliers", "shards/002/outliers")
+    assert found == [(str(sharded_dir / name), str(number)) for name, number in zip(inside, (1, 2, 3), strict=True)]
+    assert [len(rows_of(sharded_dir / name)) for name in inside] == [2, 4, 6]
+    assert all(name.startswith("shard-") for folder in inside for name in names(sharded_dir / folder))
+    assert len(run(sharded_dir / "shards" / "002").stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("inner", ["", "shards/000", "shards/000/outliers"])
+@pytest.mark.parametrize(("of", "part"), [("", "run"), ("", "trainer"), ("shards/000", "fetcher")])
+def test_the_outliers_of_a_shard_of_an_active_run_are_left_alone(
+    sharded_dir: Path, inner: str, of: str, part: RunPart
+) -> None:
+    with RunLock(sharded_dir / of, part, part), pytest.raises(BadInputError, match="the run is in use by"):
+        run(sharded_dir / inner)
+    assert "unit-0000000001.parquet" in names(sharded_dir / "shards" / "000" / "outliers")
 
 
 def test_a_dry_run_says_so(run_dir: Path) -> None:

@@ -306,6 +306,8 @@ def test_the_shards_of_a_machine_share_its_disk_and_transfers() -> None:
     assert (last.fetcher.disk_budget_gib, last.fetcher.transfers, last.local.max_decoders) == (2, 1, 2)
     assert (first.fetcher.metrics_port, last.fetcher.metrics_port) == (9000, 0), "one of them answers for the run"
     assert config.of_shard(3).fetcher.disk_budget_gib == 8, "alone on its machine"
+    assert config.of_shard(3).fetcher.disk_budget == "fetcher.disk_budget_gib = 8"
+    assert last.fetcher.disk_budget == "fetcher.disk_budget_gib = 8, of which each of the 4 shards here has 2,"
     assert json.loads(last.own_json())["stream"] == json.loads(config.own_json())["stream"]
 
 

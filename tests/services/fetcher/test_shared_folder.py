@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -60,6 +63,56 @@ def test_a_list_that_was_published_stays_although_the_files_have_changed(tmp_pat
     publish(again.path(RANGE), FILES[:1])  # by one that did not see the other's in time
     assert again.expand(RANGE) == FILES
     assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+
+
+@pytest.fixture(params=[errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without hard links (FUSE, exFAT, some exports of NFS)."""
+
+    def refuse(*paths: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_hard_links_the_first_list_stays_too(tmp_path: Path) -> None:
+    path = published_path(tmp_path, "x")
+    publish(path, FILES)
+    publish(path, FILES[:1])
+    assert read_published(path) == FILES
+    assert [path.name for path in tmp_path.iterdir()] == ["files-x.jsonl"]
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_hard_links_a_list_is_complete_whenever_it_is_seen_and_one_of_many_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = published_path(tmp_path, "x")
+    replace, seen = Path.replace, []
+
+    def seen_before_and_after(part: Path, target: Path) -> Path:
+        assert not target.exists()
+        seen.append(read_published(part))
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", seen_before_and_after)
+    lists = [[SourceFile(f"/data/{writer}/{file}", file) for file in range(200)] for writer in range(8)]
+    with ThreadPoolExecutor(len(lists)) as writers:
+        for written in [writers.submit(publish, path, files) for files in lists]:
+            written.result()
+    assert [read_published(path)] == seen
+    assert [path.name for path in tmp_path.iterdir()] == ["files-x.jsonl"]
+
+
+def test_an_error_of_the_disk_is_no_lack_of_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*paths: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        publish(published_path(tmp_path, "x"), FILES)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("name", "skips"), [("", True), (RANGE.name, False)])
@@ -135,6 +188,7 @@ def test_a_run_without_shards_shares_nothing() -> None:
     assert expand(RANGE) == FILES
     assert alone.bad_files is None
     assert alone.record is None
+    assert alone.begun("plan") is None
     assert alone.epochs is None
 
 
@@ -149,8 +203,12 @@ def test_a_fetcher_of_an_older_attempt_adds_no_record(tmp_path: Path) -> None:
         assert one.bad_files is not None
         assert one.epochs is not None
         additions = (partial(one.record.append, "[0, 1, 5]"), partial(one.bad_files.add, 3))
-        for add in (*additions, partial(one.epochs.is_barren, {0: 7})):
+        for add in (*additions, partial(one.epochs.is_barren, {0: 7}), partial(one.begun, "plan")):
             with pytest.raises(OutdatedAttemptError) if one is older else nullcontext():
                 add()
-    contents = {path.name: path.read_text() for path in folder.iterdir()}
-    assert contents == {"planned-001.jsonl": "\n[0, 1, 5]\n", "bad-001": "\n3\n", "epochs-001": "\n0 7\n"}
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {
+        "planned-001.jsonl": "\n[0, 1, 5]\n",
+        "bad-001": "\n3\n",
+        "epochs-001": "\n0 7\n",
+        "begun-001.jsonl": '"plan"\n',
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -33,16 +33,18 @@ EVENTS = (10, 0, 7, 9, 1, 12)
 """Events of units 0, 1, …; event e of unit k has e % 3 particles."""
 
 
-def unit(k: int) -> m.Unit:
+def unit(k: int, source: m.Source = m.Source()) -> m.Unit:  # noqa: B008  frozen
     part = m.Part(k, "f", 0, 0, EVENTS[k], 99, 0) if EVENTS[k] else None
-    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=(part,) if part else ())
+    parts = (part,) if part else ()
+    return m.Unit(k=k, epoch=0, block=k // 2, block_first_unit=k - k % 2, parts=parts, source=source)
 
 
 class Fetcher:
     """Dispatcher, transport and one imagined decoder in a thread.
 
     `skip`: units that can't be decoded; `wrong_headers`: for each such unit, the times that its slot gets another
-    unit's header; `damaged`: units of which the last three events can't be read.
+    unit's header; `damaged`: units of which the last three events can't be read; `source`: its inventory;
+    `plan_of_units`: a plan without end, in place of unit().
     """
 
     def __init__(
@@ -55,15 +57,19 @@ class Fetcher:
         damaged: tuple[int, ...] = (),
         stream: StreamConfig = STREAM,
         decodes: bool = True,
+        source: m.Source = m.Source(),  # noqa: B008  frozen
+        plan_of_units: Sequence[m.Unit] = (),
     ):
         self._decodes = decodes
+        self._plan_of_units = plan_of_units
+        self._source = source
         self.arena = Arena.create(stream.slots, stream.slot_bytes)
         self.dispatcher = Dispatcher(
             slots=stream.slots,
             plan_hash=plan,
             max_unit_deaths=1 if wrong_headers is None else 3,
             stall_timeout_s=1000,
-            lanes=stream.lanes,
+            lanes=stream.shard_lanes,
         )
         self._stream = stream
         self.transport = ServerTransport(run_dir, CONFIG, self.arena, plan)
@@ -79,6 +85,7 @@ class Fetcher:
         self.released: queue.SimpleQueue[int] = queue.SimpleQueue()
         """Units, as they are released."""
         self.attached: list[m.Attach] = []
+        self.commits: list[m.Committed] = []
         self._leases: deque[m.Lease] = deque()
         self._stopped = False
         self._act(self.dispatcher.handle("decoder", m.Hello(1), 0.0))
@@ -94,11 +101,16 @@ class Fetcher:
                             self.rejected.append(message)
                         if isinstance(message, m.Release):
                             self.released.put(message.k)
+                        if isinstance(message, m.Committed):
+                            self.commits.append(message)
                         if isinstance(message, m.Attach):
                             self.attached.append(message)
                         for former in self.dispatcher.trainers if isinstance(message, m.Attach) else ():
                             if not self.transport.is_connected(former):
                                 self._act(self.dispatcher.supersede(former))  # as the service
+                        if isinstance(message, m.Attach) and message.source not in (m.Source(), self._source):
+                            self.transport.send(peer, m.Refuse("of another inventory", other_inventory=True))
+                            continue
                         self._act(self.dispatcher.handle(peer, message, 0.0))
                     case Lost(peer):
                         self._act(self.dispatcher.lose(peer))
@@ -116,9 +128,10 @@ class Fetcher:
                 case Send(peer, message):
                     self.transport.send(peer, message)
                 case Replan(cursor):
-                    units = [unit(k) for k in range(cursor.block_first_unit, len(EVENTS))]
-                    self._act(self.dispatcher.add_units(units))
-                    self._act(self.dispatcher.end_plan())
+                    units = self._plan_of_units or [unit(k, self._source) for k in range(len(EVENTS))]
+                    self._act(self.dispatcher.add_units(units[cursor.block_first_unit :]))
+                    if not self._plan_of_units:
+                        self._act(self.dispatcher.end_plan())
                 case Evict(before_block):
                     self.evicted.append(before_block)
                     self.committed.set()
@@ -130,7 +143,7 @@ class Fetcher:
         if k in self._skip:
             self._act(self.dispatcher.handle("decoder", m.Failed(k, lease.lease, "poison"), 0.0))
             return
-        num_events = EVENTS[k] - 3 * (k in self._damaged)
+        num_events = lease.unit.rows - 3 * (k in self._damaged)
         counts = np.arange(num_events) % 3
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         bounds = microbatch_bounds(offsets, self._stream.lane_batch_events, self._stream.max_particles)
@@ -147,7 +160,7 @@ class Fetcher:
         is_wrong = self._wrong_headers[k] > 0
         self._wrong_headers[k] -= is_wrong
         write_header(slot, SlotHeader(self._plan, k + is_wrong, lease.lease, layout))
-        tally = m.Tally(rows_read=EVENTS[k], quarantined=EVENTS[k] - num_events)
+        tally = m.Tally(rows_read=lease.unit.rows, quarantined=lease.unit.rows - num_events)
         done = m.Done(k, lease.lease, layout, tally, content_digest(arrays))
         self._act(self.dispatcher.handle("decoder", done, 0.0))
 

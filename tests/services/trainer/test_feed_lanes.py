@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
 
 import pytest
 from feeding import ALL_ROWS, STREAM, BatchFeed, Fetcher, rows
 
+from common import messages as m
 from common.config import StreamConfig
 from common.errors import BadInputError
 from services.trainer.stream.fed_batch import FedBatch
 from services.trainer.stream.position import StreamPosition
+
+PATIENCE_S = 20.0
 
 
 def two_lanes(slots: int) -> StreamConfig:
@@ -121,6 +128,47 @@ def test_ranks_that_wait_for_each_other_in_every_step_get_to_the_end(
     for thread in threads:
         thread.join(30)
     assert [rows_of_lane(taken[rank], rank) for rank in range(2)] == [rows_of_units(0), rows_of_units(1)]
+
+
+def epochs_of_one_unit_each_lane(num_epochs: int, events: Mapping[int, int]) -> list[m.Unit]:
+    """Plan for two lanes: ``events`` of some units, and the others are empty."""
+    units = []
+    for k in range(2 * num_epochs):
+        parts = (m.Part(k, "f", 0, 0, events[k], 99, 0),) if k in events else ()
+        units.append(m.Unit(k, k // 2, block=k // 2, block_first_unit=k - k % 2, parts=parts))
+    return units
+
+
+def test_an_endless_plan_without_events_is_noticed_although_one_trainer_reads_several_lanes(
+    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
+) -> None:
+    stream = two_lanes(4)
+    fetcher = fetch(stream=stream, plan_of_units=epochs_of_one_unit_each_lane(100, {}))
+    with closing(connect(stream=stream).stream(StreamPosition.start(2))) as waits:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not fetcher.dispatcher.lanes.barren_epochs:
+            assert next(waits) is None
+            assert time.monotonic() < deadline_s, "a lane waits for its turn for ever"
+
+
+def test_a_lane_without_events_for_some_epochs_changes_no_batch(
+    fetch: Callable[..., Fetcher], connect: Callable[..., BatchFeed]
+) -> None:
+    """Lane 0 has none before epoch 4, lane 1 none in epochs 2 to 6, inside of a batch."""
+    stream = two_lanes(4)
+    events = {8: 4, 10: 4, 12: 5, 14: 4, 18: 5, 1: 6, 3: 5, 15: 4, 19: 9}
+    fetch(stream=stream, plan_of_units=epochs_of_one_unit_each_lane(12, events))
+    batches = connect(stream=stream).batches(StreamPosition.start(2))
+    found = [[(mb.unit, mb.num_events) for mb in fed.batch.microbatches] for fed in itertools.islice(batches, 8)]
+    batches.close()
+    rest = [deque(unit for unit in events if unit % 2 == lane for _ in range(events[unit])) for lane in (0, 1)]
+    for batch in found:
+        assert [unit % 2 for unit, _ in batch] == sorted(unit % 2 for unit, _ in batch), "lane by lane"
+        for lane in (0, 1):
+            of_lane = [unit for unit, num_events in batch if unit % 2 == lane for _ in range(num_events)]
+            assert of_lane == [rest[lane].popleft() for _ in of_lane]
+            assert stream.lane_batch_events <= len(of_lane) < 2 * stream.lane_batch_events
+    assert {unit for unit, _ in found[5]} == {12, 3, 15}
 
 
 def test_ranks_that_cannot_share_the_lanes_are_refused(connect: Callable[..., BatchFeed]) -> None:

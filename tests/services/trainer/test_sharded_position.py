@@ -134,3 +134,15 @@ def test_two_ranks_that_move_a_lane_are_refused() -> None:
     growth = end.since(start)
     with pytest.raises(ValueError, match="moved by two ranks"):
         start.merged([growth, growth])
+
+
+def test_the_source_is_that_of_the_shard_furthest_in_the_inventory() -> None:
+    begun = start_of(8, 4)
+    assert begun.source == m.Source()
+    ranges, complete = m.Source(3, "three"), m.Source(2, "complete")
+    of_shards = [StreamPosition.start(2).model_copy(update={"source": source}) for source in (m.Source(), ranges)]
+    position = begun.with_shards(dict(enumerate(of_shards)))
+    assert position.source == ranges
+    later = StreamPosition.start(2).model_copy(update={"source": complete, "epoch": 1})
+    assert position.with_shards({3: later}).source == complete
+    assert read_position(position.model_dump_json()) == position
