@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 EVENTS = 4000
 STREAM = (
     *SMALL_STREAM,
-    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=20", "local.decoders=1"),
-    *("trainer.checkpoint_every=2", "trainer.validation.events=0"),
+    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=50", "local.decoders=1"),
+    *("trainer.checkpoint_every=1", "trainer.validation.events=0"),
 )
-"""200 steps, and a checkpoint after every other one."""
-PAUSE_S = 0.5
+"""80 steps, and a checkpoint after each."""
+PAUSE_S = 1.0
 """Of each step, until the test releases them: none of its events may come after the last step."""
 TESTS = Path(__file__).parents[2]
 ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
@@ -126,9 +126,12 @@ class Job:
     def machine_of(self, node: int) -> str:
         return variable(self.run.node(node).the_pid("node"), "SLURMD_NODENAME")
 
-    def lose_machine_of(self, node: int) -> None:
-        """Slurm notices it after its SlurmdTimeout."""
-        self._cluster.lose(self.machine_of(node))
+    def lose_machine_of(self, node: int, *, reported: bool) -> None:
+        """Slurm is told so, as by a check of the machines' health, or notices it after its SlurmdTimeout."""
+        lost = self.machine_of(node)
+        self._cluster.lose(lost)
+        if reported:
+            self._cluster.call("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=lost")
 
     def let_time_end(self) -> None:
         """Set the end of the job's time within the two minutes that it has for a checkpoint, until it has noticed."""
@@ -200,12 +203,12 @@ def test_the_run_goes_on_whatever_dies_with_a_spare_machine_and_without(
     assert job.field("Restarts") == "0"
     first = {job.machine_of(0), job.machine_of(1)}
 
-    job.goes_on_after(lambda: job.lose_machine_of(1))
+    job.goes_on_after(lambda: job.lose_machine_of(1, reported=False))
     second = {job.machine_of(0), job.machine_of(1)}
     assert len(second - first) == 1, "the spare one"
 
     lost = job.machine_of(0)
-    job.goes_on_after(lambda: job.lose_machine_of(0))
+    job.goes_on_after(lambda: job.lose_machine_of(0, reported=True))
     assert {job.machine_of(0)} == second - {lost}
     assert not job.run.node(1).pids()
     assert job.field("Restarts") == "2"
