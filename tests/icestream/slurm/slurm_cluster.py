@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol")
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -45,15 +45,17 @@ SelectTypeParameters=CR_Core
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=10
-KillWait=15
+KillWait=30
 InactiveLimit=0
 MinJobAge=600
+FirstJobId={first_job}
 JobRequeue=1
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 # cred_expire: else a job that is requeued waits two minutes for its former credential to expire.
+# FirstJobId: another one for each cluster of this machine, since the port of a job's nodes follows from its number.
 
 
 def missing() -> str:
@@ -103,7 +105,13 @@ class SlurmCluster:
             f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000 State=UNKNOWN"
             for name, port in zip(self.names, ports, strict=False)
         )
-        text = CONFIGURATION.format(host=host, folder=self.folder, controller_port=ports[-1], nodes=nodes)
+        text = CONFIGURATION.format(
+            host=host,
+            folder=self.folder,
+            controller_port=ports[-1],
+            first_job=1 + secrets.randbelow(1_000_000),
+            nodes=nodes,
+        )
         (self.folder / "slurm.conf").write_text(text)
 
     def call(self, *command: str | Path) -> str:
@@ -156,6 +164,10 @@ class SlurmCluster:
         """Fields of a job: JobState, Restarts, ExitCode, …"""
         fields = self.call("scontrol", "show", "job", str(number), "--oneliner").split()
         return dict(field.split("=", 1) for field in fields if "=" in field)
+
+    def processes_of(self, number: int) -> list[int]:
+        """Processes of a job, on all nodes."""
+        return [pid for pid in self._processes() if variable(pid, "SLURM_JOB_ID") == str(number)]
 
     def details(self) -> str:
         """State of the jobs and nodes, and the end of the controller's log."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,17 @@ def bash(script: str, folder: Path) -> str:
     return done.stdout
 
 
+def without_slurm(script: str, number: int, functions: str, folder: Path) -> str:
+    """Output of the script as job ``number``, with bash functions as Slurm's commands; it ends with the exit code."""
+    slurm = """
+        trap 'echo "exit code $?"; exit 0' EXIT
+        scontrol() { [ "$2" = node ] && echo "NodeName=a NodeAddr=127.0.0.1 Port=1" || echo a; }
+        srun() { echo "$@"; }
+        SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a
+    """
+    return bash(f"{slurm}\nSLURM_JOB_ID={number}\n{functions}\n{script}", folder)
+
+
 def assignment(script: str, name: str) -> str:
     """Assignment of a variable, up to the next comment at the start of a line."""
     found = re.search(rf"^{name}=.*?(?=\n#)", script, re.M | re.S)
@@ -71,11 +84,33 @@ def test_every_field_of_the_template_is_filled() -> None:
 def test_folders_that_the_script_makes_are_the_owners_alone(tmp_path: Path) -> None:
     """The shared folder may be new: the job makes it before any icestream runs."""
     script = job(shared=tmp_path / "shared").script(TEMPLATE)
-    until_made = script.partition("    # Another port for each start")[0] + "break; done"
+    until_made = script.partition("    # Port of the first machine")[0] + "break; done"
     quiet = "scontrol() { echo a; }; export SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a; umask 002\n"
     bash(quiet + until_made, tmp_path)
     for path in (tmp_path / "shared", tmp_path / "shared" / ".slurm-7"):
         assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.process
+def test_a_port_on_which_somebody_listens_is_not_taken(tmp_path: Path) -> None:
+    """A node that finds its port in use ends with 2, a user's mistake, which ends the job."""
+    script = job(shared=tmp_path / "shared").script(TEMPLATE).replace("STARTS=5", "STARTS=1")
+    for number in range(100):
+        port = 20_000 + number * 31 % 10_000
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            output = without_slurm(script, number, "", tmp_path)
+            break
+    (taken,) = re.findall(r"--master 127\.0\.0\.1:(\d+) ", output)
+    assert port < int(taken) < port + 100
+
+
+@pytest.mark.process
+def test_nothing_starts_after_a_signal_in_the_pause_between_two_starts(tmp_path: Path) -> None:
+    script = job(shared=tmp_path / "shared").script(TEMPLATE)
+    output = without_slurm(script, 1, "sleep() { kill -TERM $$; }", tmp_path)
+    assert "start 1," in output
+    assert "start 2," not in output
+    assert output.endswith("exit code 130\n")
 
 
 @pytest.mark.process
@@ -90,7 +125,7 @@ def test_texts_of_the_user_come_to_the_nodes_as_they_are(tmp_path: Path) -> None
     shared = Path("/it's/$(touch owned) shared")
     script = job(options=HOSTILE, shared=shared).script(TEMPLATE)
     # The last option may be anything: so no comment of the template is searched for, but its next variable.
-    options = script[script.index("OPTIONS=(") : script.index("\n\n# Starts in the same allocation")]
+    options = script[script.index("OPTIONS=(") : script.index("\n\n# Starts in a row")]
     output = bash(f'{options}\n{assignment(script, "SHARED")}\nprintf "%s\\0" "${{OPTIONS[@]}}" "$SHARED"', tmp_path)
     assert output.split("\0")[:-1] == [*HOSTILE, str(shared)]
     assert list(tmp_path.iterdir()) == []

@@ -1,31 +1,46 @@
-"""Job scripts of `icestream slurm` on a real Slurm cluster, with stand-ins of nodes."""
+"""Job scripts of `icestream slurm` on a real Slurm cluster, with real nodes of a run."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import SlurmCluster, is_alive, missing, variable, wait_until
+from click.testing import CliRunner
+from faulty_services import BRAKE_VARIABLE
+from nodes import Nodes
+from runs import SMALL_STREAM, kill, settings
+from slurm_cluster import SlurmCluster, missing, variable, wait_until
 
-from icestream.commands.slurm import command
-from icestream.commands.slurm.script import SlurmJob
+from icestream.cli import cli
+from workloads.muons.commands.simulate import simulate
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
-STAND_IN = Path(__file__).parents[1] / "stand_in_node.py"
-TEMPLATE = Path(command.__file__).with_name("job.sbatch").read_text()
+EVENTS = 4000
+STREAM = (
+    *SMALL_STREAM,
+    *("stream.shards=2", "stream.lanes=2", "stream.block_files=1", "stream.batch_events=50", "local.decoders=1"),
+    *("trainer.checkpoint_every=1", "trainer.validation.events=0"),
+)
+"""80 steps, and a checkpoint after each."""
+PAUSE_S = 1.0
+"""Of each step, until the test releases them: none of its events may come after the last step."""
+TESTS = Path(__file__).parents[2]
+ENDED = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
-    """Cluster of three nodes for all scenes."""
+    """Cluster of three machines for all jobs."""
     if reason := missing():
         if "REQUIRE_SLURM" in os.environ:
             pytest.fail(reason)
@@ -39,171 +54,165 @@ def cluster() -> Iterator[SlurmCluster]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("of 'a' $(touch owned) `touch owned`") / "muons"
+    done = CliRunner().invoke(simulate, [str(folder), "--events", str(EVENTS), "--files", "4"])
+    assert done.exit_code == 0, done.output
+    return folder
+
+
 class Job:
-    """One job with its story."""
+    """One job of two nodes, and the run in it. With ``forks`` the nodes fork their processes."""
 
-    def __init__(self, cluster: SlurmCluster, folder: Path, *sbatch: str, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, cluster: SlurmCluster, place: Path, data: Path, *sbatch: str, forks: bool = True) -> None:
         cluster.be_idle()
-        self.cluster = cluster
-        self.shared = folder / "it's shared"
-        self.shared.mkdir()
-        job = SlurmJob(
-            name="run",
-            nodes=2,
-            shards=2,
-            gpus=0,
-            time="10:00",
-            shared=self.shared,
-            run_dir=folder / "$(local)",
-            program=(sys.executable, str(STAND_IN)),
-            options=options,
-        )
+        self._cluster = cluster
+        folder = place / 'it\'s $(touch owned) "here"'
+        folder.mkdir()
+        self.run = Nodes(folder, ())
+        self._released = place / "released"
+        words = ["slurm", "--nodes", "2", "--time", "10:00", "--shared", str(self.run.shared), "--run-dir", str(folder)]
+        done = CliRunner().invoke(cli, [*words, "-i", str(data), *settings(*STREAM)])
+        assert done.exit_code == 0, done.output
+        program = f"NODE=({sys.executable} -P -m icestream node)\n"
+        assert program in done.output
+        forking = f"NODE=({sys.executable} {Path(__file__).with_name('forking_node.py')} icestream node)\n"
         script = folder / "job.sbatch"
-        script.write_text(job.script(TEMPLATE))
-        self.output = folder / "output.txt"
-        self.number = cluster.submit(f"--output={self.output}", f"--chdir={folder}", *sbatch, str(script))
+        script.write_text(done.output.replace(program, forking) if forks else done.output)
+        self._output = folder / "output.txt"
+        variables = f"--export=ALL,PYTHONPATH={TESTS / 'pipeline'},{BRAKE_VARIABLE}=0 {PAUSE_S} {self._released}"
+        self.number = cluster.submit(f"--output={self._output}", f"--chdir={folder}", variables, *sbatch, str(script))
 
-    @property
-    def story(self) -> str:
-        path = self.shared / "story.txt"
-        return path.read_text() if path.exists() else ""
+    # ------------------------------------------------------------ words of it
 
-    @property
-    def state(self) -> str:
-        return self.cluster.job(self.number)["JobState"]
+    def field(self, name: str) -> str:
+        return self._cluster.job(self.number)[name]
 
     def log(self) -> str:
-        return self.output.read_text() if self.output.exists() else ""
+        return self._output.read_text() if self._output.exists() else ""
 
-    def pids(self, number: int) -> list[int]:
-        """Process of each node of a start (1 for the first), once all run."""
+    def report(self) -> str:
+        return f"{self.log()}\n{self.run.report()}\n{self._cluster.details()}"
 
-        def complete() -> list[int]:
-            found = re.findall(
-                r"^node (\d+) of (\d+) started machine=\S* pid=(\d+) step=\d+ master=(\S+)$", self.story, re.M
-            )
-            masters = list(dict.fromkeys(master for *_, master in found))
-            mine = [one for one in found if len(masters) >= number and one[3] == masters[number - 1]]
-            return [int(pid) for _, _, pid, _ in sorted(mine)] if mine and len(mine) == int(mine[0][1]) else []
+    def wait(self, event: Callable[[], object], what: str) -> None:
+        def event_of_living() -> object:
+            assert self.field("JobState") not in ENDED, self.report()
+            return event()
 
-        return list(wait_until(complete, f"start {number} runs", self.details))
+        wait_until(event_of_living, what, self.report)
 
-    def details(self) -> str:
-        return f"{self.story}\n{self.log()}\n{self.cluster.details()}"
+    # ------------------------------------------------------------ events
 
-    def steps(self) -> list[int]:
-        """Steps at which nodes have started, in order."""
-        return [int(step) for step in re.findall(r" step=(\d+) ", self.story)]
+    def trains(self) -> None:
+        """Returns when there is a checkpoint that is newer than the one that its nodes have begun with."""
+        begun = [0, *self._resumed()][-1]
+        self.wait(lambda: self.run.step() > begun, "there is a new checkpoint")
 
-    def trains_on(self) -> int:
-        """Step of a checkpoint that is newer than the newest now."""
-        path = self.shared / "checkpoint"
+    def goes_on_after(self, event: Callable[[], object]) -> None:
+        """The nodes start again after an event, from the newest checkpoint, and train."""
+        before, starts = self.run.step(), len(self._resumed())
+        event()
+        self.wait(lambda: len(self._resumed()) > starts, "the nodes have started again")
+        resumed = self._resumed()
+        assert len(resumed) == starts + 1
+        assert resumed[-1] >= before > 0
+        self.trains()
 
-        def step() -> int:
-            return int(path.read_text()) if path.exists() else 0
+    def _resumed(self) -> list[int]:
+        """Steps of the checkpoints with which the first trainer has begun, in order."""
+        return [int(step) for step in re.findall(r"resumes from step-(\d+)\.pt", self.run.node(0).log("trainer"))]
 
-        now = step()
-        return int(wait_until(lambda: step() > now and step(), "there is a new checkpoint"))
+    def machine_of(self, node: int) -> str:
+        return variable(self.run.node(node).the_pid("node"), "SLURMD_NODENAME")
 
-    def finish(self) -> None:
-        (self.shared / "finish").touch()
-        self.ends("COMPLETED")
+    def lose_machine_of(self, node: int, *, reported: bool) -> None:
+        """Slurm is told so, as by a check of the machines' health, or notices it after its SlurmdTimeout."""
+        lost = self.machine_of(node)
+        self._cluster.lose(lost)
+        if reported:
+            self._cluster.call("scontrol", "update", f"NodeName={lost}", "State=DOWN", "Reason=lost")
 
-    def ends(self, state: str) -> None:
-        """The job has ended in this state, and nothing is left of it."""
-        over = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL")
-        wait_until(lambda: self.state in over, "the job ends", self.details)
-        assert self.state == state, self.log()
-        for pid in map(int, re.findall(r"pid=(\d+)", self.story)):
-            wait_until(lambda pid=pid: not is_alive(pid), "no node is left")
-        assert list(self.shared.glob(".slurm-*")) == []
+    def let_time_end(self) -> None:
+        """Set the end of the job's time within the two minutes that it has for a checkpoint, until it has noticed."""
+        hours, minutes, _ = map(int, self.field("RunTime").split(":"))
+        update = ("scontrol", "update", f"JobId={self.number}")
+        self._cluster.call(*update, f"TimeLimit={60 * hours + minutes + 2}")
+        self.wait(lambda: "stopped (time)" in self.log(), "the script stops its nodes")
+        self._cluster.call(*update, "TimeLimit=10")
 
+    def release(self) -> None:
+        """Let all steps go at full speed."""
+        self._released.touch()
 
-def node_of(cluster: SlurmCluster, pid: int) -> str:
-    return variable(pid, "SLURMD_NODENAME")
+    # ------------------------------------------------------------ end
 
+    def ends(self, state: str, exit_code: str) -> None:
+        """The job has ended like this; nothing of it is left, no process, no port, no file, and its sums are right."""
+        wait_until(lambda: self.field("JobState") in ENDED, "the job ends", self.report)
+        assert (self.field("JobState"), self.field("ExitCode")) == (state, exit_code), self.report()
+        wait_until(lambda: not self._cluster.processes_of(self.number), "no process of the job is left", self.report)
+        self.run.assert_nothing_is_left()
+        for port in map(int, re.findall(r"master \S+:(\d+)$", self.log(), re.M)):
+            with socket.socket() as probe:
+                assert probe.connect_ex(("127.0.0.1", port)) != 0
+        assert not list(self.run.shared.glob(".slurm-*"))
 
-def test_a_job_of_two_nodes_trains_and_ends(cluster: SlurmCluster, tmp_path: Path) -> None:
-    hostile = ("-i", "a b/*.parquet", "$(touch owned)", "`touch owned`", "'; touch owned; '", 'x"y\\', "two\nlines")
-    job = Job(cluster, tmp_path, options=hostile)
-    assert {node_of(cluster, pid) for pid in job.pids(1)} <= set(cluster.names)
-    job.trains_on()
-    job.finish()
-    assert f"given {list(hostile)!r}" in job.story
-    assert not list(tmp_path.rglob("owned"))
-    assert job.story.count("ended 0") == 2
-
-
-def test_after_a_killed_task_all_start_again_in_the_same_allocation(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path)
-    victim = job.pids(1)[1]
-    step = job.trains_on()
-    os.kill(victim, signal.SIGKILL)
-    job.pids(2)
-    assert min(job.steps()[2:]) >= step
-    job.finish()
-    assert cluster.job(job.number)["Restarts"] == "0"
-    assert "ended: 75" in job.log(), "the codes are 75 and 137, of which srun gives 137"
-
-
-def test_a_node_that_hangs_is_killed_and_all_start_again(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path)
-    victim = job.pids(1)[1]
-    step = job.trains_on()
-    os.kill(victim, signal.SIGSTOP)
-    job.pids(2)
-    assert min(job.steps()[2:]) >= step
-    job.finish()
-
-
-def test_a_lost_node_is_replaced_by_a_spare_one(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path)
-    lost = node_of(cluster, job.pids(1)[1])
-    step = job.trains_on()
-    cluster.lose(lost)
-    pids = job.pids(2)
-    assert lost not in {node_of(cluster, pid) for pid in pids}
-    assert min(job.steps()[2:]) >= step
-    job.finish()
-    assert cluster.job(job.number)["Restarts"] == "1"
-
-
-def test_without_a_spare_node_the_job_goes_on_with_fewer(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "--nodes=1-2", f"--exclude={cluster.names[0]}")
-    lost = node_of(cluster, job.pids(1)[0])
-    step = job.trains_on()
-    cluster.lose(lost)
-    (alone,) = job.pids(2)
-    assert node_of(cluster, alone) != lost
-    assert min(job.steps()[2:]) >= step
-    job.finish()
-
-
-def test_the_end_of_the_time_is_a_checkpoint_and_another_turn(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, "--time=1", "--signal=B:USR1@55")
-    job.pids(1)
-    job.trains_on()
-    job.pids(2)
-    assert job.story.count("ended 130") == 2
-    assert min(job.steps()[2:]) >= 5
-    job.finish()
-    assert cluster.job(job.number)["Restarts"] == "1"
-
-
-def test_a_cancelled_job_writes_a_checkpoint_and_does_not_start_again(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path)
-    job.pids(1)
-    step = job.trains_on()
-    cluster.call("scancel", str(job.number))
-    job.ends("CANCELLED")
-    assert job.story.count("ended 130") == 2
-    assert int((job.shared / "checkpoint").read_text()) >= step
-    assert len(job.steps()) == 2
+    def has_trained(self, whole: bool) -> None:
+        """The summary is that of the newest checkpoint; sums and audits of all shards are right."""
+        summary = self.run.summary()
+        assert summary["adds_up"]
+        assert summary["steps"] == self.run.step(), self.report()
+        assert sum(summary.events.values()) == summary["events_read"]
+        assert (summary["events_read"] == EVENTS) == whole
+        lines = [json.loads(line) for audit in self.run.audits().values() for line in audit.splitlines()]
+        assert sum(line["events"] for line in lines) == summary["events_trained"] > 0
+        assert len({(line["lane"], line["epoch"], line["unit"], line["microbatch"]) for line in lines}) == len(lines)
 
 
 def test_a_users_mistake_is_not_tried_again(cluster: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(cluster, tmp_path, options=("--refuses",))
-    job.ends("FAILED")
-    assert cluster.job(job.number)["ExitCode"] == "2:0"
-    assert "no such file" in job.log()
-    assert job.log().count(" start ") == 1
+    job = Job(cluster, tmp_path, tmp_path / "no such folder", "--nodes=1", forks=False)
+    job.ends("FAILED", "2:0")
+    assert job.log().count("no such folder") > 0
+    assert "start 2" not in job.log()
+
+
+def test_the_end_of_the_time_is_a_checkpoint_and_another_turn_and_scancel_a_checkpoint_and_the_end(
+    cluster: SlurmCluster, data: Path, tmp_path: Path
+) -> None:
+    job = Job(cluster, tmp_path, data)
+    job.trains()
+    job.goes_on_after(job.let_time_end)
+    assert job.field("Restarts") == "1"
+    step = job.run.step()
+    cluster.call("scancel", str(job.number))
+    job.ends("CANCELLED", "130:0")
+    assert job.run.step() >= step
+    assert job.run.summary()["exit_status"] == "interrupted"
+    job.has_trained(whole=False)
+    assert not list(tmp_path.rglob("owned"))
+
+
+def test_the_run_goes_on_whatever_dies_with_a_spare_machine_and_without(
+    cluster: SlurmCluster, data: Path, tmp_path: Path
+) -> None:
+    job = Job(cluster, tmp_path, data, "--nodes=1-2")
+    job.trains()
+    job.goes_on_after(lambda: kill(job.run.node(1).the_pid("trainer"), signal.SIGKILL))
+    job.goes_on_after(lambda: job.run.freeze(0))
+    assert job.field("Restarts") == "0"
+    first = {job.machine_of(0), job.machine_of(1)}
+
+    job.goes_on_after(lambda: job.lose_machine_of(1, reported=False))
+    second = {job.machine_of(0), job.machine_of(1)}
+    assert len(second - first) == 1, "the spare one"
+
+    lost = job.machine_of(0)
+    job.goes_on_after(lambda: job.lose_machine_of(0, reported=True))
+    assert {job.machine_of(0)} == second - {lost}
+    assert not job.run.node(1).pids()
+    assert job.field("Restarts") == "2"
+
+    job.release()
+    job.ends("COMPLETED", "0:0")
+    job.has_trained(whole=True)
