@@ -142,6 +142,7 @@ class NodeSession:
             given.trainer.ranks_timeout_s,
             lambda: bool(self.stop),
             self._say,
+            self.run_dir.absolute(),
         )
         with contextlib.ExitStack() as stack:
             if self.node == 0:
@@ -180,7 +181,7 @@ class NodeSession:
         if former is not None:
             require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
         with attempt.publishing():
-            claim_run_dir(self.run_dir, run_id(self.shared, begins=True))
+            claim_run_dir(self.run_dir, run_id(self.shared, begins=True), self.shared)
         stored = settings.replace(config, attempt)
         store_config(self.run_dir, config)
         return _digest(stored), build_of(config)
@@ -200,7 +201,7 @@ class NodeSession:
             raise BadInputError(f"{build_of(config)} here, but node 0 has {first.build}: install the same everywhere")
         check_device(config.trainer.device)
         require_inputs(config)
-        claim_run_dir(self.run_dir, run_id(self.shared, begins=False))
+        claim_run_dir(self.run_dir, run_id(self.shared, begins=False), self.shared)
         store_config(self.run_dir, config)
 
     def _stored_digest(self) -> str:

@@ -187,11 +187,11 @@ def test_a_run_directory_belongs_to_one_run_and_nothing_is_deleted(tmp_path: Pat
         folder.mkdir()
     name = run_id(shared, begins=True)
     assert run_id(shared, begins=False) == run_id(shared, begins=True) == name
-    claim_run_dir(run_dir, name)
-    claim_run_dir(run_dir, name)
+    claim_run_dir(run_dir, name, shared)
+    claim_run_dir(run_dir, name, shared)
     (run_dir / "mine.txt").write_text("of a user")
     with pytest.raises(BadInputError, match="of a node of another run"):
-        claim_run_dir(run_dir, run_id(other, begins=True))
+        claim_run_dir(run_dir, run_id(other, begins=True), other)
     assert (run_dir / "mine.txt").read_text() == "of a user"
 
 
@@ -206,4 +206,4 @@ def test_a_folder_of_nodes_is_no_run_of_one_machine(tmp_path: Path, name: str) -
 def test_a_run_directory_of_one_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(BadInputError, match="a run of one machine"):
-        claim_run_dir(tmp_path, "x")
+        claim_run_dir(tmp_path, "x", tmp_path / "shared")
