@@ -13,6 +13,10 @@ from common.files.file_kind import open_file
 MODE = 0o700
 CONFIG_FILE = "config.json"
 """Resolved configuration of the run."""
+RUN_ID_FILE = "run-id"
+"""File of the folder that several nodes share, with the random name of the run."""
+NODE_FILE = "node.json"
+"""File of a node's own run directory with the name of its run, and the folder that the nodes share."""
 SHARDS_FOLDER = "shards"
 INVENTORY_FOLDER = "inventory"
 """Folder of a run with several shards: its lists of files, which all shards read, and what each shard has planned."""

@@ -15,6 +15,7 @@ from common.errors import BadInputError
 from common.options import RunCommand, run_argument
 from common.redact import shown
 from common.run_dir import open_in_run
+from icestream.commands.status.of_nodes import first_node, is_shared_folder
 from icestream.commands.status.snapshot import occupant, require_run_dir
 
 EXAMPLES = """\b
@@ -45,6 +46,12 @@ def logs(run_dir: Path, service: str | None, follow: bool, lines: int | None) ->
     """
     require_run_dir(run_dir)
     tails = Tails(run_dir / "logs", service)
+    if is_shared_folder(run_dir):
+        first = first_node(run_dir)
+        where = f", for example {first.note.run_dir} on {first.note.host}" if first is not None else ""
+        raise BadInputError(
+            f"{run_dir}: each node has its logs in its own --run-dir, on its machine{shown(where, 300)}"
+        )
     names = sorted(path.stem for path in (run_dir / "logs").glob("*.log"))
     if service is not None and not tails.paths():
         raise BadInputError(f"{run_dir}: no log of {service!r}; there are: {', '.join(names) or 'none yet'}")

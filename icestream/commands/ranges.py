@@ -18,6 +18,7 @@ from common.redact import shown
 from common.run_dir import CONFIG_FILE, shard_dirs
 from common.status import TrainerStatus
 from common.status_files import read_status
+from icestream.commands.status.of_nodes import is_shared_folder
 from services.config.root import load_config
 from services.fetcher.inventory.ledger import LEDGER_FILE, CommittedPlace, Ledger, damage_named
 from services.fetcher.inventory.ranges import make_ranges
@@ -45,6 +46,8 @@ def ranges(run_dir: Path, as_json: bool) -> None:
 
     A range is done if the newest checkpoint is past it, in its current epoch. Needs no running process.
     """
+    if is_shared_folder(run_dir):
+        raise BadInputError(f"{run_dir}: shared by several nodes; name the --run-dir of node 0, on its machine")
     if not (run_dir / CONFIG_FILE).is_file() or not (shard_dirs(run_dir)[0] / LEDGER_FILE).is_file():
         raise BadInputError(f"{run_dir}: no run has begun here; name its directory: icestream ranges RUN")
     epoch, lines = range_lines(run_dir)

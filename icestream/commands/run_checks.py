@@ -16,11 +16,10 @@ from common.files.inputs import named_inputs, require_local
 from common.plan import SlotCapacity
 from common.plan_hash import plan_hash
 from common.redact import shown
-from common.run_dir import CONFIG_FILE
+from common.run_dir import CONFIG_FILE, NODE_FILE, RUN_ID_FILE
 from common.user_path import user_path
 from services.config.root import Config, load_config
 from services.fetcher.inventory.ranges import make_ranges
-from services.supervisor.nodes.own_folder import NODE_FILE, RUN_ID_FILE
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.plan_change import require_same_plan
 from services.trainer.run_checks import config_for_checkpoint

@@ -46,3 +46,6 @@ class RunningNode(Protocol):
 
     def ending(self) -> tuple[int, str] | None:
         """Exit code and reason, if this node has to end because of another one."""
+
+    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
+        """Exit code and reason of this node after its trainers; ``how`` one of them ended, in words, and its error."""

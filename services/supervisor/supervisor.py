@@ -243,8 +243,8 @@ class Supervisor:
             case UserError():
                 self._fail(USER_ERROR_EXIT_CODE, f"{child.name}: {child.user_error()}")
             case Restart() if self._node is not None and service_of(child.name) == TRAINER:
-                error = f": {text}" if (text := child.last_error()) else ""
-                self._fail(TRY_AGAIN_EXIT_CODE, f"{child.name} {how_it_ended(exit_code)}{error}; start all nodes again")
+                how = f"{child.name} {how_it_ended(exit_code)}"
+                self._fail(*self._node.end_after_trainers(exit_code, how, child.last_error()))
             case Restart() if reason := self._always_the_same(child, exit_code):
                 self._fail(FAILED_EXIT_CODE, reason)
             case Restart():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import BadInputError
+from common.run_dir import NODE_FILE
 
 CHECKPOINT_FOLDER = "checkpoints"
 BEST = "best.pt"
@@ -28,6 +29,10 @@ def find_checkpoint(place: Path) -> Path:
         return existing[0]
     if any(folder.glob("step-*.json")):
         raise BadInputError(f"{place}: its run only counted events (--model none), it has no weights")
+    if (place / NODE_FILE).is_file():
+        raise BadInputError(
+            f"{place}: of one of several nodes; its checkpoints are in the folder that they share: --shared"
+        )
     raise BadInputError(f"{place}: no checkpoint in it; name a checkpoint, or the folder of a run that has one")
 
 

@@ -20,7 +20,7 @@ from common.process import StopFlag
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER, make_run_dir
 from common.status import TrainerStatus
 from common.status_files import read_status
-from common.summary import build_summary, summary_lines, write_summary
+from common.summary import FAILED_EXIT_CODE, build_summary, summary_lines, write_summary
 from common.transport import StopRequested
 from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
 from icestream.commands.node.shared_settings import SharedSettings
@@ -32,6 +32,7 @@ from services.fetcher.inventory.ranges import make_ranges
 from services.supervisor.environment import secrets_allowed
 from services.supervisor.names import FETCHER, service_command, service_of
 from services.supervisor.nodes.beats import Beats
+from services.supervisor.nodes.failures import AttemptFailures
 from services.supervisor.nodes.master import Master
 from services.supervisor.nodes.meeting import NodePlace, end_of, find_attempt, gather, join, lock_shared
 from services.supervisor.nodes.node_watch import INTERRUPTED_EXIT_CODE, NodeEnding
@@ -43,6 +44,7 @@ from services.supervisor.session import Processes, SessionOutcome
 from services.supervisor.supervisor import Supervisor
 from services.supervisor.supervisor_log import supervisor_log
 from services.supervisor.trainer_group import NodeGroup
+from workloads.base.checkpoint import newest_step
 
 PORT_S = 10.0
 """Longest wait for the port of a former start, whose processes are just ending."""
@@ -77,6 +79,20 @@ class Node:
             return INTERRUPTED_EXIT_CODE, "asked before the start"
         ending = self.beats.ending
         return (ending.exit_code, ending.text) if ending is not None else None
+
+    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
+        """Exit code and reason, see RunningNode: all nodes start again, unless each start ends with this error."""
+        how = f"{how}: {error}" if error else how
+        if times := self._failures(exit_code, error):
+            return FAILED_EXIT_CODE, f"{how}; so did {times} starts in a row, without a checkpoint in between"
+        return TRY_AGAIN_EXIT_CODE, f"{how}; start all nodes again"
+
+    def _failures(self, exit_code: int, error: str) -> int:
+        attempt = self.group.attempt
+        try:
+            return AttemptFailures(attempt).times(exit_code, error, newest_step(attempt.shared))
+        except (OSError, TryAgainError):  # all start again then
+            return 0
 
 
 @dataclass(frozen=True)
@@ -142,6 +158,7 @@ class NodeSession:
             given.trainer.ranks_timeout_s,
             lambda: bool(self.stop),
             self._say,
+            self.run_dir.absolute(),
         )
         with contextlib.ExitStack() as stack:
             if self.node == 0:
@@ -180,7 +197,7 @@ class NodeSession:
         if former is not None:
             require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
         with attempt.publishing():
-            claim_run_dir(self.run_dir, run_id(self.shared, begins=True))
+            claim_run_dir(self.run_dir, run_id(self.shared, begins=True), self.shared)
         stored = settings.replace(config, attempt)
         store_config(self.run_dir, config)
         return _digest(stored), build_of(config)
@@ -200,7 +217,7 @@ class NodeSession:
             raise BadInputError(f"{build_of(config)} here, but node 0 has {first.build}: install the same everywhere")
         check_device(config.trainer.device)
         require_inputs(config)
-        claim_run_dir(self.run_dir, run_id(self.shared, begins=False))
+        claim_run_dir(self.run_dir, run_id(self.shared, begins=False), self.shared)
         store_config(self.run_dir, config)
 
     def _stored_digest(self) -> str:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from common.errors import BadInputError
 from common.file_lock import RUN_PARTS, Holder, holder_of
@@ -20,29 +16,26 @@ from common.run_dir import CONFIG_FILE, open_in_run, shard_dirs
 from common.run_words import bottleneck, bottleneck_of_the_hour, remaining_s
 from common.status import FetcherStatus, GpuStatus, RunStatus, TrainerStatus
 from common.status_files import STATUS_FOLDER, read_fetchers, read_status
+from icestream.commands.status.of_nodes import (
+    first_node,
+    is_shared_folder,
+    shared_folder_of,
+    state_of_nodes,
+    training_of_nodes,
+)
 from icestream.commands.status.run_state import ALIVE, Occupant, State, state_of
+from icestream.commands.status.seen import (
+    CheckpointSeen,
+    ProcessSeen,
+    SnapshotPart,
+    newest_seen,
+    processes_seen,
+    shared_checkpoint,
+)
 
-_CHECKPOINT = re.compile(r"step-(\d{9,})\.(pt|json)")
 _MOST_HEALTH_BYTES = 1 << 24
 _GIB = 1 << 30
 _LAG_S = 5.0
-
-
-class SnapshotPart(BaseModel):
-    """Part of a snapshot."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-
-class CheckpointSeen(SnapshotPart):
-    """Newest checkpoint."""
-
-    path: str
-    """Relative to the run directory."""
-    step: int
-    written_s: float
-    """Seconds since 1970."""
-    age_s: float
 
 
 class HealthSeen(SnapshotPart):
@@ -66,15 +59,6 @@ class DiskSeen(SnapshotPart):
     """Bytes of remote files on local disk."""
     budget_bytes: int
     """`fetcher.disk_budget_gib`. 0: the inputs are local, nothing is staged."""
-
-
-class ProcessSeen(SnapshotPart):
-    """Living process of the run."""
-
-    name: str
-    pid: int
-    memory_bytes: int | None
-    """Resident memory; null if the process can't be seen from here."""
 
 
 class RunSnapshot(SnapshotPart):
@@ -144,6 +128,11 @@ class RunSnapshot(SnapshotPart):
     warnings: tuple[str, ...]
     """About settings without effect, and about values that can't be."""
     processes: list[ProcessSeen]
+    nodes: int
+    """Number of nodes, if the directory is the folder that they share; else 0. Progress is then as of `summary.json`,
+    or of the newest checkpoint, since each node's own directory has its statuses."""
+    shared: str
+    """Folder with checkpoints and results, if the directory is one node's own; else empty."""
 
     @property
     def is_alive(self) -> bool:
@@ -187,6 +176,8 @@ class RunFiles:
     now_s: float
     changed_s: float | None
     processes: tuple[ProcessSeen, ...]
+    nodes: int = 0
+    """See RunSnapshot."""
 
     @property
     def is_alive(self) -> bool:
@@ -208,14 +199,13 @@ def read_files(run_dir: Path) -> RunFiles:
     """Content of the files. Raises BadInputError if there is no run."""
     require_run_dir(run_dir)
     now_s = time.time()
+    if is_shared_folder(run_dir):
+        return _files_of_nodes(run_dir, now_s)
     run = read_status(run_dir, "run", RunStatus)
     fetcher = read_fetchers(run_dir)
     trainer = read_status(run_dir, "trainer", TrainerStatus)
     changed_s = _changed_s(run_dir, "*")
-    holder = occupant(run_dir)
-    here = None
-    if holder is not None:
-        here = Occupant(f"{holder.what}, process {holder.pid} on {holder.host}", holder.is_alive())
+    here = _occupant_in_words(occupant(run_dir))
     if run is not None and here is None and changed_s is not None and changed_s > run.changed_s + _LAG_S:
         run = None  # services that were started one by one went on later
     reported = trainer
@@ -223,9 +213,28 @@ def read_files(run_dir: Path) -> RunFiles:
         reported = None
     silent_s = now_s - changed_s if changed_s is not None else None
     state, reason = state_of(here, run, reported, silent_s=silent_s)
-    processes = _processes(run, fetcher, trainer) if here is not None and here.is_alive else ()
+    processes = processes_seen(run, fetcher, trainer) if here is not None and here.is_alive else ()
     config = _config(run_dir)
     return RunFiles(run_dir, config, run, fetcher, trainer, state, reason, now_s, changed_s, processes)
+
+
+def _files_of_nodes(shared: Path, now_s: float) -> RunFiles:
+    """The same of the folder that several nodes share: their statuses are elsewhere."""
+    first, holder = first_node(shared), holder_of(shared, "run")
+    if holder is not None and first is not None and (holder.host, holder.pid) != (first.note.host, first.note.pid):
+        holder = None  # frozen, while the run went on elsewhere
+    state, reason = state_of_nodes(first, _occupant_in_words(holder), now_s)
+    config, checkpoint = _config(shared), newest_seen(shared, now_s)
+    trainer = training_of_nodes(shared, config, state, checkpoint.step if checkpoint is not None else 0)
+    changed_s = first.noted_s if first is not None else None
+    nodes = first.note.nodes if first is not None else 1
+    return RunFiles(shared, config, None, None, trainer, state, reason, now_s, changed_s, (), nodes)
+
+
+def _occupant_in_words(holder: Holder | None) -> Occupant | None:
+    if holder is None:
+        return None
+    return Occupant(f"{holder.what}, process {holder.pid} on {holder.host}", holder.is_alive())
 
 
 def _identity(found: RunFiles) -> dict[str, Any]:
@@ -241,6 +250,8 @@ def _identity(found: RunFiles) -> dict[str, Any]:
         "changed_s": found.changed_s,
         "exit_code": run.exit_code if run is not None else None,
         "restarts": {name: number for name, number in run.restarts.items() if number} if run is not None else {},
+        "nodes": found.nodes,
+        "shared": shared_folder_of(found.run_dir),
     }
 
 
@@ -260,7 +271,7 @@ def _progress(found: RunFiles) -> dict[str, Any]:
         "events_trained": trained,
         "mean_events_per_s": trained / trainer.seconds if trainer.seconds > 0 else 0.0,
         "losses": trainer.losses,
-        "checkpoint": _checkpoint(found.run_dir, found.now_s),
+        "checkpoint": newest_seen(found.run_dir, found.now_s) or shared_checkpoint(found.run_dir, found.now_s),
         "health": HealthSeen(
             state=trainer.health,
             reason=trainer.health_reason,
@@ -343,52 +354,9 @@ def _changed_s(run_dir: Path, name: str) -> float | None:
     return max(times, default=None)
 
 
-def _checkpoint(run_dir: Path, now_s: float) -> CheckpointSeen | None:
-    found = [
-        (int(match[1]), path)
-        for path in (run_dir / "checkpoints").glob("step-*")
-        if (match := _CHECKPOINT.fullmatch(path.name))
-    ]
-    if not found:
-        return None
-    step, path = max(found)
-    try:
-        written_s = path.stat().st_mtime
-    except FileNotFoundError:  # replaced by a newer one in this moment
-        return _checkpoint(run_dir, now_s)
-    name = str(path.relative_to(run_dir))
-    return CheckpointSeen(path=name, step=step, written_s=written_s, age_s=max(0.0, now_s - written_s))
-
-
 def _lines(path: Path) -> int:
     try:
         with open_in_run(path) as file:
             return file.read(_MOST_HEALTH_BYTES).count(b"\n")
     except FileNotFoundError:
         return 0
-
-
-def _processes(
-    run: RunStatus | None, fetcher: FetcherStatus | None, trainer: TrainerStatus | None
-) -> tuple[ProcessSeen, ...]:
-    named: dict[str, int] = {}
-    if run is not None:
-        named = {"run": run.pid, **run.processes}
-    else:
-        named |= {"fetcher": fetcher.pid} if fetcher is not None else {}
-        named |= {"trainer": trainer.pid} if trainer is not None else {}
-    others = fetcher.decoder_pids if fetcher is not None else ()
-    joined = [pid for pid in others if pid and pid not in named.values()]
-    return (*_seen(named.items()), *_seen(("decoder", pid) for pid in joined))
-
-
-def _seen(named: Iterable[tuple[str, int]]) -> list[ProcessSeen]:
-    """Processes that exist, with their memory."""
-    found = []
-    for name, pid in named:
-        try:
-            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        found.append(ProcessSeen(name=name, pid=pid, memory_bytes=pages * os.sysconf("SC_PAGE_SIZE")))
-    return found

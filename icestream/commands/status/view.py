@@ -56,6 +56,8 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
         of_steps = f" of {'' if run.expected_steps == run.max_steps else 'about '}{run.expected_steps:,}"
     of_epochs = f"/{run.epochs}" if run.epochs else ""
     epoch = min(run.epoch + 1, run.epochs) if run.epochs else run.epoch + 1
+    if run.nodes and run.is_alive:
+        return [("step", f"{run.step:,}{of_steps} (newest checkpoint)")]
     time = f"trained for {duration(run.trained_s)}"
     if run.is_alive:
         time += f", ETA {duration(run.eta_s) if run.eta_s is not None else 'unknown'}"
@@ -111,6 +113,9 @@ def _machine_rows(run: RunSnapshot, now_s: float) -> list[tuple[str, str]]:
 
 
 def _next_rows(run: RunSnapshot) -> list[tuple[str, str]]:
+    if run.nodes or run.shared:
+        again = run.state in (*_RESUMABLE, "new", "unknown")
+        return [("next", f"start all nodes (again), by your engine or by hand: {run_command(run)}")] if again else []
     if run.state == "new":
         return [("next", f"start it: {run_command(run)}")]
     return [("next", f"resume: {run_command(run)}")] if run.state in _RESUMABLE else []
@@ -118,6 +123,11 @@ def _next_rows(run: RunSnapshot) -> list[tuple[str, str]]:
 
 def run_command(run: RunSnapshot) -> str:
     """Command that starts the run, or resumes it."""
+    if run.nodes or run.shared:
+        shared, own = (run.shared, quote(run.run_dir)) if run.shared else (run.run_dir, "RUN_DIR")
+        nodes = run.nodes or "N"
+        of_all = f"--node I --nodes {nodes} --master HOST:PORT"
+        return f"icestream node {of_all} --shared {quote(str(Path(shared)))} --run-dir {own}"
     return f"icestream run --run-dir {quote(str(Path(run.run_dir)))}"
 
 

@@ -51,6 +51,8 @@ class NodePlace:
     """True once this process was asked to stop."""
     say: Callable[[str], None]
     """Shows a line."""
+    run_dir: Path = Path()
+    """Run directory of this node, for people."""
 
     def note(self, attempt: int) -> NodeNote:
         """First note of this process."""
@@ -63,6 +65,7 @@ class NodePlace:
             host=os.uname().nodename,
             pid=os.getpid(),
             since=since,
+            run_dir=str(self.run_dir),
         )
 
 

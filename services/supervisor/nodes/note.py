@@ -22,6 +22,8 @@ class NodeNote(BaseModel):
     host: str
     pid: int
     since: str
+    run_dir: str = ""
+    """Its own run directory, on its host."""
     beat: int = 0
     """A number that grows while the process runs."""
     state: NodeState = "starting"

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from common.atomic_file import OWNER_ONLY, replace_file
 from common.errors import BadInputError
-from common.run_dir import CONFIG_FILE, MODE, own_files_only
-
-RUN_ID_FILE = "run-id"
-"""File of the shared folder with the random name of the run."""
-NODE_FILE = "node.json"
-"""File of a node's run directory with the name of the run that it is of."""
+from common.run_dir import CONFIG_FILE, MODE, NODE_FILE, RUN_ID_FILE, own_files_only
 
 
 def require_shared(shared: Path, run_dir: Path) -> None:
@@ -44,7 +39,7 @@ def run_id(shared: Path, *, begins: bool) -> str:
     return path.read_text()
 
 
-def claim_run_dir(run_dir: Path, run: str) -> None:
+def claim_run_dir(run_dir: Path, run: str, shared: Path) -> None:
     """Note that the directory is of this run. Raises BadInputError if it is of another one: nothing is deleted."""
     note = run_dir / NODE_FILE
     if note.exists():
@@ -54,5 +49,4 @@ def claim_run_dir(run_dir: Path, run: str) -> None:
             )
     elif (run_dir / CONFIG_FILE).exists():
         raise BadInputError(f"{run_dir}: a run of one machine (`icestream run`); choose another --run-dir")
-    else:
-        replace_file(note, json.dumps({"run": run}), durable=False)
+    replace_file(note, json.dumps({"run": run, "shared": str(shared)}), durable=False)

@@ -91,6 +91,24 @@ def test_a_signal_that_comes_before_the_supervisor_listens_is_not_lost(tmp_path:
     beats.close(130, "")
 
 
+@pytest.mark.process
+def test_an_error_of_each_start_ends_them(tmp_path: Path) -> None:
+    how, error = "trainer ended with exit code 1", "ValueError: width 128"
+    for _ in range(5):
+        attempt = begin_attempt(tmp_path)
+        place = NodePlace(0, 1, tmp_path, parse_master("127.0.0.1:1"), 1.0, lambda: False, lambda text: None)
+        beats = Beats(tmp_path, place.note(attempt.number))
+        one = Node(NodeGroup(1, 0, 1, "127.0.0.1", 1, attempt), beats, lambda: False)
+        assert one.end_after_trainers(-9, "trainer was killed", "") == (75, "trainer was killed; start all nodes again")
+        end = one.end_after_trainers(1, how, error)
+        beats.close(*end)
+        if attempt.number < 5:
+            assert end == (75, f"{how}: {error}; start all nodes again")
+    assert end == (1, f"{how}: {error}; so did 5 starts in a row, without a checkpoint in between")
+    begin_attempt(tmp_path)  # this one is of an older attempt now
+    assert one.end_after_trainers(1, how, error)[0] == 75
+
+
 def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = NodeSession(1, 2, parse_master("127.0.0.1:1"), tmp_path, tmp_path, None, (), {}, StopFlag())
     outcome = SessionOutcome("interrupted", 130, None, {}, 1.0)
@@ -187,11 +205,11 @@ def test_a_run_directory_belongs_to_one_run_and_nothing_is_deleted(tmp_path: Pat
         folder.mkdir()
     name = run_id(shared, begins=True)
     assert run_id(shared, begins=False) == run_id(shared, begins=True) == name
-    claim_run_dir(run_dir, name)
-    claim_run_dir(run_dir, name)
+    claim_run_dir(run_dir, name, shared)
+    claim_run_dir(run_dir, name, shared)
     (run_dir / "mine.txt").write_text("of a user")
     with pytest.raises(BadInputError, match="of a node of another run"):
-        claim_run_dir(run_dir, run_id(other, begins=True))
+        claim_run_dir(run_dir, run_id(other, begins=True), other)
     assert (run_dir / "mine.txt").read_text() == "of a user"
 
 
@@ -206,4 +224,4 @@ def test_a_folder_of_nodes_is_no_run_of_one_machine(tmp_path: Path, name: str) -
 def test_a_run_directory_of_one_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     with pytest.raises(BadInputError, match="a run of one machine"):
-        claim_run_dir(tmp_path, "x")
+        claim_run_dir(tmp_path, "x", tmp_path / "shared")

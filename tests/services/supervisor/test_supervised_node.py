@@ -24,6 +24,7 @@ class FakeNode:
     def __init__(self, folder: Path) -> None:
         self.group = NodeGroup(2, 1, 2, "node-0", 29500, RunAttempt(folder, 3), end_s=0.05)
         self.reason: tuple[int, str] | None = None
+        self.exit_code = 75
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -31,6 +32,9 @@ class FakeNode:
 
     def ending(self) -> tuple[int, str] | None:
         return self.reason
+
+    def end_after_trainers(self, exit_code: int, how: str, error: str) -> tuple[int, str]:
+        return self.exit_code, how
 
 
 @pytest.fixture
@@ -58,9 +62,17 @@ def test_a_trainer_that_dies_ends_the_node_and_is_not_started_again(stage: Stage
     outcome = stage.run(trainers=2)
     assert (outcome.exit_status, outcome.exit_code) == ("failed", 75)
     assert outcome.error is not None
-    assert outcome.error.endswith("was killed by SIGKILL; start all nodes again")
+    assert outcome.error.endswith("was killed by SIGKILL")
     assert outcome.restarts["trainer"] == 0
     assert ("trainer", "SIGTERM") not in stage.story(), "nothing can be saved without the others"
+
+
+def test_a_trainer_that_fails_in_each_start_ends_them(stage: Stage, node: FakeNode) -> None:
+    node.exit_code = 1
+    stage.script = [(started(*GROUP), lambda: os.kill(stage.processes.pids["trainer"], signal.SIGKILL))]
+    outcome = stage.run(trainers=2)
+    assert (outcome.exit_status, outcome.exit_code) == ("failed", 1)
+    assert outcome.error == "trainer was killed by SIGKILL"
 
 
 def test_a_decoder_that_dies_is_started_again(stage: Stage, node: FakeNode) -> None:
