@@ -12,7 +12,7 @@ from common.files.inputs import local_path
 from common.files.local_name import name_of
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.plan_hash import plan_hash
-from common.planned import PlannedBlock, planned_line
+from common.planned import PlannedBlock, epochs_line, planned_line
 from common.redact import shown
 from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
@@ -50,6 +50,8 @@ class Planner:
     ) -> None:
         """``shared``: place of the records of what a shard has planned and begun."""
         self._record = shared.record
+        if self._record is not None:
+            self._note(self._record, epochs_line(config.epochs))
         self._begun = shared.begun(plan_hash(config.stored_workload(), config.stream, config.seed))
         self._config = config
         self._capacity = capacity
@@ -139,10 +141,7 @@ class Planner:
         if self._record is not None:
             bad_rows = sum(bad.rows for unit in units for bad in unit.quarantined)
             events = sum(unit.rows for unit in units) + bad_rows
-            with self._record.open("a") as lines:
-                lines.write(planned_line(PlannedBlock(block, len(staged), events)))
-                lines.flush()
-                os.fsync(lines.fileno())
+            self._note(self._record, planned_line(PlannedBlock(block, len(staged), events)))
         return units
 
     def restage(self, files: Sequence[int]) -> None:
@@ -190,6 +189,13 @@ class Planner:
                     self._ledger.keep_footer(file, known.footer)
                 else:
                     self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
+
+    @staticmethod
+    def _note(record: Path, line: str) -> None:
+        with record.open("a") as lines:
+            lines.write(line)
+            lines.flush()
+            os.fsync(lines.fileno())
 
     def _submit(self, file: int) -> None:
         self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))
