@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_EPOCHS = "epochs"
+
 
 @dataclass(frozen=True)
 class PlannedBlock:
@@ -39,16 +41,28 @@ def planned_line(block: PlannedBlock) -> str:
     return json.dumps([block.block, block.files, block.events])
 
 
-def planned_shard(lines: Iterable[str]) -> PlannedShard:
+def epochs_line(epochs: int) -> str:
+    """Line for the number of epochs of the blocks that follow."""
+    return json.dumps({_EPOCHS: epochs})
+
+
+def planned_shard(lines: Iterable[str], end: int | None = None) -> PlannedShard:
     """Sum over the blocks in a record. A block that was planned again counts once, as planned last; what a killed
-    process left of a line is skipped."""
-    blocks: dict[int, PlannedBlock] = {}
+    process left of a line is skipped.
+
+    ``end``: number of blocks. Those behind it do not count if they were planned while the run had more epochs.
+    """
+    blocks: dict[int, tuple[PlannedBlock, int | None]] = {}
+    epochs: int | None = None
     for line in lines:
         try:
-            block = PlannedBlock(*json.loads(line))
+            content = json.loads(line)
+            if isinstance(content, dict):
+                epochs = content[_EPOCHS]
+                continue
+            block = PlannedBlock(*content)
         except (ValueError, TypeError):
             continue
-        blocks[block.block] = block
-    return PlannedShard(
-        len(blocks), sum(block.files for block in blocks.values()), sum(block.events for block in blocks.values())
-    )
+        blocks[block.block] = block, epochs
+    counted = [block for block, of in blocks.values() if end is None or block.block < end or of is None or of == epochs]
+    return PlannedShard(len(counted), sum(block.files for block in counted), sum(block.events for block in counted))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+from common.config import StreamConfig
 from common.conservation import ShardEvents, imbalance
 from common.planned import PlannedShard, planned_name, planned_shard
 from common.published import num_files
@@ -20,20 +22,24 @@ def imbalance_of_shards(shared_dir: Path, config: Config, status: TrainerStatus 
     """
     if status is None or not status.shards:
         return ""
-    shards = [
-        ShardEvents(shard, _planned(shared_dir / planned_name(shard)), counters)
-        for shard, counters in enumerate(status.shards)
-    ]
     by_steps = 0 < status.max_steps <= status.step
-    is_complete = status.state == "finished" and not by_steps
+    by_fewer_epochs = 0 < config.epochs <= status.epoch  # it had come further when its epochs were lowered
+    is_complete = status.state == "finished" and not (by_steps or by_fewer_epochs)
     # There may be lists of other inputs, too, which the run has refused.
     ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
-    files = sum(num_files(list_path(shared_dir, one)) for one in ranges)
-    return imbalance(shards, files=files * config.epochs if config.epochs else None, is_complete=is_complete)
+    files = [num_files(list_path(shared_dir, one)) for one in ranges]
+    blocks = config.epochs * sum(math.ceil(number / config.stream.block_files) for number in files)
+    shards = [
+        ShardEvents(shard, _planned(shared_dir, shard, config.stream, blocks if is_complete else 0), counters)
+        for shard, counters in enumerate(status.shards)
+    ]
+    return imbalance(shards, files=sum(files) * config.epochs if config.epochs else None, is_complete=is_complete)
 
 
-def _planned(path: Path) -> PlannedShard:
+def _planned(shared_dir: Path, shard: int, stream: StreamConfig, blocks: int) -> PlannedShard:
+    """Sum of a shard's record. ``blocks``: number in all epochs of the run; 0: unknown, or without end."""
+    path = shared_dir / planned_name(shard)
     if not path.exists():
         return PlannedShard()
     with path.open() as lines:
-        return planned_shard(lines)
+        return planned_shard(lines, len(range(shard, blocks, stream.shards)) if blocks else None)

@@ -11,7 +11,7 @@ from common.files.inputs import local_path
 from common.files.local_name import name_of
 from common.plan import Blocks, SlotCapacity, SourceFile, StagedFile, plan_block
 from common.plan_hash import plan_hash
-from common.planned import PlannedBlock, planned_line
+from common.planned import PlannedBlock, epochs_line, planned_line
 from common.redact import shown
 from services.config.root import Config
 from services.fetcher.failure_budget import FailureBudget
@@ -49,6 +49,8 @@ class Planner:
     ) -> None:
         """``shared``: place of the records of what a shard has planned and begun."""
         self._record = shared.record
+        if self._record is not None:
+            self._record.append(epochs_line(config.epochs))
         self._begun = shared.begun(plan_hash(config.stored_workload(), config.stream, config.seed))
         self._config = config
         self._capacity = capacity

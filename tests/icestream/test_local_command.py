@@ -230,6 +230,7 @@ def test_folders_of_a_user_with_the_names_of_a_runs_folders_stay(tmp_path: Path,
         tmp_path / name
         for name in (
             *("inventory/files-1f.jsonl", "inventory/planned-001.jsonl", "inventory/bad-000", "inventory/epochs-002"),
+            *("inventory/begun-001.jsonl", "inventory/.begun-001.jsonl.1f.part", "inventory/.files-1f.jsonl.lock"),
             *("shards/001/status/a", "shards/001/ledger.sqlite-wal"),
         )
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.plan import SourceFile
-from common.planned import PlannedBlock, planned_line, planned_name
+from common.planned import PlannedBlock, epochs_line, planned_line, planned_name
 from common.status import Counters, TrainerStatus
 from icestream.commands.shards_sum import imbalance_of_shards
 from services.config.root import Config, load_config
@@ -39,3 +39,30 @@ def test_a_list_of_inputs_that_the_run_refused_counts_no_files(tmp_path: Path) -
     assert imbalance_of_shards(tmp_path, mine, finished()) == ""
     (tmp_path / planned_name(1)).write_text(planned_line(PlannedBlock(0, 0, 40)))
     assert imbalance_of_shards(tmp_path, mine, finished()).startswith("2 files in all epochs, but 1 planned")
+
+
+def test_blocks_planned_ahead_do_not_count_once_the_epochs_are_fewer(tmp_path: Path) -> None:
+    of_three = config("/data").model_copy(update={"epochs": 3})
+    listed(tmp_path, of_three, FILES)
+    one_block_an_epoch = of_three.stream.block_files >= len(FILES)
+    assert one_block_an_epoch, "shard 0 has blocks 0 and 2 of the run, shard 1 block 1"
+    ahead, end = (PlannedBlock(0, 2, 60), PlannedBlock(1, 2, 60)), (PlannedBlock(0, 2, 40),)
+    for shard, blocks in enumerate((ahead, end)):
+        text = epochs_line(3) + "".join(map(planned_line, blocks)) + epochs_line(2)
+        (tmp_path / planned_name(shard)).write_text(text)
+    assert imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished()) == ""
+    assert "shard 0: 120 planned, but 60 read" in imbalance_of_shards(tmp_path, of_three, finished())
+    with (tmp_path / planned_name(0)).open("a") as lines:
+        lines.write(planned_line(PlannedBlock(7, 1, 5)))
+    lost = imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished())
+    assert "shard 0: 65 planned, but 60 read" in lost, "a block behind the end, of this number of epochs"
+
+
+def test_a_run_that_was_further_than_its_epochs_has_planned_more_than_it_read(tmp_path: Path) -> None:
+    fewer = config("/data")
+    listed(tmp_path, fewer, FILES)
+    text = epochs_line(3) + "".join(planned_line(PlannedBlock(block, 2, 40)) for block in range(2)) + epochs_line(1)
+    for shard in range(2):
+        (tmp_path / planned_name(shard)).write_text(text)
+    assert imbalance_of_shards(tmp_path, fewer, finished().model_copy(update={"epoch": 2})) == ""
+    assert "80 planned" not in imbalance_of_shards(tmp_path, fewer, finished())
