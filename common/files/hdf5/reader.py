@@ -80,16 +80,18 @@ class Hdf5Reader:
             raise BadRowsError(f"{where}: the file has {tables.counts.rows} rows only")
         counts = read_counts(tables, part.file_row, part.first_row + part.rows)
         before = part.file_particle + int(counts[: part.first_row].sum())
-        offsets = offsets_of(counts[part.first_row :])
-        if before + offsets[-1] > tables.particles.rows:
+        counts = counts[part.first_row :]
+        num = int(counts.sum())
+        if before + num > tables.particles.rows:
             raise BadRowsError(
-                f"{where}: dataset {tables.counts.name!r} asks for {before + offsets[-1]} rows of "
+                f"{where}: dataset {tables.counts.name!r} asks for {before + num} rows of "
                 f"{tables.particles.name!r}, which has {tables.particles.rows}"
             )
-        piece = self._span(tables, first, counts[part.first_row :], before, offsets, large_above)
+        piece = self._span(tables, first, counts, before, num, large_above)
         if piece is not None:
             yield piece
             return
+        offsets = offsets_of(counts)
         events = _Events.of(tables.events.read(first, part.rows), self._workload, self._layout, where, first)
         row = 0
         while row < part.rows:
@@ -102,23 +104,24 @@ class Hdf5Reader:
             row = end
 
     def _span(
-        self, tables: Tables, first: int, counts: Int64, particle: int, offsets: Int64, large_above: int
+        self, tables: Tables, first: int, counts: Int64, particle: int, num: int, large_above: int
     ) -> RaggedRows | None:
         """Checked rows from ``first`` on, read in C++; None: numpy must read them, or report why they can't be read."""
         if FILES.used is None or self._span_layout is None:
             return None
-        span = read_span(FILES.used, self._span_layout, tables, first, counts, particle, int(offsets[-1]))
+        span = read_span(FILES.used, self._span_layout, tables, first, counts, particle, num)
         if span is None:
             return None
         large = np.flatnonzero(counts > large_above) if len(counts) and counts.max() > large_above else _NONE
         large_events = None
         if len(large):
+            offsets = offsets_of(counts)
             of_rows = [tables.particles.read(particle + int(offsets[row]), int(counts[row])) for row in large]
             ids = span.event_columns[self._span_layout.identity.name][large]
             large_events = _table(
                 of_rows,
                 dict(zip(self._layout.ids, ids.T, strict=True)),
-                span.raw_events[large],
+                np.concatenate([tables.events.read(first + int(row), 1) for row in large]),
                 self._workload,
                 self._layout,
             )
@@ -128,7 +131,7 @@ class Hdf5Reader:
             particle_columns=span.particle_columns,
             large=large,
             large_events=large_events,
-            particles_dropped=int(offsets[-1]) - len(span.particle_columns[self._span_layout.particles.name]),
+            particles_dropped=num - len(span.particle_columns[self._span_layout.particles.name]),
         )
 
     def _piece(self, raw: Array, counts: Int64, events: _Events, where: str, large_above: int) -> RaggedRows:

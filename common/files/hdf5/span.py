@@ -19,10 +19,9 @@ from common.unit_arrays import Array
 Int64 = npt.NDArray[np.int64]
 
 _IDS = 2
-_BLOCK_PARTICLES = 4_096
-"""Particles read at a time: they must still be in the CPU's cache when they are cut."""
-_MOST_PARTICLES = 1 << 20
-"""Maximum particles of an event: they are read at once."""
+_BLOCK = 2_048
+"""Events, and particles, read at a time: they must still be in the CPU's cache when they are cut."""
+_FLOAT32 = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,6 @@ class SpanLayout:
 class SpanRows:
     """Rows as read, checked, without fillers."""
 
-    raw_events: Array
-    """Ids and numbers as stored. (R, ids and numbers)."""
     event_columns: dict[str, Array]
     particle_columns: dict[str, Array]
     counts: Int64
@@ -91,37 +88,28 @@ def read_span(
 
     ``counts``: particles of each row as stored, none negative. Raises MachineError, BadTables.
     """
-    place = tables.particles.in_one_piece
-    most = max(_BLOCK_PARTICLES, int(counts.max(initial=0)))
+    events_at, particles_at = tables.events.in_one_piece, tables.particles.in_one_piece
     rows, width, event_width = len(counts), len(layout.particles.fields), len(layout.events.fields)
     if (
-        place is None
-        or most > _MOST_PARTICLES
-        or tables.particles.dtype != np.dtype("<f4")
-        or tables.events.dtype != np.dtype("<f4")
+        events_at is None
+        or particles_at is None
+        or tables.particles.dtype != _FLOAT32
+        or tables.events.dtype != _FLOAT32
         or tables.particles.shape[1:] != (_IDS + width,)
         or tables.events.shape[1:] != (_IDS + event_width,)
     ):
         return None
-    raw = tables.events.read(first, rows)
-    events, ids = np.empty((rows, event_width), "<f4"), np.empty((rows, _IDS), layout.identity.dtype)
-    code = library.split_events(
-        *(address(raw), rows, event_width, address(layout.least), address(layout.most), address(events), address(ids))
-    )
-    if code:
-        return None
-    descriptor, start = place
-    kept_counts, particles = np.empty(rows, np.int64), np.empty((num, width), "<f4")
-    buffer, before = np.empty(most * tables.particles.row_bytes, np.uint8), np.empty(most + 1, np.int32)
-    kept = library.read_particles(
-        *(descriptor, start + particle * tables.particles.row_bytes, num, width),
-        *(address(counts), rows, address(raw), raw.strides[0], layout.positive),
-        *(address(buffer), address(before), most, address(kept_counts), address(particles)),
+    events, ids = np.empty((rows, event_width), _FLOAT32), np.empty((rows, _IDS), layout.identity.dtype)
+    kept_counts, particles = np.empty(rows, np.int64), np.empty((num, width), _FLOAT32)
+    kept = library.read_flat_rows(
+        *(tables.descriptor, events_at + first * tables.events.row_bytes, event_width),
+        *(particles_at + particle * tables.particles.row_bytes, width),
+        *(address(counts), rows, num, _BLOCK, address(layout.least), address(layout.most), layout.positive),
+        *(address(events), address(ids), address(kept_counts), address(particles)),
     )
     if kept < 0:
         return None
     return SpanRows(
-        raw,
         {layout.events.name: events, layout.identity.name: ids},
         {layout.particles.name: particles[:kept]},
         kept_counts,

@@ -63,10 +63,10 @@ class Table:
         """Number of rows N."""
         return self.shape[0]
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        return self.dtype.itemsize * math.prod(self.shape[1:])
 
     def read(self, first: int, num: int, out: Array | None = None) -> Array:
         """Rows ``first`` to ``first + num``, into ``out`` if given. Raises MachineError, BadTables."""
@@ -83,9 +83,9 @@ class Table:
             self.dataset.read(h5py.h5s.create_simple(shape), space, out)
         return out
 
-    @property
-    def in_one_piece(self) -> tuple[int, int] | None:
-        """Descriptor of the file and offset of the first row, if all rows lie one after the other; else None.
+    @cached_property
+    def in_one_piece(self) -> int | None:
+        """Offset of the first row in the file, if all rows lie one after the other; else None.
 
         Raises MachineError, BadTables.
         """
@@ -93,7 +93,7 @@ class Table:
             stored = self._stored
         if stored is None or stored.starts.size != 1 or stored.chunk_width != math.prod(self.shape[1:]):
             return None  # a chunk may be wider than its table
-        return stored.descriptor, int(stored.starts[0, 0])
+        return int(stored.starts[0, 0])
 
     @cached_property
     def _stored(self) -> StoredRows | None:
@@ -109,12 +109,14 @@ class Tables:
     particles: Table
     counts: Table
     path: Path
+    descriptor: int
+    """Descriptor of the file, which HDF5 owns."""
     size_bytes: int
     """Size of the file when it was opened."""
 
     def check_size(self) -> None:
         """Raise BadTables if the file was truncated since it was opened: HDF5 reads missing bytes as zeros."""
-        size_bytes = _size_bytes(self.file, self.path)
+        size_bytes = _size_bytes(self.descriptor, self.path)
         if size_bytes < self.size_bytes:
             raise BadTables(f"truncated from {self.size_bytes} to {size_bytes} bytes while it was read")
 
@@ -130,7 +132,9 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
         raise BadTables(NO_TABLES.format(workload.name))
     file = open_hdf5(path)
     try:
-        size_bytes = _size_bytes(file, path)
+        with hdf5_errors("its size can't be determined", path):
+            descriptor = file.id.get_vfd_handle()
+        size_bytes = _size_bytes(descriptor, path)
         counts = _open(file, layout.counts, "iu", 1)
         events = _open(file, layout.events, "f", 2)
         particles = _open(file, layout.particles, "f", 2)
@@ -144,7 +148,7 @@ def open_tables(path: Path, workload: EventSchema) -> Tables:
     except BaseException:
         file.close()
         raise
-    return Tables(file, events, particles, counts, path, size_bytes)
+    return Tables(file, events, particles, counts, path, descriptor, size_bytes)
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -171,9 +175,9 @@ def read_counts(tables: Tables, first: int, num: int) -> npt.NDArray[np.int64]:
     return counts
 
 
-def _size_bytes(file: h5py.File, path: Path) -> int:
+def _size_bytes(descriptor: int, path: Path) -> int:
     with hdf5_errors("its size can't be determined", path):
-        return os.fstat(file.id.get_vfd_handle()).st_size
+        return os.fstat(descriptor).st_size
 
 
 @contextmanager

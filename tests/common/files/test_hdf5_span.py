@@ -99,7 +99,7 @@ def test_any_numbers_give_the_same_bytes_or_the_same_error(
             tables[name].flat[place % tables[name].size] = value
     path = write_tables(tmp_path_factory.mktemp("f") / "f.h5", tables)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(span, "_BLOCK_PARTICLES", block)
+        patch.setattr(span, "_BLOCK", block)
         was_used = read_in_cpp(path, len(counts), large_above, data.draw(st.integers(0, len(counts) - 1)))
     assert was_used or changes or not sum(counts)
 

@@ -45,7 +45,7 @@ class Spied:
         return getattr(self._library, name)
 
 
-READ = {"parquet": {"parse_page_header", "declared_size", "read_page"}, "h5": {"split_events", "read_particles"}}
+READ = {"parquet": {"parse_page_header", "declared_size", "read_page"}, "h5": {"read_flat_rows"}}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "dictionary", "h5"])
