@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
-from showers import Scene, Showers
+from showers import PULSES_STREAM, Showers, write_pulses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
 
@@ -73,8 +73,9 @@ def two_and_one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if request.param == "muons":
         yield [request.getfixturevalue("of_two"), request.getfixturevalue("of_one")]
         return
-    scene: Scene = request.getfixturevalue(request.param)
-    command = [*scene.command, *settings(*LANES), "--trainers"]
+    folder = tmp_path_factory.mktemp("direction")
+    write_pulses(folder)
+    command = ["-i", str(folder), *settings(*PULSES_STREAM, *LANES, "epochs=1"), "--trainers"]
     runs = [finished(tmp_path_factory.mktemp(f"{trainers}"), [*command, str(trainers)]) for trainers in (RANKS, 1)]
     yield [next(run) for run in runs]
     for run in runs:
