@@ -49,14 +49,14 @@ SMALL_STREAM = (
     *TINY_MODEL,
     "stream.block_files=2",
     "stream.unit_events=400",
-    "stream.batch_events=100",
+    "stream.batch_events=200",
     "stream.slots=3",
     "stream.slot_mib=1",
     "trainer.checkpoint_every=5",
     "trainer.audit=true",
     "local.restart_min_s=0",
 )
-"""On the `showers` fixture: 15 units and about 60 steps an epoch, in two blocks."""
+"""On the `showers` fixture: 15 units of two microbatches, and 30 steps, an epoch, in two blocks."""
 
 
 COUNTING = (*SMALL_STREAM, "trainer.model=none")
@@ -179,7 +179,7 @@ class Processes:
 
         return self.wait_for(event_of_living, what)
 
-    def brake(self, free_steps: int = 0, pause_s: float = 0.2) -> dict[str, str]:
+    def brake(self, free_steps: int = 0, pause_s: float = 0.4) -> dict[str, str]:
         """Environment of trainers that have time to be disturbed, on however busy a machine: after its first steps each
         takes ``pause_s`` longer, until `release`."""
         self._brakes.append(self.logs / f"released-{len(self._brakes)}")

@@ -89,12 +89,12 @@ _HELD_OUT, _MOST_SQUARED = 0.1, 1_000_000
 PULSES_STREAM = (
     *("trainer.device=cpu", "trainer.threads=1", "trainer.sets.network.hidden=8", "trainer.sets.network.layers=1"),
     *("trainer.sets.network.trust_hidden=4", "trainer.sets.network.trust_layers=1"),
-    *("stream.block_files=2", "stream.unit_events=80", "stream.batch_events=20", "stream.slots=3"),
+    *("stream.block_files=2", "stream.unit_events=80", "stream.batch_events=30", "stream.slots=3"),
     *("stream.max_particles=20000", "stream.slot_mib=1", f"stream.held_out={_HELD_OUT}", "stream.length_buckets=2"),
     *(f"stream.max_squared_particles={_MOST_SQUARED}", "trainer.checkpoint_every=5", "trainer.audit=true"),
     "local.restart_min_s=0",
 )
-"""As SMALL_STREAM for the workload direction, with what it has and muons have not: about 50 steps an epoch."""
+"""As SMALL_STREAM for the workload direction, with what it has and muons have not: about 36 steps an epoch."""
 
 
 def write_pulses(folder: Path) -> tuple[int, int]:

@@ -103,6 +103,6 @@ def test_a_run_that_is_profiled_and_replayed_tells_both_and_its_checkpoint_has_n
     )
     ceiling = json.loads((processes.run_dir / "ceiling.json").read_text())
     assert ceiling["events_per_s"] == pytest.approx(summary["replay_events_per_s"], abs=0.001)
-    assert ceiling["events_per_batch"] == pytest.approx(100, rel=0.3)
+    assert ceiling["events_per_batch"] == pytest.approx(200, rel=0.3)
     names = [path.name for path in (processes.run_dir / "profile").iterdir()]
     assert sorted(names) == ["steps-00000011-00000013.trace.json.gz", "steps-00000011-00000013.txt"]

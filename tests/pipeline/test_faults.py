@@ -30,8 +30,8 @@ HELD_S = 1.0
 
 @pytest.fixture(scope="module")
 def short_command(showers: Showers) -> list[str]:
-    """One epoch: 15 units, 60 steps."""
-    return [*showers.input, *settings(*SMALL_STREAM)]
+    """One epoch: 15 units of four microbatches, 60 steps."""
+    return [*showers.input, *settings(*SMALL_STREAM, "stream.batch_events=100")]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,12 @@ from showers import Showers, Undisturbed
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def counting(command: list[str]) -> list[str]:
+    """The same run without a model: where weights are not the question."""
+    return [*command, *settings("trainer.model=none")]
+
+
 def test_ctrl_c_writes_a_checkpoint_and_the_same_command_goes_on_exactly_there(
     processes: Processes, command: list[str], undisturbed: Undisturbed
 ) -> None:
@@ -34,24 +40,24 @@ def test_ctrl_c_writes_a_checkpoint_and_the_same_command_goes_on_exactly_there(
 
 
 def test_a_directory_that_grows_does_not_change_the_plan_of_a_run_that_goes_on(
-    processes: Processes, showers: Showers, command: list[str], undisturbed: Undisturbed
+    processes: Processes, showers: Showers, counting: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start_and_reach(5, command, before=undisturbed.steps)
+    run = processes.start_and_reach(5, counting, before=undisturbed.steps)
     newcomer = showers.folder / "bundles_00.parquet"  # sorts between the others
     newcomer.write_bytes((showers.folder / "bundles_1.parquet").read_bytes())
     try:
         run.send(signal.SIGINT)
         assert processes.finish(run) == 130
-        processes.train(*command)
+        processes.train(*counting)
     finally:
         newcomer.unlink()
-    undisturbed.assert_same(processes)
+    undisturbed.assert_same_stream(processes)
 
 
 def test_going_on_with_another_seed_or_other_files_is_refused_and_nothing_is_lost(
-    processes: Processes, showers: Showers, command: list[str], undisturbed: Undisturbed
+    processes: Processes, showers: Showers, counting: list[str], undisturbed: Undisturbed
 ) -> None:
-    run = processes.start_and_reach(5, command, before=undisturbed.steps)
+    run = processes.start_and_reach(5, counting, before=undisturbed.steps)
     run.send(signal.SIGINT)
     assert processes.finish(run) == 130
     step, audit = processes.checkpoint_step(), processes.audit()
@@ -64,7 +70,7 @@ def test_going_on_with_another_seed_or_other_files_is_refused_and_nothing_is_los
         assert (processes.checkpoint_step(), processes.audit()) == (step, audit)
 
     processes.train()  # with what is stored: the refused changes are not
-    undisturbed.assert_same(processes)
+    undisturbed.assert_same_stream(processes)
 
 
 def test_a_second_run_in_the_same_directory_is_refused_and_the_first_goes_on(
@@ -85,9 +91,9 @@ def test_a_second_run_in_the_same_directory_is_refused_and_the_first_goes_on(
 
 
 def test_fresh_without_a_terminal_to_ask_on_deletes_nothing_unless_told_yes(
-    processes: Processes, command: list[str], undisturbed: Undisturbed
+    processes: Processes, counting: list[str], undisturbed: Undisturbed
 ) -> None:
-    short = [*command, "--max-steps", "5"]
+    short = [*counting, "--max-steps", "5"]
     processes.train(*short)
     exit_code, output = processes.run("run", *short, "--fresh")
     assert exit_code == 2

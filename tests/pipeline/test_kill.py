@@ -59,17 +59,17 @@ def test_a_decoder_that_hangs_is_fenced_and_changes_nothing(
 def test_after_a_kill_of_everything_the_same_command_goes_on_from_the_last_checkpoint(
     processes: Processes, scene: Scene
 ) -> None:
-    seldom = settings("trainer.checkpoint_every=50")
+    seldom = settings("trainer.checkpoint_every=20")
     # What was trained since the checkpoint comes to the disk a page at a time, not long before the end.
-    run = processes.start("run", *scene.command, *seldom, environment=processes.brake(80))
-    processes.wait_in(run, lambda: processes.checkpoint_step() >= 50, "a checkpoint")
+    run = processes.start("run", *scene.command, *seldom, environment=processes.brake(35))
+    processes.wait_in(run, lambda: processes.checkpoint_step() >= 20, "a checkpoint")
     committed_bytes = processes.checkpoint()["audit_bytes"][0]
     audit = processes.run_dir / "audit.jsonl"
     processes.wait_in(run, lambda: audit.stat().st_size > committed_bytes, "what the checkpoint doesn't know of")
     processes.kill_all()
     processes.assert_nothing_is_left()
     step = processes.checkpoint_step()
-    assert 50 <= step < scene.undisturbed.steps
+    assert 20 <= step < scene.undisturbed.steps
 
     processes.train(*scene.command, *seldom)
 
@@ -106,16 +106,15 @@ def test_a_run_whose_processes_are_killed_one_after_the_other_trains_the_undistu
     assert restarts == {verb: victims.count(verb) for verb in ("fetcher", "decoder", "trainer")}
     assert processes.summary()["adds_up"]
     length = min(len(processes.audit()), len(undisturbed.audit))
-    assert length > 40
+    assert length > 20
     assert processes.audit()[:length] == undisturbed.audit[:length]
 
 
 def test_a_trainer_that_is_killed_ten_times_ends_with_the_weights_of_an_undisturbed_run_bit_for_bit(
     processes: Processes, scene: Scene
 ) -> None:
-    exact = [*scene.command, *settings("trainer.deterministic=true")]
-    kills = 10
-    run = processes.start("run", *exact, environment=processes.brake(5))
+    kills, often = 10, settings("trainer.checkpoint_every=3")
+    run = processes.start("run", *scene.command, *often, environment=processes.brake(3))
     for _ in range(kills):
         step = processes.checkpoint_step()
         processes.wait_in(run, lambda step=step: processes.checkpoint_step() > step, "the next checkpoint")

@@ -25,8 +25,8 @@ STREAM = (
 )
 CURVES = ("c_loss", "g_loss", "m_loss", "w_gap")
 CHECKPOINT_STEPS = 5
-MANY = settings("stream.batch_events=200")
-"""Four times as many steps: time for a disturbance."""
+MANY = settings("stream.batch_events=400")
+"""Twice as many steps: time for a disturbance."""
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from runs import ICESTREAM, PACKAGE_ROOT, SMALL_STREAM, Process, Processes, kill, settings
-from showers import Scene, Showers
+from runs import SMALL_STREAM, Process, Processes, kill, settings
+from showers import PULSES_STREAM, Showers, write_pulses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_remote_input import Server, server, urls
 
@@ -73,8 +70,9 @@ def two_and_one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     if request.param == "muons":
         yield [request.getfixturevalue("of_two"), request.getfixturevalue("of_one")]
         return
-    scene: Scene = request.getfixturevalue(request.param)
-    command = [*scene.command, *settings(*LANES), "--trainers"]
+    folder = tmp_path_factory.mktemp("direction")
+    write_pulses(folder)
+    command = ["-i", str(folder), *settings(*PULSES_STREAM, *LANES, "epochs=1"), "--trainers"]
     runs = [finished(tmp_path_factory.mktemp(f"{trainers}"), [*command, str(trainers)]) for trainers in (RANKS, 1)]
     yield [next(run) for run in runs]
     for run in runs:
@@ -252,20 +250,9 @@ def test_trainers_that_do_not_share_the_lanes_evenly_are_refused_before_anything
 
 def start_torchrun_rank(processes: Processes, rank: int, port: int, **environment: str) -> Process:
     """One rank as torchrun starts it, without torchrun."""
-    output_path = processes.logs / f"{len(processes.started)}-rank{rank}.log"
-    variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "OMP_NUM_THREADS": "1"}
-    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONPATH": str(PACKAGE_ROOT)} | environment
-    with output_path.open("wb") as output:
-        popen = subprocess.Popen(
-            [sys.executable, *ICESTREAM, "trainer", "--run-dir", str(processes.run_dir)],
-            cwd=PACKAGE_ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=os.environ | variables,
-            start_new_session=True,
-        )
-    return processes.add(popen, output_path)
+    variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | environment
+    return processes.start("trainer", environment=variables)
 
 
 def free_port() -> int:

@@ -16,13 +16,13 @@ from common.status_files import read_fetchers
 
 pytestmark = pytest.mark.slow
 
-SHARDS = ("stream.block_files=1", "stream.slots=4", "local.decoders=1", "trainer.deterministic=true")
+SHARDS = ("stream.block_files=1", "stream.slots=4", "stream.lanes=4", "local.decoders=1")
+"""With two lanes in each of two shards, or one in each of four."""
 
 
 def arguments(showers: Showers, shards: int, stream: tuple[str, ...] = SMALL_STREAM) -> list[str]:
-    """Run with ``shards`` shards of two lanes. Three files an epoch: some shards have a block more than others."""
-    of_shards = (f"stream.shards={shards}", f"stream.lanes={2 * shards}")
-    return [*showers.input, *settings(*stream, *SHARDS, *of_shards), "--epochs", str(EPOCHS)]
+    """Run with ``shards`` shards. Three files an epoch: some shards have a block more than others."""
+    return [*showers.input, *settings(*stream, *SHARDS, f"stream.shards={shards}"), "--epochs", str(EPOCHS)]
 
 
 def by_lane(processes: Processes) -> dict[int, list[str]]:
@@ -52,14 +52,12 @@ def assert_same(processes: Processes, undisturbed: Processes) -> None:
     assert processes.summary().events == undisturbed.summary().events
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def undisturbed(
-    request: pytest.FixtureRequest, showers: Showers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Processes, list[str]]]:
-    """Run with two or with four shards that nobody disturbed, and its arguments."""
-    folder = tmp_path_factory.mktemp(f"{request.param}-shards")
+Finished = tuple[Processes, list[str]]
+"""Run that nobody disturbed, and its arguments."""
+
+
+def finished(folder: Path, command: list[str]) -> Iterator[Finished]:
     processes = Processes(folder / "run", folder)
-    command = arguments(showers, request.param)
     try:
         processes.train(*command)
         yield processes, command
@@ -67,16 +65,35 @@ def undisturbed(
         processes.end()
 
 
-def test_every_event_is_trained_once_an_epoch(undisturbed: tuple[Processes, list[str]], showers: Showers) -> None:
+@pytest.fixture(scope="module")
+def of_two(showers: Showers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """In two shards."""
+    yield from finished(tmp_path_factory.mktemp("two-shards"), arguments(showers, 2))
+
+
+@pytest.fixture(scope="module")
+def of_four(showers: Showers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """In four shards."""
+    yield from finished(tmp_path_factory.mktemp("four-shards"), arguments(showers, 4))
+
+
+@pytest.fixture(params=["of_two", "of_four"])
+def undisturbed(request: pytest.FixtureRequest) -> Finished:
+    run: Finished = request.getfixturevalue(request.param)
+    return run
+
+
+def test_every_event_is_trained_once_an_epoch(undisturbed: Finished, showers: Showers) -> None:
     processes, _ = undisturbed
     processes.summary().assert_read(EPOCHS * showers.events)
     shards = len(processes.trainer.shards)
     lanes = by_lane(processes)
-    assert lanes.keys() <= set(range(2 * shards))
+    lanes_a_shard = 4 // shards
+    assert lanes.keys() <= set(range(4))
     lines = [json.loads(line) for of_lane in lanes.values() for line in of_lane]
     assert sum(line["events"] for line in lines) == EPOCHS * showers.events
     for lane, of_lane in lanes.items():
-        assert {json.loads(line)["unit"] % 2 for line in of_lane} <= {lane % 2}
+        assert {json.loads(line)["unit"] % lanes_a_shard for line in of_lane} <= {lane % lanes_a_shard}
     of_shards = [shard.events_read for shard in processes.trainer.shards]
     blocks = [len(range(shard, 3 * EPOCHS, shards)) for shard in range(shards)]
     assert of_shards == [2_000 * number for number in blocks]
@@ -87,10 +104,8 @@ def test_every_event_is_trained_once_an_epoch(undisturbed: tuple[Processes, list
     assert len(list((processes.run_dir / INVENTORY_FOLDER).glob("files-*"))) == 1
 
 
-def test_a_killed_fetcher_of_one_shard_changes_nothing(
-    processes: Processes, undisturbed: tuple[Processes, list[str]]
-) -> None:
-    other, command = undisturbed
+def test_a_killed_fetcher_of_one_shard_changes_nothing(processes: Processes, of_four: Finished) -> None:
+    other, command = of_four
     run = processes.start_and_reach(5, command, before=other.summary()["steps"])
     victim = processes.wait_in(run, lambda: pid_of(processes, "fetcher", 1), "the fetcher of shard 1")
     kill(victim)
@@ -102,8 +117,8 @@ def test_a_killed_fetcher_of_one_shard_changes_nothing(
     assert_same(processes, other)
 
 
-def test_a_killed_trainer_changes_nothing(processes: Processes, undisturbed: tuple[Processes, list[str]]) -> None:
-    other, command = undisturbed
+def test_a_killed_trainer_changes_nothing(processes: Processes, of_two: Finished) -> None:
+    other, command = of_two
     run = processes.start_and_reach(5, command, before=other.summary()["steps"])
     victim = processes.the_pid("trainer")
     processes.kill(victim)
@@ -114,10 +129,11 @@ def test_a_killed_trainer_changes_nothing(processes: Processes, undisturbed: tup
     assert_same(processes, other)
 
 
-@pytest.mark.parametrize("trainers", [2, 4])
+@pytest.mark.parametrize(("undisturbed", "trainers"), [("of_two", 4), ("of_four", 2)], indirect=["undisturbed"])
 def test_trainers_that_share_the_shards_train_in_each_lane_what_one_does(
-    processes: Processes, showers: Showers, undisturbed: tuple[Processes, list[str]], trainers: int
+    processes: Processes, undisturbed: Finished, trainers: int
 ) -> None:
+    """Two read one shard, or each reads two. As many trainers as shards: the next test, and the nodes."""
     other, command = undisturbed
     processes.train(*command, "--trainers", str(trainers))
     assert by_lane(processes) == by_lane(other)
@@ -125,10 +141,8 @@ def test_trainers_that_share_the_shards_train_in_each_lane_what_one_does(
     assert processes.summary().events == other.summary().events
 
 
-def test_a_stopped_run_goes_on_with_another_number_of_trainers(
-    processes: Processes, undisturbed: tuple[Processes, list[str]]
-) -> None:
-    other, command = undisturbed
+def test_a_stopped_run_goes_on_with_another_number_of_trainers(processes: Processes, of_two: Finished) -> None:
+    other, command = of_two
     processes.train(*command, "--trainers", "2", "--max-steps", "20")
     processes.train(*command, "--trainers", "1", "--max-steps", "0")
     assert by_lane(processes) == by_lane(other)

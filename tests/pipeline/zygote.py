@@ -52,6 +52,7 @@ PRELOADED = (
     "services.trainer.counting.service",
     "services.trainer.service",
     "workloads.muons.models.wgan.task",
+    "torch.fx.experimental.symbolic_shapes",
     "torch.utils.tensorboard",
 )
 
