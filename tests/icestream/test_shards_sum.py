@@ -48,12 +48,12 @@ def test_blocks_planned_ahead_do_not_count_once_the_epochs_are_fewer(tmp_path: P
     assert one_block_an_epoch, "shard 0 has blocks 0 and 2 of the run, shard 1 block 1"
     ahead, end = (PlannedBlock(0, 2, 60), PlannedBlock(1, 2, 60)), (PlannedBlock(0, 2, 40),)
     for shard, blocks in enumerate((ahead, end)):
-        text = epochs_line(3) + "".join(map(planned_line, blocks)) + epochs_line(2)
+        text = "\n".join([epochs_line(3), *map(planned_line, blocks), epochs_line(2)])
         (tmp_path / planned_name(shard)).write_text(text)
     assert imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished()) == ""
     assert "shard 0: 120 planned, but 60 read" in imbalance_of_shards(tmp_path, of_three, finished())
     with (tmp_path / planned_name(0)).open("a") as lines:
-        lines.write(planned_line(PlannedBlock(7, 1, 5)))
+        lines.write("\n" + planned_line(PlannedBlock(7, 1, 5)))
     lost = imbalance_of_shards(tmp_path, of_three.model_copy(update={"epochs": 2}), finished())
     assert "shard 0: 65 planned, but 60 read" in lost, "a block behind the end, of this number of epochs"
 
@@ -61,7 +61,8 @@ def test_blocks_planned_ahead_do_not_count_once_the_epochs_are_fewer(tmp_path: P
 def test_a_run_that_was_further_than_its_epochs_has_planned_more_than_it_read(tmp_path: Path) -> None:
     fewer = config("/data")
     listed(tmp_path, fewer, FILES)
-    text = epochs_line(3) + "".join(planned_line(PlannedBlock(block, 2, 40)) for block in range(2)) + epochs_line(1)
+    blocks = [planned_line(PlannedBlock(block, 2, 40)) for block in range(2)]
+    text = "\n".join([epochs_line(3), *blocks, epochs_line(1)])
     for shard in range(2):
         (tmp_path / planned_name(shard)).write_text(text)
     assert imbalance_of_shards(tmp_path, fewer, finished().model_copy(update={"epoch": 2})) == ""

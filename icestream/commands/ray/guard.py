@@ -1,9 +1,10 @@
 """Guard of one node: a process that starts it, and ends it when whoever asked for it is gone.
 
 `python -m icestream.commands.ray.guard` reads one line of JSON from standard input: `target` (module:function),
-`arguments` (its sys.argv) and `config` (text of a TOML file, or null). So no argument, which may hold a password, is
-seen in a list of processes. It runs the target in a process of its own and writes its exit code to standard output.
-The end of standard input asks for the node's end: SIGTERM, and after the patience SIGKILL.
+`arguments` (its sys.argv), `config` (text of a TOML file, or null) and `kills_after_s`. So no argument, which may hold
+a password, is seen in a list of processes. It runs the target in a process of its own and writes its exit code to
+standard output.
+The end of standard input asks for the node's end: SIGTERM, and after that time SIGKILL.
 
 The end of the pipe is the one message that nobody has to send: it comes also when the other end is killed. The guard
 leaves its parent, since a worker of Ray kills its children as it ends, before they could write a checkpoint.
@@ -20,8 +21,6 @@ import signal
 import sys
 from contextlib import suppress
 from typing import Any, cast
-
-from icestream.commands.ray.driver import GUARD_KILLS_S
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -41,7 +40,7 @@ def main() -> None:
     if node == 0:
         return run_node(job, guard)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    code = watch(node)
+    code = watch(node, job["kills_after_s"])
     with suppress(OSError):
         os.write(sys.stdout.fileno(), f"{code}\n".encode())
     os._exit(0)
@@ -66,7 +65,7 @@ def run_node(job: dict[str, Any], guard: int) -> None:
     cast(Any, getattr(importlib.import_module(module), name))()
 
 
-def watch(node: int, kills_after_s: float = GUARD_KILLS_S) -> int:
+def watch(node: int, kills_after_s: float) -> int:
     """Exit code of the node (below 0: minus the signal that killed it), once it and all that it left have ended."""
     pidfd = os.pidfd_open(node)
     waiting = select.poll()

@@ -50,6 +50,8 @@ class NodeJob:
     """Working directory, where it exists."""
     output: str
     """File to which the output of the program is appended."""
+    kills_after_s: float
+    """Time after which the guard kills a node that was asked to end."""
 
 
 @dataclass(frozen=True)

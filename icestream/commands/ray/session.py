@@ -16,6 +16,7 @@ from rich.console import Console
 from common.errors import BadInputError
 from icestream.commands.ray.cluster import Meeting, RayNodes
 from icestream.commands.ray.driver import (
+    GUARD_KILLS_S,
     ClusterView,
     EndDriver,
     NodeEnded,
@@ -52,6 +53,7 @@ class RaySession:
     config: str | None
     environment: Mapping[str, str]
     target: str = "icestream.cli:main"
+    kills_after_s: float = GUARD_KILLS_S
 
     def job_for(self, meeting: Meeting) -> NodeJob:
         """Program of one node."""
@@ -69,6 +71,7 @@ class RaySession:
             environment=dict(self.environment),
             folder=str(Path.cwd()),
             output=f"{run_dir}.log",
+            kills_after_s=self.kills_after_s,
         )
 
     def run(self, address: str) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,11 @@ class Driver:
         for pid in self.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def drive(machines: Machines, fields: Mapping[str, Any]) -> list[str]:
+    """Command that runs a RaySession with these fields."""
+    return [sys.executable, str(HERE / "ray_drive.py"), machines.address, json.dumps(fields)]
 
 
 def is_alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""`icestream ray` with the stand-in of a node: ray_drive.py ADDRESS FIELDS, those of a RaySession as JSON."""
+"""`icestream ray` with other nodes, or another patience: ray_drive.py ADDRESS FIELDS, those of a RaySession as JSON."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from icestream.commands.ray.session import RaySession
 
 fields = json.loads(sys.argv[2])
 paths = {name: Path(fields.pop(name)) for name in ("shared", "run_dir")}
-sys.exit(RaySession(**fields, **paths, target="stand_in_node:main").run(sys.argv[1]))
+sys.exit(RaySession(**fields, **paths).run(sys.argv[1]))

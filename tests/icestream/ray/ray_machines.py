@@ -11,6 +11,8 @@ import sys
 from ray.cluster_utils import Cluster
 
 SIZE = {"object_store_memory": 80_000_000, "node_ip_address": "127.0.0.1", "include_dashboard": False}
+NO_MONITORS = {"no_monitor": True, "include_log_monitor": False}
+"""Neither the autoscaler nor the copier of logs is needed."""
 
 
 def answer(text: str) -> None:
@@ -20,7 +22,7 @@ def answer(text: str) -> None:
 
 
 def main() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={**SIZE, "num_cpus": 0})
+    cluster = Cluster(initialize_head=True, head_node_args={**SIZE, **NO_MONITORS, "num_cpus": 0})
     machines = {}
     answer(cluster.address)
     for line in sys.stdin:

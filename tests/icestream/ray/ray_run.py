@@ -7,14 +7,13 @@ import json
 import os
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray_cluster import Driver, Machines, is_alive, parent, variable, wait_until
+from ray_cluster import PATIENCE_S, Driver, Machines, drive, is_alive, parent, variable, wait_until
 
 from common.attempt import newest_number
 from workloads.base.checkpoint import newest_step
@@ -43,16 +42,24 @@ class RayRun:
         """Ports at which the trainers met."""
         self.sockets: set[str] = set()
         """Abstract sockets of its fetchers."""
-        self._command = [
-            *(sys.executable, "-m", "icestream", "ray", "--nodes", str(NODES), "--address", machines.address),
-            *("--shared", str(self.shared), "--run-dir", str(self.local), "--wait-for-nodes", "2"),
-            *options,
-        ]
-        self.driver = self.start()
+        self._fields = {
+            "nodes": NODES,
+            "shards": NODES,
+            "cpus": 1,
+            "gpus": 0,
+            "wait_s": 2.0,
+            "shared": str(self.shared),
+            "run_dir": str(self.local),
+            "options": options,
+            "config": None,
+            "environment": {},
+        }
+        self.driver = self.start(PATIENCE_S)
 
-    def start(self) -> Driver:
-        """Give the command; it is the same each time."""
-        self.driver = Driver(self.machines, self.folder, self._command)
+    def start(self, kills_after_s: float) -> Driver:
+        """Start a driver, which gives nodes that it stops so much time."""
+        fields = self._fields | {"kills_after_s": kills_after_s}
+        self.driver = Driver(self.machines, self.folder, drive(self.machines, fields))
         return self.driver
 
     def trains_on(self, after: Moment | None = None) -> Moment:
@@ -107,6 +114,10 @@ class RayRun:
     def machine(self, node: int) -> str:
         """Name of the machine on which a node runs."""
         return variable(self.trainer(node), "STAND_IN_MACHINE")
+
+    def places(self) -> list[str]:
+        """Machine of each of two nodes."""
+        return [self.machine(node) for node in range(NODES)]
 
     def freeze(self, node: int, *, with_guard: bool) -> list[int]:
         """Stop every process of a node; those that could start others first."""

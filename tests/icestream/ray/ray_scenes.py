@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ray_cluster import HERE, SECRET, Driver, Machines, wait_until
+from ray_cluster import SECRET, Driver, Machines, drive, wait_until
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,9 @@ class Scene:
             "options": ["-i", f"https://me:{SECRET}@host.example/data"],
             "config": f'input = ["https://me:{SECRET}@host.example"]',
             "environment": {"ICESTREAM_SEED": "3"},
+            "target": "stand_in_node:main",
         }
-        command = [sys.executable, str(HERE / "ray_drive.py"), machines.address, json.dumps(fields)]
-        self.driver = Driver(machines, folder, command)
+        self.driver = Driver(machines, folder, drive(machines, fields))
 
     @property
     def story(self) -> str:
