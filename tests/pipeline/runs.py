@@ -166,7 +166,7 @@ class Processes:
             if value:
                 return value
             took_s = time.monotonic() - asked_s
-            time.sleep(max(_POLL_S, min(4 * took_s, 0.1)))  # who waits leaves the cores to those that are waited for
+            time.sleep(max(_POLL_S, min(10 * took_s, 0.25)))  # who waits leaves the cores to those that are waited for
         raise AssertionError(f"waited {PATIENCE_S:g} s for {what}\n{self.report()}")
 
     def wait_in(self, process: Process, event: Callable[[], T | None], what: str) -> T:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted, triton_device
 
 from workloads.base.kernels import launch, torch_kernels
 from workloads.base.segments import Segments, pool, unpool
+
+device = triton_device
 
 COUNTS: dict[str, list[int]] = {
     "empty events": [0, 3, 1, 0, 4, 0],

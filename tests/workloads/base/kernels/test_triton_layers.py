@@ -9,9 +9,11 @@ import pytest
 import torch
 from layer_cases import DTYPES, EPSILON, LEAK, SIZES, LayerCase
 from torch import Tensor
-from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted, triton_device
 
 from workloads.base.kernels import layers_launch, layers_torch
+
+device = triton_device
 
 
 def assert_same(name: str, *arguments: Any) -> Any:

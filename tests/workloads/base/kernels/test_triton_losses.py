@@ -10,7 +10,7 @@ import pytest
 import torch
 from loss_cases import COUNTS, NUMBERS, SIZES, elementwise_calls, event_calls, loss_calls, score_calls
 from torch import Tensor
-from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted
+from triton_runs import INTERPRETED, compile_for_h100, require_passed_when_interpreted, triton_device
 
 from workloads.base.kernels import (
     elementwise_launch,
@@ -21,6 +21,8 @@ from workloads.base.kernels import (
     scores_launch,
     scores_torch,
 )
+
+device = triton_device
 
 SCORES, EVENTS = (scores_launch, scores_torch), (event_losses_launch, event_losses_torch)
 ELEMENTWISE = elementwise_launch, elementwise_torch

@@ -11,8 +11,24 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import pytest
+import torch
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton reads it when it is imported: this can't be changed for one test."""
+
+
+@pytest.fixture
+def triton_device() -> torch.device:
+    """Device of the Triton kernels: interpreted, they read the memory of the CPU.
+
+    A test file names it `device`. It is in no conftest.py: `python -m benchmarks.gpu` runs the tests without them.
+    """
+    if INTERPRETED:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device; Triton's interpreter makes this test in another process")
+    return torch.device("cuda")
 
 
 def require_passed_when_interpreted(file: str, *selection: str) -> None:
