@@ -34,9 +34,10 @@ from services.supervisor.names import FETCHER, service_command, service_of
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.failures import AttemptFailures
 from services.supervisor.nodes.master import Master
-from services.supervisor.nodes.meeting import NodePlace, end_of, find_attempt, gather, join, lock_shared
+from services.supervisor.nodes.meeting import NodePlace, end_of, find_attempt, gather, join, lock_shared, raise_end_of
 from services.supervisor.nodes.node_watch import INTERRUPTED_EXIT_CODE, NodeEnding
 from services.supervisor.nodes.note import NodeNote
+from services.supervisor.nodes.notes import read_note
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
 from services.supervisor.progress import Display
 from services.supervisor.run_record import RunRecord
@@ -208,6 +209,10 @@ class NodeSession:
         while self._stored_digest() != first.settings:
             if self.stop:
                 raise StopRequested
+            node_0 = read_note(self.shared, 0)
+            raise_end_of(node_0, first.attempt)  # it has put back the former settings, perhaps
+            if node_0 is not None and node_0.token != first.token:
+                raise TryAgainError(f"{first} is gone")
             if time.monotonic() > until_s:
                 raise BadInputError(f"--shared {self.shared}: the settings of node 0 are not seen for {SEEN_S:g} s")
             time.sleep(_POLL_S)
