@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from common import messages as m
 from common.arena import Arena
-from common.attempt import attempt_of
+from common.attempt import attempt_of, publishing_of
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
@@ -127,7 +127,8 @@ class FetcherService:
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
         attempt = attempt_of(os.environ)
-        _remove_unfinished_outliers(run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard))
+        with publishing_of(attempt)():  # else a fetcher of an older attempt deletes what those of the newest write
+            _remove_unfinished_outliers(run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard))
         # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = _dispatcher_for(config, self._hash)
