@@ -45,7 +45,7 @@ def test_a_bad_file_in_a_begun_block_leaves_the_sum_right_for_fetchers_without_t
     if before:
         pq.write_table(pq.read_table(victim).drop_columns(["muons"]), victim)
     command = ["-i", str(tmp_path / "data"), *settings(*COUNTING, *SHARDS)]
-    processes.train(*command, "--max-steps", "30")
+    processes.train(*command, "--max-steps", "15")
     assert 0 < processes.summary()["events_trained"] < showers.events, "both blocks are begun, and not at their end"
     if not before:
         victim.write_bytes(victim.read_bytes()[:-100])
@@ -61,7 +61,7 @@ def test_a_new_plan_of_other_inputs_begins_in_all_shards(
 ) -> None:
     paths = write(tmp_path / "data", showers)
     of_stream = [*settings(*stream, *SHARDS), "--trainers", trainers]
-    processes.train("-i", str(tmp_path / "data"), *of_stream, "--max-steps", "20")
+    processes.train("-i", str(tmp_path / "data"), *of_stream, "--max-steps", "10")
     before = processes.summary()["events_read"]
     paths[0].rename(tmp_path / "alone.parquet")
     processes.train("-i", str(tmp_path / "alone.parquet"), *of_stream, "--max-steps", "0", "--new-plan")
