@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ SEEN_S = 60.0
 """Longest time until this machine sees a file as another one has written it (NFS)."""
 SUM_S = 5.0
 """The same for the records of what was planned, at the end: other nodes have ended, and an engine is waiting."""
+RECORD_S = 5.0
+"""Longest time to record why the trainers have ended: an engine is waiting, and the file server may not answer."""
 _POLL_S = 0.2
 
 
@@ -89,11 +92,17 @@ class Node:
         return TRY_AGAIN_EXIT_CODE, f"{how}; start all nodes again"
 
     def _failures(self, exit_code: int, error: str) -> int:
-        attempt = self.group.attempt
-        try:
-            return AttemptFailures(attempt).times(exit_code, error, newest_step(attempt.shared))
-        except (OSError, TryAgainError):  # all start again then
-            return 0
+        """Number of starts that ended so; 0 while all start again, and if the shared folder does not answer."""
+        attempt, found = self.group.attempt, [0]
+
+        def record() -> None:
+            with contextlib.suppress(OSError, TryAgainError):
+                found[0] = AttemptFailures(attempt).times(exit_code, error, newest_step(attempt.shared))
+
+        thread = threading.Thread(target=record, name="failures", daemon=True)
+        thread.start()
+        thread.join(RECORD_S)
+        return found[0]
 
 
 @dataclass(frozen=True)
