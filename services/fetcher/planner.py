@@ -174,7 +174,8 @@ class Planner:
         self._cache.close()
 
     def _recall(self, begun: BegunBlocks, from_block: int) -> None:
-        """Enter into a ledger that has lost them the files of begun blocks, as these were planned."""
+        """Enter into a ledger that has lost them, or is of an older start on this machine, the files of begun blocks as
+        these were planned."""
         for block in begun.blocks:
             if block < from_block or not self._blocks.is_known(block):
                 continue
@@ -182,12 +183,17 @@ class Planner:
             for file in self._blocks.files(block):
                 source = self._inventory.source(file)
                 known = as_planned.get((source.url, source.size_bytes))
-                if known is None or self._ledger.footer(file) is not None or self._ledger.whole_file(file) is not None:
+                if known is None:
                     continue
-                if known.footer is not None:
+                is_read, is_bad = self._ledger.footer(file) is not None, self._ledger.whole_file(file) is not None
+                if known.footer is None:
+                    if not is_read and not is_bad:  # else the checkpoint says whether its block was planned without
+                        self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
+                    continue
+                if is_bad:
+                    self._ledger.release(file)
+                if not is_read:
                     self._ledger.keep_footer(file, known.footer)
-                else:
-                    self._ledger.quarantine(m.Quarantined(file, -1, known.bad_rows, known.reason))
 
     def _submit(self, file: int) -> None:
         self.pool.submit(file, self._inventory.source(file), self._ledger.footer(file))

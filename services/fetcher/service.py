@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from common import messages as m
 from common.arena import Arena
-from common.attempt import attempt_of
+from common.attempt import attempt_of, publishing_of
 from common.errors import BadInputError
 from common.file_lock import RunLock, Wait, patience
 from common.files.remotes import Remotes
@@ -85,10 +85,13 @@ def _until_former_peers_let_go(run_dir: Path) -> Wait:
     return wait_and_tell
 
 
-def _remove_unfinished_outliers(run_dir: Path) -> None:
-    """Delete the unfinished files of killed decoders."""
-    for part in (run_dir / OUTLIER_FOLDER).rglob("*.part"):
-        part.unlink(missing_ok=True)
+def _remove_unfinished_outliers(run_dir: Path, shard: int | None) -> None:
+    """Delete the unfinished files of killed decoders. Raises OutdatedAttemptError: those of a newer attempt stay."""
+    attempt = attempt_of(os.environ)
+    folder = run_dir if attempt is None else shard_dir(attempt.shared, shard)
+    with publishing_of(attempt)():
+        for part in (folder / OUTLIER_FOLDER).rglob("*.part"):
+            part.unlink(missing_ok=True)
 
 
 def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
@@ -126,8 +129,7 @@ class FetcherService:
         self._epochs = shared.epochs
         self._claims = PendingTrainers(self._inventory)
         self._remotes = Remotes(config.remote_access(), self._note_listed)
-        attempt = attempt_of(os.environ)
-        _remove_unfinished_outliers(run_dir if attempt is None else shard_dir(attempt.shared, config.stream.shard))
+        _remove_unfinished_outliers(run_dir, config.stream.shard)
         # First of the parts that grow with the slots: it may fail.
         self._arena = Arena.create(stream.slots, stream.slot_bytes, wait_for_memory)
         self._dispatcher = _dispatcher_for(config, self._hash)

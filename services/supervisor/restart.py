@@ -104,12 +104,13 @@ class RepeatedFailure:
         """Record a failure with ``error`` (a traceback's last line) at ``step``; True if a restart can't help."""
         if exit_code <= 0 or not error or _OF_THE_MACHINE.match(error):
             return False
-        is_same = _without_numbers(error) == self._error and step <= self._furthest_step
+        is_same = without_numbers(error) == self._error and step <= self._furthest_step
         self.times = self.times + 1 if is_same else 1
-        self._error = _without_numbers(error)
+        self._error = without_numbers(error)
         self._furthest_step = max(self._furthest_step, step)
         return self.times >= MOST_FAILURES
 
 
-def _without_numbers(text: str) -> str:
+def without_numbers(text: str) -> str:
+    """Text by which an error is known again: its numbers may be others each time."""
     return re.sub(r"\d+", "#", text)

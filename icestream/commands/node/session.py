@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,9 +35,10 @@ from services.supervisor.names import FETCHER, service_command, service_of
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.failures import AttemptFailures
 from services.supervisor.nodes.master import Master
-from services.supervisor.nodes.meeting import NodePlace, end_of, find_attempt, gather, join, lock_shared
+from services.supervisor.nodes.meeting import NodePlace, end_of, find_attempt, gather, join, lock_shared, raise_end_of
 from services.supervisor.nodes.node_watch import INTERRUPTED_EXIT_CODE, NodeEnding
 from services.supervisor.nodes.note import NodeNote
+from services.supervisor.nodes.notes import read_note
 from services.supervisor.nodes.own_folder import claim_run_dir, require_shared, run_id
 from services.supervisor.progress import Display
 from services.supervisor.run_record import RunRecord
@@ -56,6 +58,8 @@ SEEN_S = 60.0
 """Longest time until this machine sees a file as another one has written it (NFS)."""
 SUM_S = 5.0
 """The same for the records of what was planned, at the end: other nodes have ended, and an engine is waiting."""
+RECORD_S = 5.0
+"""Longest time to record why the trainers have ended: an engine is waiting, and the file server may not answer."""
 _POLL_S = 0.2
 
 
@@ -88,11 +92,17 @@ class Node:
         return TRY_AGAIN_EXIT_CODE, f"{how}; start all nodes again"
 
     def _failures(self, exit_code: int, error: str) -> int:
-        attempt = self.group.attempt
-        try:
-            return AttemptFailures(attempt).times(exit_code, error, newest_step(attempt.shared))
-        except (OSError, TryAgainError):  # all start again then
-            return 0
+        """Number of starts that ended so; 0 while all start again, and if the shared folder does not answer."""
+        attempt, found = self.group.attempt, [0]
+
+        def record() -> None:
+            with contextlib.suppress(OSError, TryAgainError):
+                found[0] = AttemptFailures(attempt).times(exit_code, error, newest_step(attempt.shared))
+
+        thread = threading.Thread(target=record, name="failures", daemon=True)
+        thread.start()
+        thread.join(RECORD_S)
+        return found[0]
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,10 @@ class NodeSession:
         while self._stored_digest() != first.settings:
             if self.stop:
                 raise StopRequested
+            node_0 = read_note(self.shared, 0)
+            raise_end_of(node_0, first.attempt)  # it has put back the former settings, perhaps
+            if node_0 is not None and node_0.token != first.token:
+                raise TryAgainError(f"{first} is gone")
             if time.monotonic() > until_s:
                 raise BadInputError(f"--shared {self.shared}: the settings of node 0 are not seen for {SEEN_S:g} s")
             time.sleep(_POLL_S)

@@ -10,7 +10,7 @@ from common.attempt import RunAttempt
 from common.errors import TryAgainError
 from common.run_dir import CONFIG_FILE, INVENTORY_FOLDER
 from services.config.root import Config, store_config
-from workloads.base.checkpoint import newest_step
+from workloads.base.checkpoint import CHECKPOINT_FOLDER, STEP_NAME, newest_step
 
 _RECORDS = ("planned-*", "begun-*", "bad-*", "epochs-*")
 
@@ -52,7 +52,9 @@ class SharedSettings:
                 replace_file(self._path, self._former, durable=True)
 
     def _forget(self) -> None:
-        """Delete what the shards have noted of files and blocks: nothing is trained, and the inputs may be others."""
-        for pattern in _RECORDS:
-            for path in (self._shared / INVENTORY_FOLDER).glob(pattern):
-                path.unlink(missing_ok=True)
+        """Delete what the shards have noted of files and blocks, and a checkpoint before the first step, which has the
+        plan of its start: nothing is trained, and the inputs may be others."""
+        records = [path for pattern in _RECORDS for path in (self._shared / INVENTORY_FOLDER).glob(pattern)]
+        found = (self._shared / CHECKPOINT_FOLDER).glob("step-*")
+        for path in (*records, *(path for path in found if STEP_NAME.fullmatch(path.name))):
+            path.unlink(missing_ok=True)

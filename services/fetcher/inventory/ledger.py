@@ -215,6 +215,14 @@ class Ledger:
             row = (*at, bad.row_group, bad.rows, bad.reason)
             self._db.execute("INSERT OR IGNORE INTO bad VALUES (?, ?, ?, ?, ?)", row)
 
+    def release(self, file: int) -> None:
+        """Remove the quarantine of a whole file."""
+        at = self._at(file)
+        with self._db:
+            self._db.execute("DELETE FROM bad WHERE range = ? AND file = ? AND row_group = -1", at)
+        if not self._db.execute("SELECT 1 FROM bad WHERE range = ? AND file = ?", at).fetchone():
+            self._bad.discard(at)
+
     def whole_file(self, file: int) -> Quarantined | None:
         """Quarantine of a whole file, if it is in one."""
         query = "SELECT rows, reason FROM bad WHERE range = ? AND file = ? AND row_group = -1"

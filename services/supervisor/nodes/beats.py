@@ -1,6 +1,6 @@
 """Thread of a node that writes its note once a second, and watches those of others.
 
-It is the only part of a running node's supervisor that uses the shared folder: a file server that doesn't answer
+While a node runs, it is the only part of its supervisor that uses the shared folder: a file server that doesn't answer
 stops the beats, and nothing else.
 """
 

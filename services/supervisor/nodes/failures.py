@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 from common.attempt import RunAttempt
 from services.supervisor.nodes.notes import NODES_FOLDER
-from services.supervisor.restart import RepeatedFailure
+from services.supervisor.restart import RepeatedFailure, without_numbers
 
 _FILE = "failures.jsonl"
 
@@ -33,15 +32,22 @@ class AttemptFailures:
         with self._attempt.publishing():
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:
-                file.write(line + "\n")
-        return _times_in_a_row(self._path)
+                file.write(f"\n{line}\n")  # on a new line whatever a killed process left
+        return self._times_in_a_row(error)
 
-
-def _times_in_a_row(path: Path) -> int:
-    failure, known, is_enough = RepeatedFailure(), set(), False
-    for text in path.read_text().splitlines():
-        attempt, step, exit_code, error = json.loads(text)
-        if (attempt, error) not in known:  # once, if trainers of several nodes had it
-            known.add((attempt, error))
-            is_enough = failure.again(exit_code, error, step)
-    return failure.times if is_enough else 0
+    def _times_in_a_row(self, error: str) -> int:
+        """Judgement of this attempt's first line with ``error``: other nodes may have added lines since."""
+        failure, known, times = RepeatedFailure(), set(), 0
+        for text in self._path.read_text(errors="replace").splitlines():
+            try:
+                attempt, step, exit_code, of_line = json.loads(text)
+                one = attempt, without_numbers(of_line)
+            except (ValueError, TypeError):
+                continue  # two nodes wrote it at the same time, perhaps: NFS has no appends
+            if one in known:
+                continue  # trainers of several nodes had it
+            known.add(one)
+            is_enough = failure.again(exit_code, of_line, step)
+            if one == (self._attempt.number, without_numbers(error)):
+                times = failure.times if is_enough else 0
+        return times

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def test_a_signal_that_comes_before_the_supervisor_listens_is_not_lost(tmp_path:
 
 
 @pytest.mark.process
-def test_an_error_of_each_start_ends_them(tmp_path: Path) -> None:
+def test_an_error_of_each_start_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("icestream.commands.node.session.RECORD_S", 60.0)
     how, error = "trainer ended with exit code 1", "ValueError: width 128"
     for _ in range(5):
         attempt = begin_attempt(tmp_path)
@@ -107,6 +109,28 @@ def test_an_error_of_each_start_ends_them(tmp_path: Path) -> None:
     assert end == (1, f"{how}: {error}; so did 5 starts in a row, without a checkpoint in between")
     begin_attempt(tmp_path)  # this one is of an older attempt now
     assert one.end_after_trainers(1, how, error)[0] == 75
+
+
+@pytest.mark.process
+def test_a_file_server_that_does_not_answer_holds_up_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, was_asked = threading.Event(), threading.Event()
+
+    def newest_step(shared: Path) -> int:
+        was_asked.set()
+        answers.wait(60.0)
+        return 0
+
+    monkeypatch.setattr("icestream.commands.node.session.newest_step", newest_step)
+    monkeypatch.setattr("icestream.commands.node.session.RECORD_S", 0.1)
+    attempt = begin_attempt(tmp_path)
+    place = NodePlace(0, 1, tmp_path, parse_master("127.0.0.1:1"), 1.0, lambda: False, lambda text: None)
+    beats = Beats(tmp_path, place.note(attempt.number))
+    one = Node(NodeGroup(1, 0, 1, "127.0.0.1", 1, attempt), beats, lambda: False)
+    assert one.end_after_trainers(1, "trainer ended", "KeyError: 'x'")[0] == 75
+    assert was_asked.wait(60.0)
+    assert not answers.is_set()
+    answers.set()
+    beats.close(75, "")
 
 
 def test_a_stop_of_another_node_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+from common.messages import Cursor, Quarantined
 from common.plan import Footer, RowGroup, SourceFile, Span, StagedFile
+from common.plan_hash import plan_hash
+from services.config.root import Config
 from services.fetcher.inventory.begun_blocks import BegunBlocks
 from services.fetcher.inventory.own_record import OwnRecord
+from services.fetcher.inventory.shared_folder import SharedFolder
+from services.fetcher.service import FetcherService
 
 GOOD = SourceFile("/data/a", 7, "md5=1")
 BAD = SourceFile("/data/b", 8)
@@ -57,3 +63,22 @@ def test_a_record_of_another_plan_is_dropped(tmp_path: Path) -> None:
     assert other.blocks == []
     other.add(5, STAGED)
     assert BegunBlocks(OwnRecord(tmp_path / "begun"), "another").blocks == [5]
+
+
+def test_a_begun_block_is_planned_as_it_was_although_an_older_ledger_has_its_file_as_bad(tmp_path: Path) -> None:
+    """Another machine had the shard in the meantime: the file was whole there, and the block was begun with it."""
+    stream = {"slots": 2, "slot_mib": 1, "shards": 2, "lanes": 2, "block_files": 1, "shuffle": False}
+    config = Config.model_validate({"input": ["x.parquet"], "stream": stream})
+    shared = SharedFolder(tmp_path, 0, 2)
+    begun = shared.begun(plan_hash(config.stored_workload(), config.of_shard(0).stream, config.seed))
+    assert begun is not None
+    begun.add(0, STAGED[:1])
+    begun.add(1, STAGED[1:])
+    with closing(FetcherService(tmp_path, config.of_shard(0), shared)) as service:
+        ledger, inventory = service._ledger, service._inventory
+        inventory.freeze([GOOD, SourceFile("/data/of another shard", 1), BAD])
+        ledger.quarantine(Quarantined(0, -1, 14, "/data/a: truncated"))
+        service._planner.restart(Cursor())
+        assert (ledger.footer(0), ledger.whole_file(0)) == (FOOTER, None)
+        assert ledger.whole_file(2) == Quarantined(2, -1, 12, "/data/b: column 'muons' is missing")
+        assert ledger.num_bad_files() == 1

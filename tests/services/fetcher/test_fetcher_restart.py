@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from common.attempt import ATTEMPT_VARIABLE, OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
-from common.status import FetcherStatus
+from common.status import OUTLIER_FOLDER, FetcherStatus
 from common.status_files import read_status, write_status
 from services.config.root import Config
 from services.fetcher import service as module
@@ -48,3 +49,22 @@ def test_memory_that_does_not_come_back_is_an_error_that_names_both_settings(
     monkeypatch.setattr("common.arena.available_memory_bytes", lambda: 0)
     with pytest.raises(BadInputError, match=r"stream\.slots = 2 × stream\.slot_mib = 1 .*lower one of them"):
         FetcherService(tmp_path, CONFIG)
+
+
+def test_a_fetcher_of_an_older_attempt_leaves_the_outliers_that_are_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen while its run was started again elsewhere, and its supervisor starts it again as it wakes up."""
+    attempt = begin_attempt(tmp_path / "shared")
+    part = tmp_path / "shared" / OUTLIER_FOLDER / "unit-0.12345678.part"
+    part.parent.mkdir()
+    part.touch()
+    for name, value in attempt.environment.items():
+        monkeypatch.setenv(name, value)
+    begin_attempt(tmp_path / "shared")
+    with pytest.raises(OutdatedAttemptError):
+        FetcherService(tmp_path / "run", CONFIG)
+    assert part.exists()
+    monkeypatch.setenv(ATTEMPT_VARIABLE, "2")
+    FetcherService(tmp_path / "of the newest", CONFIG).close()
+    assert not part.exists()

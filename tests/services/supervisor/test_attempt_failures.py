@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,41 @@ def test_errors_of_a_machine_may_pass(shared: Path) -> None:
 def test_an_error_of_several_nodes_counts_once(shared: Path) -> None:
     assert [fails(shared, nodes=3) for _ in range(MOST_FAILURES - 1)] == [0] * (MOST_FAILURES - 1)
     assert fails(shared, nodes=3) == 5
+
+
+def test_an_error_with_other_numbers_on_each_node_counts_once(shared: Path) -> None:
+    def all_fail() -> list[int]:
+        attempt = begin_attempt(shared)
+        return [AttemptFailures(attempt).times(1, f"IndexError: index {17 + node} is out", 0) for node in range(8)]
+
+    assert [all_fail() for _ in range(MOST_FAILURES - 1)] == [[0] * 8] * (MOST_FAILURES - 1)
+    assert all_fail() == [5] * 8
+
+
+def test_a_failure_of_the_machine_that_another_node_adds_hides_no_error(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both nodes write before one of them reads."""
+    fail_often(shared)
+    attempt, read_text = begin_attempt(shared), Path.read_text
+
+    def read_later(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.name == "failures.jsonl":
+            monkeypatch.setattr(Path, "read_text", read_text)
+            AttemptFailures(attempt).times(1, "RankLost: rank 0 is gone", 0)
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_later)
+    assert AttemptFailures(attempt).times(1, BUG, 0) == 5
+
+
+@pytest.mark.parametrize("left", [b"[3, 0, 1, ", b"\0\0\0\0", b"7\n", b"\xff\n"])
+def test_what_is_left_of_a_line_is_skipped(shared: Path, left: bytes) -> None:
+    """Of a killed process, or of two nodes that wrote at the same time to a file server without appends."""
+    fail_often(shared)
+    with (shared / "nodes" / "failures.jsonl").open("ab") as file:
+        file.write(left)
+    assert fails(shared) == 5
 
 
 def test_an_older_attempt_records_nothing(shared: Path) -> None:
