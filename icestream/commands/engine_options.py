@@ -1,4 +1,4 @@
-"""Options of the commands that start nodes with an engine, and the check of the number of nodes."""
+"""Options of the commands that start nodes with an engine, and the checks before it has to place them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from common.errors import BadInputError
-from common.options import config_options
+from common.options import InputCommand, config_options
 from common.run_dir import CONFIG_FILE
+from icestream.commands.run_options import run_options
 
 
 class EngineCommand(click.Command):
@@ -36,7 +36,13 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
             required=True,
             help="Folder on each machine's own disk; node I uses node-I in it.",
         ),
-        click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs of each node."),
+        click.option(
+            "--gpus",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="GPUs reserved for each node; --trainers of them are used.",
+        ),
         config_options,
         click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF RUN]..."),
     )
@@ -45,18 +51,29 @@ def engine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def checked_shards(nodes: int, shared: Path, toml: Path | None, assignments: Sequence[str]) -> int:
-    """Number of shards of the run in ``shared``, new or begun. Raises BadInputError unless the nodes divide it."""
+@click.command(cls=InputCommand, add_help_option=False)
+@run_options
+def _options_of_run(**_: Any) -> None:
+    """Options that an engine's command gives to each node."""
+
+
+def checked_shards(
+    nodes: int, shared: Path, toml: Path | None, assignments: Sequence[str], options: Sequence[str]
+) -> int:
+    """Number of shards of the run in ``shared``, new or begun. Raises UsageError for options that no node knows, and
+    BadInputError unless nodes and trainers divide the shards: else a job would wait for its machines to find it."""
+    from icestream.commands.run_checks import require_shares
     from services.config.root import load_config
 
+    try:
+        given = _options_of_run.make_context("node", list(options)).params
+    except click.UsageError as error:
+        raise click.UsageError(error.format_message(), click.get_current_context()) from None
     stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
-    shards = load_config(stored, toml=toml, assignments=assignments).stream.shards
-    if shards % nodes:
-        raise BadInputError(
-            f"--nodes {nodes}, but stream.shards = {shards}, of which each node takes the same number: use a divisor of"
-            f" {shards}, or other --set stream.shards=… (another order of the data)"
-        )
-    return shards
+    flags = {"local.trainers": given["trainers"]}
+    config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
+    require_shares(config.stream, nodes, config.local.trainers)
+    return config.stream.shards
 
 
 def set_words(assignments: Sequence[str]) -> list[str]:

@@ -52,6 +52,12 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
 
 def require_shares(stream: StreamConfig, nodes: int, trainers: int) -> None:
     """Raise BadInputError if the nodes, with so many trainers each, can't share the shards evenly."""
+    if stream.shards == 1 < nodes:
+        needed = nodes * trainers
+        raise BadInputError(
+            f"--nodes {nodes}, but stream.shards = 1, and each node runs shards of its own; for a new run: --set"
+            f" stream.shards={needed} --set stream.lanes={needed}, or multiples of {needed}"
+        )
     if stream.shards % nodes:
         fitting = ", ".join(str(number) for number in range(1, stream.shards + 1) if stream.shards % number == 0)
         raise BadInputError(
@@ -132,7 +138,7 @@ def _reads_below(path: Path, place: Path) -> bool:
     if not is_deep and not path.is_dir():
         return False
     pattern = folder if glob.has_magic(folder) else glob.escape(str(Path(folder).resolve()))
-    return any(fnmatch.fnmatchcase(str(above), pattern) for above in place.parents)
+    return any(fnmatch.fnmatchcase(str(above), pattern) for above in (place, *place.parents))
 
 
 def check_device(name: str) -> None:

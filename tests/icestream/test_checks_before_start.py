@@ -87,6 +87,12 @@ def test_a_folder_inside_of_an_input_is_no_run_directory(tmp_path: Path, data: P
     check(data / "runs/mine", input=(f"{data}/*.parquet",))
 
 
+@pytest.mark.parametrize("text", ["{data}/**/*.parquet", "{data}/../dat?/**/*.parquet"])
+def test_the_top_folder_of_a_deep_glob_is_no_run_directory(tmp_path: Path, data: Path, text: str) -> None:
+    with pytest.raises(BadInputError, match=r"data lies inside of the input .*, which would read its files, too"):
+        check(data, input=(text.format(data=data).replace(f"{data}/..", str(tmp_path)),))
+
+
 def test_a_slot_that_no_event_fits_is_found(tmp_path: Path, data: Path) -> None:
     with pytest.raises(BadInputError, match=r"stream.slot_mib = 0.25 holds 262144 bytes, but one event of"):
         check(tmp_path / "run", input=(str(data),), stream__slot_mib=0.25)

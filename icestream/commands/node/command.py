@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from common.options import InputCommand, run_dir_option
+from common.options import InputCommand
 from common.process import PARENT_VARIABLE, StopFlag, end_with_parent
 from icestream.commands.run_options import run_flags, run_options
 
@@ -37,7 +37,13 @@ written), 2 input or configuration error, 1 events do not add up, or an internal
     required=True,
     help="Folder that all nodes see: checkpoints and all other results, usable as a RUN in other commands.",
 )
-@run_dir_option
+@click.option(
+    "--run-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("run"),
+    show_default=True,
+    help="Folder on this machine's own disk: ledgers, cache, logs.",
+)
 @run_options
 def node(
     node: int,

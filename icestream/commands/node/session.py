@@ -25,7 +25,12 @@ from common.summary import FAILED_EXIT_CODE, build_summary, summary_lines, write
 from common.transport import StopRequested
 from icestream.commands.node.settings import build_of, node_config, require_inputs, require_same
 from icestream.commands.node.shared_settings import SharedSettings
-from icestream.commands.run_checks import check_before_start, check_device, require_plan_of_checkpoint
+from icestream.commands.run_checks import (
+    check_before_start,
+    check_device,
+    refuse_data_folder,
+    require_plan_of_checkpoint,
+)
 from icestream.commands.shards_sum import imbalance_of_shards
 from services.config.root import Config, load_config, store_config
 from services.fetcher.inventory.published import list_path
@@ -204,6 +209,7 @@ class NodeSession:
         ranges = make_ranges(config.input, config.fetcher.ranges, config.fetcher.done)
         is_listed = all(list_path(self.shared / INVENTORY_FOLDER, one).exists() for one in ranges)
         check_before_start(self.shared, config, lists_inputs=not is_listed)
+        refuse_data_folder(self.run_dir, config)
         if former is not None:
             require_plan_of_checkpoint(self.shared, former.model_dump(mode="json"), config)
         with attempt.publishing():
@@ -248,7 +254,7 @@ class NodeSession:
             raise StopRequested
         each = config.stream.shards // self.nodes
         shards = range(self.node * each, (self.node + 1) * each) if config.stream.shards > 1 else range(0)
-        of_shards = f"shards {shards[0]} to {shards[-1]} of {config.stream.shards}" if shards else "the whole stream"
+        of_shards = shard_words(shards, config.stream.shards)
         self._say(f"attempt {attempt.number}, {of_shards}; logs in {self.run_dir / 'logs'}, results in {self.shared}")
         outcome = self._supervise(config, shards, attempt, beats)
         reason = None
@@ -330,6 +336,14 @@ class NodeSession:
 
     def _say(self, text: str) -> None:
         click.echo(f"node {self.node} of {self.nodes}: {text}")
+
+
+def shard_words(shards: Sequence[int], number: int) -> str:
+    """Shards of a node, of ``number`` in all, for people. Empty: a run without shards."""
+    if not shards:
+        return "the whole stream"
+    which = f"shard {shards[0]}" if len(shards) == 1 else f"shards {shards[0]} to {shards[-1]}"
+    return f"{which} of {number}"
 
 
 def _digest(data: bytes) -> str:

@@ -14,8 +14,9 @@ from icestream.commands.engine_options import EngineCommand, checked_shards, eng
 
 EXAMPLES = """\b
 Examples:
-  icestream ray --nodes 4 --gpus 8 --shared /shared/mine --run-dir /local/mine -c mine.toml -i '/data/*.parquet'
-  icestream ray --nodes 4 --gpus 8 --shared /shared/mine --run-dir /local/mine -c mine.toml    # resumes
+  icestream ray --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine -c mine.toml \\
+    -i '/data/*.parquet'
+  icestream ray --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /local/mine -c mine.toml    # resumes
 
 \b
 Exit codes: 0 finished, 130 interrupted (checkpoint written), 2 input or configuration error, 1 internal error, or ten
@@ -62,7 +63,7 @@ def ray(
     """
     from services.config.root import ENVIRONMENT_PREFIX
 
-    shards = checked_shards(nodes, shared, toml, assignments)
+    shards = checked_shards(nodes, shared, toml, assignments, options)
     try:
         from icestream.commands.ray.session import RaySession
     except ModuleNotFoundError as error:

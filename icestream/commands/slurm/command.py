@@ -12,7 +12,7 @@ from icestream.commands.engine_options import EngineCommand, checked_shards, eng
 
 EXAMPLES = """\b
 Example:
-  icestream slurm --nodes 4 --gpus 8 --time 24:00:00 --shared /shared/mine --run-dir /tmp/mine \\
+  icestream slurm --nodes 4 --gpus 8 --trainers 8 --shared /shared/mine --run-dir /tmp/mine \\
     -c mine.toml -i '/data/*.parquet' > job.sbatch && sbatch job.sbatch
 """
 
@@ -39,7 +39,7 @@ def slurm(
     """
     from icestream.commands.slurm.script import SlurmJob
 
-    shards = checked_shards(nodes, shared, toml, assignments)
+    shards = checked_shards(nodes, shared, toml, assignments, options)
     given = set_words(assignments)
     given += ["-c", str(toml.absolute())] if toml is not None else []
     job = SlurmJob(

@@ -58,6 +58,8 @@ def _training_rows(run: RunSnapshot) -> list[tuple[str, str]]:
     epoch = min(run.epoch + 1, run.epochs) if run.epochs else run.epoch + 1
     if run.nodes and run.is_alive:
         return [("step", f"{run.step:,}{of_steps} (newest checkpoint)")]
+    if run.nodes and not run.trained_s:  # no summary of this end
+        return [("step", f"{run.step:,}{of_steps}")]
     time = f"trained for {duration(run.trained_s)}"
     if run.is_alive:
         time += f", ETA {duration(run.eta_s) if run.eta_s is not None else 'unknown'}"

@@ -182,7 +182,7 @@ def find_attempt(place: NodePlace) -> NodeNote:
     before = newest_number(place.shared)
     first, unseen, former = LivingNode(place.shared, 0), _Patience(SHARED_S), _Patience(SHARED_S)
     with Presence(place.master) as presence:
-        for _ in _waiting(place, lambda: f"node 0, which meets the others in {place.shared},"):
+        for _ in _waiting(place, lambda: f"node 0 (all meet in {place.shared})"):
             note = first.look()
             newest = read_note(place.shared, 0)
             if newest is not None and newest.attempt > before:

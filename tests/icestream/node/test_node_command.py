@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -19,7 +20,7 @@ from common.errors import BadInputError
 from common.file_lock import RunLock
 from common.process import StopFlag
 from icestream.commands.node.command import node
-from icestream.commands.node.session import Node, NodeSession
+from icestream.commands.node.session import Node, NodeSession, shard_words
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
 from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
 from services.config.root import Config, load_config
@@ -161,10 +162,37 @@ def test_a_run_directory_that_is_the_shared_folder(tmp_path: Path) -> None:
         require_shared(tmp_path, tmp_path / "." / "")
 
 
+def test_folders_inside_of_an_input(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").touch()
+    shared = tmp_path.with_name(f"{tmp_path.name}-shared")
+    inputs = ("-i", f"{tmp_path}/**/*.parquet")
+    assert re.match("the run directory .*/shared lies inside of the input", refused(tmp_path, *inputs))
+    assert re.match("the run directory .*/run lies inside of", refused(tmp_path, *inputs, "--shared", str(shared)))
+    assert not (shared / "config.json").exists()
+
+
 @pytest.mark.parametrize("nodes", [3, 5, 8])
 def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
     with pytest.raises(BadInputError, match=r"must be a multiple of it; possible numbers of nodes: 1, 2, 4$"):
         require_shares(StreamConfig(shards=4, lanes=4), nodes, 1)
+
+
+def test_several_nodes_of_a_run_without_shards_are_told_what_to_set() -> None:
+    with pytest.raises(BadInputError, match=r"new run: --set stream.shards=6 --set stream.lanes=6, or multiples of 6$"):
+        require_shares(StreamConfig(), 2, 3)
+    require_shares(StreamConfig(shards=6, lanes=6), 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("shards", "words"),
+    [
+        (range(0), "the whole stream"),
+        (range(1), "shard 0 of 8"),
+        (range(2, 4), "shards 2 to 3 of 8"),
+    ],
+)
+def test_the_shards_of_a_node_in_words(shards: range, words: str) -> None:
+    assert shard_words(shards, 8) == words
 
 
 def test_trainers_of_all_nodes_that_can_not_share_the_shards() -> None:

@@ -185,9 +185,35 @@ def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_pat
     assert f"-c {toml}" in done.output
 
 
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--fresh"], "No such option '--fresh'"),
+        (["--epoch", "3"], "No such option '--epoch'"),
+        (["--master", "a:1"], "No such option '--master'"),
+        (["--trainers", "many"], "Invalid value for '--trainers'"),
+        (["-i", "a.parquet", "b.parquet"], "Got unexpected extra argument (b.parquet)"),
+    ],
+)
+def test_an_option_that_no_node_knows_is_a_mistake(engine: str, words: list[str], error: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, [engine, "--nodes", "1", "--shared", str(tmp_path), "--run-dir", "/local", *words])
+    assert done.exit_code == 2
+    assert error in done.stderr
+    assert f"Usage: cli {engine} " in done.stderr
+
+
+@pytest.mark.parametrize("engine", ["slurm", "ray"])
+def test_trainers_that_can_not_share_the_lanes_are_a_mistake(engine: str, tmp_path: Path) -> None:
+    words = [engine, "--nodes", "2", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "3"]
+    done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=2", "--set", "stream.lanes=2"])
+    assert isinstance(done.exception, BadInputError)
+    assert "stream.lanes = 2 must be a multiple of the number of trainers, 6" in str(done.exception)
+
+
 @pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])
 def test_nodes_that_do_not_divide_the_shards_are_a_mistake(engine: list[str], tmp_path: Path) -> None:
     words = [*engine, "--nodes", "3", "--shared", str(tmp_path), "--run-dir", "/local"]
     done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=8", "--set", "stream.lanes=8"])
     assert isinstance(done.exception, BadInputError)
-    assert "--nodes 3, but stream.shards = 8" in str(done.exception)
+    assert "--nodes 3: stream.shards = 8 must be a multiple of it" in str(done.exception)

@@ -82,6 +82,7 @@ def test_a_shared_folder_of_nodes_that_ended_says_how_to_go_on(
     assert told["state"] == state
     assert told["next"] == f"{AGAIN.format(4)} --shared {tmp_path} --run-dir RUN_DIR"
     assert "icestream run" not in " ".join(told.values())
+    assert "time" not in told  # nobody has noted it: not 0 s
 
 
 def test_a_finished_run_of_nodes_has_its_sums(tmp_path: Path) -> None:

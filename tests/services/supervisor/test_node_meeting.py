@@ -218,7 +218,7 @@ def test_a_node_that_does_not_come_is_named(place: NodePlace) -> None:
 
 def test_the_note_of_a_dead_node_is_no_invitation(place: NodePlace, meet: Meet) -> None:
     write_note(place.shared, place.note(7))
-    with pytest.raises(TryAgainError, match=r"node 0, which meets the others in .* did not come"):
+    with pytest.raises(TryAgainError, match=r"^node 0 \(all meet in .*\) did not come"):
         find_attempt(replace(place, node=1, patience_s=0.1))
     other = meet(come, at(place, 1))
     attempt, beats = gather(place, nothing)
