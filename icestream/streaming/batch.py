@@ -28,13 +28,17 @@ class RaggedBatch:
     Event ``e`` owns the particles ``offsets[e]`` to ``offsets[e + 1]``.
     """
 
-    def __init__(self, batch: Batch, schema: EventSchema, epoch: int, position: StreamPosition) -> None:
+    def __init__(
+        self, batch: Batch, schema: EventSchema, epoch: int, position: StreamPosition, *, is_last: bool = False
+    ) -> None:
         self._batch = batch
         self._schema = schema
         self.epoch = epoch
         """Number of the pass over the files, from 0."""
         self.position = position
         """Position of the stream after this batch: see EventStream.state_dict."""
+        self.is_last = is_last
+        """True for the last batch of an epoch."""
 
     @property
     def microbatches(self) -> Sequence[Microbatch]:

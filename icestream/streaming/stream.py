@@ -98,6 +98,12 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._schema = config.stored_workload()
         self._session = Session(config, self._schema, device, run_dir, place)
         self._source: Generator[FedBatch | None] | None = None
+        self._held: FedBatch | None = None
+        """Batch behind the last one that was handed out: one is held back to know which is the last of an epoch."""
+        self._end = self._state.position
+        """Position behind the newest epoch that ended."""
+        self._epoch_ended = False
+        """True if the newest batch was the last one of its epoch."""
         self._warned = ""
         weakref.finalize(self, self._session.close)
 
@@ -131,9 +137,10 @@ class EventStream(IterableDataset[RaggedBatch]):
         the weights.
 
         ``after`` is for loops that fetch batches ahead (Lightning does): only the caller knows which it has trained on.
+        The state after the last batch of an epoch is the start of the next epoch.
         """
         if after is not None:
-            return StreamState(after.position, after.epoch).saved(self._config)
+            return StreamState(after.position, after.epoch + after.is_last).saved(self._config)
         return self._state.saved(self._config)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -142,7 +149,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         That the files are the same is checked with the first batch.
         """
         self._state = StreamState.read(state_dict, self._config)
-        self._source = None
+        self._forget()
         self._session.leave()
 
     def __iter__(self) -> Iterator[RaggedBatch]:
@@ -151,8 +158,9 @@ class EventStream(IterableDataset[RaggedBatch]):
                 "a stream was given to a DataLoader with workers: use num_workers=0; its decoders are the workers"
                 " (icestream.stream(decoders=...))"
             )
-        while (batch := self._next()) is not None:
-            yield batch
+        self._epoch_ended = False
+        while not self._epoch_ended:
+            yield self._next()
 
     def __enter__(self) -> Self:
         return self
@@ -164,15 +172,36 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def close(self) -> None:
         """Stop the fetcher and the decoders. The stream may be used again: it then continues, with new processes."""
-        self._source = None
+        self._forget()
         self._session.close()
 
     def __getstate__(self) -> None:
         raise BadInputError("a stream can't be copied to another process; make it there, or use num_workers=0")
 
+    def _forget(self) -> None:
+        """Drop what was fetched and not handed out: it is fetched again."""
+        self._source, self._held = None, None
+
     @python_words()
-    def _next(self) -> RaggedBatch | None:
-        """Next batch; None at the end of the epoch."""
+    def _next(self) -> RaggedBatch:
+        """Return the next batch, once it is known whether it is the last one of its epoch."""
+        batch = self._held or self._fetched() or self._first_of_next_epoch()
+        self._held = batch  # until the next one is here: an error loses none
+        following = self._fetched()
+        epoch, self._held, self._epoch_ended = self._state.epoch, following, following is None
+        self._state = StreamState(batch.position if following else self._end, epoch + self._epoch_ended)
+        return RaggedBatch(batch.batch, self._schema, epoch, self._state.position, is_last=self._epoch_ended)
+
+    def _first_of_next_epoch(self) -> FedBatch:
+        """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
+        self._state = StreamState(self._end, self._state.epoch + 1)
+        batch = self._fetched() if self.counters.events_trained else None
+        if batch is None:
+            raise BadInputError(_nothing_left(self.counters))
+        return batch
+
+    def _fetched(self) -> FedBatch | None:
+        """Return the batch behind the one that is held back, or else behind the state; None at the end of the epoch."""
         feed, services = self._session.joined()
         services.begin_wait()
         source = self._source or feed.stream(self._state.position, self._state.epoch)
@@ -182,23 +211,21 @@ class EventStream(IterableDataset[RaggedBatch]):
                 if feed.outside_values and not self._warned:
                     self._warned = in_python(feed.outside_values)
                     logger.warning("%s", self._warned)
-                if feed.take_commit_request():  # what was handed out may be evicted: it can be fetched again
-                    feed.committed(self._state.position)
+                if feed.take_commit_request():  # what the feed gave may be evicted: it can be fetched again
+                    feed.committed(self._held.position if self._held else self._state.position)
                 if fed is not None:
-                    batch = RaggedBatch(fed.batch, self._schema, self._state.epoch, fed.position)
-                    self._source, self._state = source, StreamState(fed.position, self._state.epoch)
-                    return batch
+                    self._source = source
+                    return fed
         except StopRequested:
             pass
         except BaseException:
-            self._source = None
+            self._forget()
             self._session.leave()
             raise
         if not feed.epoch_ended:
+            self._forget()
             raise BadInputError(services.end_reason)
-        self._state = StreamState(feed.position, self._state.epoch + 1)
-        if not self.counters.events_trained:
-            raise BadInputError(_nothing_left(self.counters))
+        self._end = feed.position
         return None
 
 

@@ -97,10 +97,32 @@ def test_accelerate_trains_on_a_stream_and_its_saved_state_has_the_place_in_it(
     assert train(4, resume=False) + train(BATCHES, resume=True) == reference
 
 
-def test_lightning_trains_on_a_stream_and_resumes_after_the_batch_that_it_trained_last(
-    files: Path, tmp_path: Path, reference: Ids
+def test_a_state_saved_behind_the_last_batch_of_an_epoch_is_the_start_of_the_next_one(
+    files: Path, reference: Ids
 ) -> None:
-    """Lightning fetches a batch ahead: the module saves the state after the batch of its own last step."""
+    """Saved within the loop, with and without ``after``, and by StatefulDataLoader: no resumed loop is empty."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    with made(files) as stream:
+        loader, states = StatefulDataLoader(stream, batch_size=None), []
+        for number, batch in enumerate(loader, 1):
+            if number == BATCHES:
+                assert batch.is_last
+                states = [stream.state_dict(), stream.state_dict(after=batch), loader.state_dict()]
+        assert (stream.epoch, len(states)) == (1, 3)
+        undisturbed = [ids(batch) for batch in stream]
+    assert len(undisturbed) == BATCHES
+    assert undisturbed != reference
+    for number, state in enumerate(states):
+        with made(files) as stream:
+            loader = StatefulDataLoader(stream, batch_size=None)
+            (loader if number == 2 else stream).load_state_dict(state)
+            assert [ids(batch) for batch in (loader if number == 2 else stream)] == undisturbed
+            assert stream.epoch == 2
+
+
+def _counting(stream: icestream.EventStream) -> Any:
+    """Return a Lightning module that keeps the ids of its batches, with the hooks that python.md shows."""
     import lightning
 
     class Counting(lightning.LightningModule):
@@ -124,9 +146,47 @@ def test_lightning_trains_on_a_stream_and_resumes_after_the_batch_that_it_traine
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
 
+    return Counting(stream)
+
+
+@pytest.mark.parametrize("every", [{}, {"every_n_train_steps": 7}], ids=["end of epoch", "every 7 steps"])
+def test_lightning_resumes_from_its_own_checkpoints_with_the_batches_of_an_undisturbed_run(
+    every: dict[str, int], files: Path, tmp_path: Path
+) -> None:
+    """Its default ModelCheckpoint saves at the end of an epoch; accumulation changes nothing."""
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    def fit(epochs: int, checkpoint: Path | None = None) -> Ids:
+        with made(files) as stream:
+            module = _counting(stream)
+            trainer = lightning.Trainer(
+                max_epochs=epochs,
+                accelerator="cpu",
+                accumulate_grad_batches=1 if every else 2,
+                logger=False,
+                enable_progress_bar=False,
+                callbacks=[ModelCheckpoint(tmp_path / str(epochs), filename="saved", **every)],
+            )
+            trainer.fit(module, DataLoader(stream, batch_size=None), ckpt_path=checkpoint, weights_only=True)
+            return module.seen
+
+    undisturbed = fit(3)
+    assert len(undisturbed) == 3 * BATCHES
+    before = fit(1)
+    trained = 7 if every else BATCHES
+    assert before[:trained] + fit(3, tmp_path / "1" / "saved.ckpt") == undisturbed
+
+
+def test_lightning_trains_on_a_stream_and_resumes_after_the_batch_that_it_trained_last(
+    files: Path, tmp_path: Path, reference: Ids
+) -> None:
+    """Lightning fetches a batch ahead: the module saves the state after the batch of its own last step."""
+    import lightning
+
     def fit(max_steps: int, checkpoint: Path | None = None) -> Ids:
         with made(files) as stream:
-            module = Counting(stream)
+            module = _counting(stream)
             trainer = lightning.Trainer(
                 max_steps=max_steps,
                 max_epochs=-1,
