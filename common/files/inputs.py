@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,10 @@ from common.pelican.checksums import is_checksum
 from common.pelican.errors import NotFoundError
 from common.pelican.url import is_pelican
 from common.plan import SourceFile
+from common.redact import shown
 from common.user_path import check_path, user_path
+
+logger = logging.getLogger(__name__)
 
 NOT_UTF8 = "name=not-utf-8"
 """Placeholder for the checksum of a file with an unwritable name: its URL is only shown to the user."""
@@ -133,13 +137,13 @@ def require_local(text: str) -> None:
         raise _nothing_found(text)
 
 
-def _local_files(text: str) -> Iterator[Path]:
+def _local_files(text: str, hidden: list[Path] | None = None) -> Iterator[Path]:
     path = user_path(text).absolute()
     status = status_of(path)
     if status is not None:
-        yield from files_below(path) if stat.S_ISDIR(status.st_mode) else (path,)
+        yield from files_below(path, hidden) if stat.S_ISDIR(status.st_mode) else (path,)
     elif glob.has_magic(text):
-        yield from each_match(path)
+        yield from each_match(path, hidden)
 
 
 def _nothing_found(text: str) -> NothingFound:
@@ -159,7 +163,13 @@ def _nothing_found(text: str) -> NothingFound:
 
 
 def _expand_local(text: str) -> list[SourceFile]:
-    found = sorted(_local_files(text))
+    hidden: list[Path] = []
+    found = sorted(_local_files(text, hidden))
+    if hidden:
+        names = f'{len(hidden)} with a name that begins with "." or "_"'
+        logger.warning(
+            "%s: left out %s, the first is %s; name a file by itself to read it", text, names, shown(str(hidden[0]))
+        )
     if not found:
         raise _nothing_found(text)
     files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: the machine may fail here
