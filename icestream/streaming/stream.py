@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from os import PathLike
@@ -105,6 +106,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._epoch_ended = False
         """True if the newest batch was the last one of its epoch."""
         self._warned = ""
+        self._in_use = threading.Lock()
         weakref.finalize(self, self._session.close)
 
     @property
@@ -184,6 +186,15 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     @python_words()
     def _next(self) -> RaggedBatch:
+        """Return the next batch. Raises BadInputError while another thread waits for one."""
+        if not self._in_use.acquire(blocking=False):
+            raise BadInputError("another thread reads this stream: give each thread a stream of its own")
+        try:
+            return self._following()
+        finally:
+            self._in_use.release()
+
+    def _following(self) -> RaggedBatch:
         """Return the next batch, once it is known whether it is the last one of its epoch."""
         batch = self._held or self._fetched() or self._first_of_next_epoch()
         self._held = batch  # until the next one is here: an error loses none

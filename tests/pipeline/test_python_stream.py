@@ -8,8 +8,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
@@ -315,3 +317,24 @@ def test_a_run_directory_keeps_the_list_of_files_and_is_refused_if_it_is_of_a_tr
     (tmp_path / "kept" / "config.json").write_text(stored.replace('"model": "none"', '"model": "wgan"'))
     with pytest.raises(icestream.BadInputError, match=r"kept is the run directory of a training \(wgan\)"):
         icestream.stream(files, **arguments)
+
+
+def test_a_second_thread_on_a_stream_gets_a_clear_error_and_the_first_one_goes_on(
+    files: Path, reference: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made(files) as stream:
+        begun, refused, fetch = threading.Event(), threading.Event(), stream._fetched
+
+        def wait_for_the_other() -> Any:
+            begun.set()
+            assert refused.wait(WAIT_S)
+            return fetch()
+
+        monkeypatch.setattr(stream, "_fetched", wait_for_the_other)
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(digests, stream)
+            assert begun.wait(WAIT_S)
+            with pytest.raises(icestream.BadInputError, match="give each thread a stream of its own"):
+                next(iter(stream))
+            refused.set()
+            assert first.result(WAIT_S) == reference[: len(reference) // 2]
