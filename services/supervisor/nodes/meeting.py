@@ -179,14 +179,18 @@ def find_attempt(place: NodePlace) -> NodeNote:
 
     Raises BadInputError if the folder is not shared with node 0 or is in use, TryAgainError, StopRequested.
     """
-    before = newest_number(place.shared)
+    before, met = newest_number(place.shared), ""
     first, unseen, former = LivingNode(place.shared, 0), _Patience(SHARED_S), _Patience(SHARED_S)
     with Presence(place.master) as presence:
         for _ in _waiting(place, lambda: f"node 0 (all meet in {place.shared})"):
             note = first.look()
             newest = read_note(place.shared, 0)
-            if newest is not None and newest.attempt > before:
-                raise_end_of(newest, newest.attempt)
+            if newest is not None:
+                is_met = newest.token == met and newest.exit_code == USER_ERROR_EXIT_CODE
+                if newest.attempt > before or is_met:
+                    raise_end_of(newest, newest.attempt)
+                if newest.state in ("starting", "gathering"):
+                    met = newest.token  # its mistake is told also if it ends before its beat is seen to change
             if note is None:
                 if unseen.over(presence.is_there()):
                     raise BadInputError(

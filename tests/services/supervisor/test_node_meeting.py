@@ -149,6 +149,27 @@ def test_a_mistake_of_one_node_is_the_end_of_all(place: NodePlace, meet: Meet) -
             other.result(BOUND_S)
 
 
+@pytest.mark.parametrize(
+    ("state", "exit_code", "kind", "told"),
+    [
+        ("starting", 2, BadInputError, r"^node 0 on .*: stream.seed = 2"),
+        ("gathering", 2, BadInputError, r"^node 0 on .*: stream.seed = 2"),
+        ("gathering", 75, TryAgainError, "did not come"),
+        ("running", 2, TryAgainError, "did not come"),
+    ],
+)
+def test_a_mistake_is_the_end_of_a_node_that_has_not_seen_node_0_beat(
+    place: NodePlace, clock: Clock, state: str, exit_code: int, kind: type[Exception], told: str
+) -> None:
+    """The attempt began before this node looked. A former start, which is just ending, is not its own."""
+    note = place.note(begin_attempt(place.shared).number).model_copy(update={"state": state})
+    write_note(place.shared, note)
+    ended = note.model_copy(update={"beat": 1, "state": "ended", "exit_code": exit_code, "text": "stream.seed = 2"})
+    clock.turn = lambda: write_note(place.shared, ended)
+    with pytest.raises(kind, match=told):
+        find_attempt(at(place, 1))
+
+
 def test_a_mistake_of_node_0_is_the_end_of_all(place: NodePlace, meet: Meet) -> None:
     waits = threading.Event()
 
