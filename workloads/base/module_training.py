@@ -106,15 +106,31 @@ class ModuleEvaluator:
 
     @torch.no_grad()
     def evaluate(self, block: Batch) -> Evaluation | None:
-        """Mean loss of the block's events, which picks `best.pt`."""
+        """Return the mean loss of the block's events, which picks `best.pt`."""
         total = self._task.zero.double()
-        for microbatch in block.microbatches:
-            for part in microbatch.chunks(self._task.config.chunk_particles or _VALIDATION_PARTICLES):
-                total += self._task.total_loss(part)
+        with _as_evaluated(self._task.network):
+            for microbatch in block.microbatches:
+                for part in microbatch.chunks(self._task.config.chunk_particles or _VALIDATION_PARTICLES):
+                    total += self._task.total_loss(part)
         return Evaluation({"panel/score": float(total) / block.num_events}) if block.num_events else None
 
 
 _VALIDATION_PARTICLES = 65_536
+
+
+@contextmanager
+def _as_evaluated(network: nn.Module) -> Iterator[None]:
+    """Context in which the network is what `icestream.load` gives, without dropout; the training's modes and random
+    numbers are as before behind it."""
+    modes = [(module, module.training) for module in network.modules()]
+    devices = {tensor.device.index for tensor in network.parameters() if tensor.device.type == "cuda"}
+    with torch.random.fork_rng(devices=devices):
+        network.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
 
 class ModuleTraining(Generic[Settings]):

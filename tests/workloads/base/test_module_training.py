@@ -119,6 +119,28 @@ def test_the_score_is_the_mean_loss_on_the_validation_block() -> None:
     assert found.scalars["panel/score"] == pytest.approx(float(np.mean([(2 * x) ** 2 for x in range(6)])))
 
 
+class Dropping(nn.Module):
+    """Half of the losses dropped while it is trained; a part of it is frozen in its own mode."""
+
+    def __init__(self, settings: LineSettings) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+        self.dropout, self.frozen = nn.Dropout(0.5), nn.Dropout(0.5).eval()
+
+    def forward(self, events: Microbatch) -> Tensor:
+        noise = torch.rand(())  # a draw of the global numbers, also in evaluation
+        return self.dropout(self.slope * torch.ones(events.num_events)) + 0 * noise
+
+
+def test_validation_is_without_dropout_and_changes_neither_modes_nor_random_numbers() -> None:
+    mine = icestream.ModuleTraining(Dropping, LineSettings).task({}, StepContext(CPU, 1))
+    numbers = torch.get_rng_state()
+    found = icestream.ModuleTraining(Dropping, LineSettings).evaluator(mine, seed=0).evaluate(batch(64))
+    assert found.scalars["panel/score"] == 1.0
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert (mine.network.training, mine.network.dropout.training, mine.network.frozen.training) == (True, True, False)
+
+
 @pytest.mark.parametrize(
     ("section", "why"),
     [
