@@ -16,6 +16,9 @@ import numpy as np
 
 from common.files.hdf5.tables import MOST_CACHE_BYTES, BadTables, Table, Tables, hdf5_errors
 
+_FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32, h5py.h5z.FILTER_LZF)
+"""Filters that are run: others (n-bit, scale-offset, plugins) end the process at some damaged bytes."""
+
 _KEEPS_SIZE = {h5py.h5z.FILTER_SHUFFLE: 0, h5py.h5z.FILTER_FLETCHER32: 4}
 """Filters that keep the size of a chunk, up to the given number of added bytes."""
 _MOST_COMPRESSION = 4096
@@ -79,6 +82,11 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
     filters, flags = [], []
     for i in range(properties.get_nfilters()):
         code, flag, *_ = properties.get_filter(i)
+        if code not in _FILTERS:
+            raise BadTables(
+                f"dataset {table.name!r}: filter {code} is not read; expected gzip, lzf, shuffle or fletcher32: write"
+                " the file anew with `h5repack -f GZIP=4`"
+            )
         filters.append(code)
         flags.append(flag)
     # A compression may be left out for a chunk that it would not make smaller; nothing else may.
@@ -104,7 +112,9 @@ def _chunks(table: Table, properties: h5py.h5p.PropDCID) -> list[_Extent]:
         if chunk.filter_mask & ~may_skip:
             raise BadTables(f"dataset {table.name!r}: a chunk says that it skips filters, as no writer of tables does")
         exact = not _bits(compressions) & ~chunk.filter_mask
-        if (exact and chunk.size != stored_bytes) or not 0 < chunk.size <= stored_bytes + chunk_bytes // 2 + 4096:
+        if (
+            exact and chunk.size != stored_bytes
+        ) or not stored_bytes - chunk_bytes < chunk.size <= stored_bytes + chunk_bytes // 2 + 4096:
             raise BadTables(f"dataset {table.name!r}: a chunk of {chunk.size} bytes; expected {stored_bytes}")
         if chunk_bytes > _MOST_COMPRESSION * chunk.size:
             raise BadTables(f"dataset {table.name!r}: a chunk of {chunk.size} bytes for {chunk_bytes}")

@@ -142,3 +142,23 @@ def test_chunks_that_a_compression_would_not_make_smaller_are_no_error(
     capacity = SlotCapacity(MUONS, StreamConfig())
     footer = read_footer(path, MUONS, StreamConfig(), capacity)
     assert sum(group.rows for group in footer.row_groups) == 400
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_chunk_smaller_than_its_checksum_is_told_and_not_decoded(tmp_path: Path, size: int) -> None:
+    """HDF5 would read outside of it, and end the process."""
+    path = write_hdf5(tmp_path / "f.h5", GOOD, chunk_rows=100, compression="gzip", fletcher32=True)
+    with h5py.File(path, "r+") as file:
+        file["muons"].id.write_direct_chunk((0, 0), b"x" * size)
+    with pytest.raises(BadFileError, match=f"dataset 'muons': a chunk of {size} bytes; expected"):
+        footer_of(path)
+
+
+def test_other_filters_than_those_of_common_writers_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    path = write_hdf5(tmp_path / "f.h5", GOOD)
+    with h5py.File(path, "r+") as file:
+        muons = file["muons"][:]
+        del file["muons"]
+        file.create_dataset("muons", data=muons, chunks=(5, 5), scaleoffset=3)
+    with pytest.raises(BadFileError, match=r"dataset 'muons': filter 6 is not read; expected gzip, .*`h5repack"):
+        footer_of(path)
