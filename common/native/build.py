@@ -65,7 +65,8 @@ def _folder(environment: Mapping[str, str]) -> Path:
     base = environment.get("XDG_CACHE_HOME", "")
     cache = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
     folder = cache / "icestream" / "native"
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)  # by itself: ``mode`` is not that of parents
+    folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     around = folder.parent.stat()
     if around.st_uid == os.getuid() and around.st_mode & 0o022:  # made under a umask

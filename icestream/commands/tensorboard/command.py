@@ -64,7 +64,8 @@ def show(run_dirs: tuple[Path, ...], port: int) -> None:
         click.echo(
             f"losses first, a value and its floor in one chart: http://localhost:{port}/#custom_scalars", err=True
         )
-    command = [sys.executable, "-m", "tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port)]
+    # -P: TensorBoard imports optional modules (markdown, …), which must not come from the working directory.
+    command = [sys.executable, "-P", "-m", "tensorboard.main", *where, "--host", "127.0.0.1", "--port", str(port)]
     os.execv(sys.executable, command)
 
 

@@ -91,6 +91,16 @@ def test_others_can_not_exchange_the_folder_whatever_the_umask(tmp_path: Path) -
         os.umask(before)
 
 
+def test_a_new_cache_is_of_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        build._folder({"HOME": str(tmp_path)})
+    finally:
+        os.umask(before)
+    for name in (".cache", ".cache/icestream", ".cache/icestream/native"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
 def test_a_library_is_built_once_and_again_for_other_flags_or_another_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

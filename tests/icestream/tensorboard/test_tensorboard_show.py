@@ -39,7 +39,7 @@ def test_a_run_is_shown_on_this_machine_only_and_the_chart_of_losses_is_named(
         assert result.exit_code == 0, result.output
         assert "http://localhost:6007/#custom_scalars" in result.output
         expected = ["--logdir", str(runs / "a"), "--host", "127.0.0.1", "--port", "6007"]
-        assert started.pop() == [sys.executable, "-m", "tensorboard.main", *expected]
+        assert started.pop() == [sys.executable, "-P", "-m", "tensorboard.main", *expected]
 
 
 def test_several_runs_are_shown_under_their_paths(runs: Path, started: list[list[str]]) -> None:
