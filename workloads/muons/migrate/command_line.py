@@ -16,6 +16,7 @@ from workloads.muons.migrate.old_flag import OldFlag
 _BY_NAME = {flag.name: flag for flag in (*FLAGS, *EARLIER)}
 _PROCESSES = ("--nproc-per-node", "--nproc_per_node")
 """Option of torchrun."""
+_NODES = ("--nnodes",)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,9 @@ class OldCommand:
     given: dict[str, Any]
     """Values by flag, the last one of each, without aliases."""
     trainers: int = 1
-    """Processes of torchrun."""
+    """Processes of torchrun on each node."""
+    nodes: int = 1
+    """Nodes of torchrun."""
 
 
 def parse(arguments: Sequence[str]) -> OldCommand:
@@ -55,7 +58,7 @@ def parse(arguments: Sequence[str]) -> OldCommand:
         raise BadInputError(
             "no flag given: put the old command behind --, as in `icestream migrate -- python train.py -i …`"
         )
-    return OldCommand(given, _trainers(launcher))
+    return OldCommand(given, _number_of(_PROCESSES, launcher), _number_of(_NODES, launcher))
 
 
 def _flag(name: str) -> OldFlag | None:
@@ -109,11 +112,13 @@ def _typed(flag: OldFlag, texts: list[str]) -> Any:
     return value
 
 
-def _trainers(launcher: Sequence[str]) -> int:
-    """Number of processes per node among the arguments of torchrun, else 1."""
+def _number_of(names: Sequence[str], launcher: Sequence[str]) -> int:
+    """Return the number given by one of these options of torchrun, else 1. Raises BadInputError for what is none."""
     for first, second in pairwise([*launcher, ""]):
         name, equals, attached = first.partition("=")
-        if name in _PROCESSES:
+        if name in names:
             value = attached if equals else second
-            return int(value) if value.isdecimal() and int(value) else 1
+            if not value.isdecimal() or not int(value):
+                raise BadInputError(f"{name} {shown(value)}: expected the number that the old runs had")
+            return int(value)
     return 1

@@ -59,6 +59,15 @@ def moved(old: OldCommand) -> Moved:
         new.settings |= {"local.trainers": old.trainers, "stream.lanes": old.trainers}
         new.settings["stream.slots"] = max(StreamConfig().slots, 2 * old.trainers)
         new.origins |= dict.fromkeys(("local.trainers", "stream.lanes", "stream.slots"), "processes of torchrun")
+    processes = old.trainers * old.nodes
+    if processes > 1 and (batch := new.settings.get("stream.batch_events")):  # the script's batch is that of a process
+        new.settings["stream.batch_events"] = batch * processes
+        new.origins["stream.batch_events"] = f"{new.origins['stream.batch_events']} {batch} × {processes} processes"
+    if old.nodes > 1:
+        new.notes.append(
+            f"--nnodes {old.nodes}: the command below uses one node; on {old.nodes} of them set stream.shards and start"
+            " `icestream node` on each (docs/how-to/several-nodes.md)"
+        )
     _complete_stream(new)
     wgan = _validated(WganConfig, WGAN, new.settings)
     new.notes += [f"{WGAN}: {warning}" for warning in wgan.warnings()]

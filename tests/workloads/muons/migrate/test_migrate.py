@@ -128,6 +128,16 @@ def test_processes_of_torchrun_become_trainers_with_as_many_lanes(tmp_path: Path
     assert (config.local.trainers, config.stream.lanes) == (6, 6)
 
 
+def test_the_batch_of_a_process_is_multiplied_by_the_processes_and_nodes_are_carried_over() -> None:
+    old = ("torchrun", "--nnodes", "2", "--nproc_per_node", "4", "train.py", "--batch-size", "1024")
+    moved_on = of(*old)
+    assert moved_on.settings["stream.batch_events"] == 8 * 1024
+    assert moved_on.origins["stream.batch_events"] == "--batch-size 1024 × 8 processes"
+    assert any("--nnodes 2: " in note and "icestream node" in note for note in moved_on.notes)
+    with pytest.raises(BadInputError, match="--nnodes 1:4: expected the number"):
+        of("torchrun", "--nnodes=1:4", "train.py", "--batch-size", "1024")
+
+
 def test_unknown_flags_are_named_together_with_the_nearest_known_ones() -> None:
     with pytest.raises(BadInputError) as raised:
         of("train.py", "--batch-sise", "4", "--lr", "1", "--zzz=1")
