@@ -9,7 +9,7 @@ from workloads.base.batch import Batch, Microbatch
 
 
 def make_microbatch(primary: Tensor, counts: Tensor, muons: Tensor) -> Microbatch:
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64, device=counts.device), counts.cumsum(0)])
     return Microbatch(
         epoch=0,
         unit=0,
