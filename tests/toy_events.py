@@ -15,7 +15,7 @@ def make_microbatch(primary: Tensor, counts: Tensor, muons: Tensor) -> Microbatc
         unit=0,
         index=0,
         offsets_E1=offsets,
-        host_offsets_E1=offsets.numpy(),
+        host_offsets_E1=offsets.cpu().numpy(),
         event_columns={"primary": primary},
         particle_columns={"muons": muons},
         num_events=len(counts),

@@ -2,7 +2,7 @@
 
 A replay reads and writes the memory of the recording: input is copied to where it was, results lie where they were
 until the next computation. Weights are read where they are, so that updates in place are seen. Written by the
-documentation of `torch.cuda.graph`; it has never run on a GPU. The calls into CUDA are in `CudaRuntime` alone.
+documentation of `torch.cuda.graph`; it ran on an H100 with torch 2.11. The calls into CUDA are in `CudaRuntime` alone.
 """
 
 from __future__ import annotations

@@ -186,12 +186,12 @@ class WganConfig(ConfigBranch):
     compile: bool = False
     """Compile generator and critic with `torch.compile`: takes a minute or more at the start, and needs a cache
     directory that isn't mounted noexec, on the CPU a C++ compiler, on CUDA a C compiler and Python's headers. On the
-    CPU steps were not faster; not yet measured on a GPU."""
+    CPU steps were not faster; on an H100 5 % faster in tf32, slower in bf16."""
 
     cuda_graphs: bool | Literal["auto"] = False
     """Record an update's operators on a GPU once for each size of its input, and replay them with one call: for small
     batches, whose time is that of the host. ``auto``: where possible, which it isn't with `compile` or
-    `network.spectral_norm`. Off, because it has never run on a GPU."""
+    `network.spectral_norm`. On an H100 a step of 8,192 events takes a seventh of the time."""
 
     chunk_particles: int = Field(default=0, ge=0)
     """Particles in one pass through the networks: the events of a batch are joined, and processed in chunks of whole
