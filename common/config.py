@@ -10,6 +10,8 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 MIB = 1 << 20
+MOST_TRAINERS = 16
+"""Most trainers of a shard: the microbatches of a step are cut so fine that each gets some."""
 
 
 class ConfigBranch(BaseModel):
@@ -53,14 +55,11 @@ class StreamConfig(ConfigBranch):
     length_buckets: int = Field(0, ge=0)
     """Batches whose events are sorted by their number of particles together, so that those of a batch are of similar
     length; the batches are then permuted. 0 or 1: off. Needs `shuffle`."""
-    lanes: int = Field(1, ge=1, le=256)
-    """Number of ordered streams that the units are dealt to in turn. R trainers take lanes / R each, so that the events
-    of each step don't depend on the number of trainers. A step takes batch_events / lanes events of each lane."""
     shards: int = Field(1, ge=1, le=256)
-    """Number of parts to which the blocks are dealt in turn, each with a fetcher, decoders, an arena and lanes / shards
-    lanes of its own (docs/how-to/shards.md)."""
+    """Number of parts to which the blocks are dealt in turn, each with a fetcher, decoders, an arena and one
+    stream of its own, which its trainers share (docs/how-to/shards.md)."""
     slots: int = Field(8, ge=1)
-    """Slots of the arena of each shard: maximum units in decoding, ready or in use at a time. At least one a lane."""
+    """Slots of the arena of each shard: maximum units in decoding, ready or in use at a time."""
     slot_mib: float = Field(8.0, gt=0)
     """Size of one slot. The arena takes slots × slot_mib of memory."""
     _shard: int | None = PrivateAttr(None)
@@ -71,14 +70,14 @@ class StreamConfig(ConfigBranch):
         return int(self.slot_mib * MIB) // 4096 * 4096
 
     @property
-    def lane_batch_events(self) -> int:
-        """Events of one lane in one optimiser step."""
-        return -(-self.batch_events // self.lanes)
+    def shard_batch_events(self) -> int:
+        """Events that an optimiser step takes of each shard."""
+        return -(-self.batch_events // self.shards)
 
     @property
-    def shard_lanes(self) -> int:
-        """Number of lanes of each shard. Lane l of shard s is lane s · shard_lanes + l of the run."""
-        return self.lanes // self.shards
+    def microbatch_events(self) -> int:
+        """Most events of a microbatch: a step of a shard has enough of them for each of its trainers."""
+        return -(-self.shard_batch_events // MOST_TRAINERS)
 
     @property
     def shard(self) -> int | None:
@@ -104,26 +103,15 @@ class StreamConfig(ConfigBranch):
             return self.max_particles_per_event
         return min(self.max_particles, math.isqrt(self.max_squared_particles) or self.max_particles)
 
-    @model_validator(mode="after")
-    def _each_shard_has_lanes(self) -> StreamConfig:
-        if self.lanes % self.shards:
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_lanes(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "lanes" in given:
             raise ValueError(
-                f"stream.lanes = {self.lanes} must be a multiple of stream.shards = {self.shards}, of which each takes "
-                f"the same number: set stream.lanes={-(-self.lanes // self.shards) * self.shards}, or other "
-                "stream.shards"
+                "stream.lanes is gone: all trainers of a shard share one stream, whose batches don't depend on their"
+                " number; leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _each_lane_has_a_slot(self) -> StreamConfig:
-        if self.slots < self.shard_lanes:
-            of_shards = f" / stream.shards = {self.shards}" if self.shards > 1 else ""
-            raise ValueError(
-                f"stream.slots = {self.slots} is fewer than stream.lanes = {self.lanes}{of_shards}: a lane waits with "
-                f"a unit in its slot while another one's is decoded; set stream.slots={self.shard_lanes} or more "
-                "(with a smaller stream.slot_mib, if memory is short), or lower stream.lanes"
-            )
-        return self
+        return given
 
     @model_validator(mode="after")
     def _buckets_are_shuffled(self) -> StreamConfig:

@@ -1,7 +1,7 @@
 """Plan: the rows of unit 0, 1, 2, … as a pure function of (inventory, footers, seed, epoch, configuration).
 
-Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into units, each
-closed once it has ``unit_events`` events, and before it would not fit a slot. A row group that is too large for one
+Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into the fewest units
+of at most about ``unit_events`` events, equal as far as row groups permit; each is closed before it would not fit a slot. A row group that is too large for one
 unit is cut into spans. The permutation of events inside a unit is the decoder's.
 """
 
@@ -220,7 +220,7 @@ def max_microbatches(events: int, particles: int, stream: StreamConfig) -> int:
     cuts = 2 * particles // stream.max_particles
     if stream.max_squared_particles:
         cuts += 2 * particles * stream.outlier_above // stream.max_squared_particles
-    return math.ceil(events / stream.lane_batch_events) + cuts + 1
+    return math.ceil(events / stream.microbatch_events) + cuts + 1
 
 
 def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: StreamConfig) -> tuple[Span, ...]:
@@ -238,9 +238,10 @@ def cut_spans(counts: npt.NDArray[np.integer], capacity: SlotCapacity, stream: S
     batch_rows = _batch_rows(counts, capacity)
     spans: list[Span] = []
     first = 0
+    most_rows = math.ceil(len(counts) / max(math.ceil(len(counts) / stream.unit_events), 1))  # spans of equal size
     while first < len(counts):
         # The longest span that fits, by bisection: a row group may have ten million rows. One row always fits.
-        fits, too_many = 1, min(stream.unit_events, len(counts) - first) + 1
+        fits, too_many = 1, min(most_rows, len(counts) - first) + 1
         while too_many - fits > 1:
             rows = (fits + too_many) // 2
             if capacity.fits(rows, int(before[first + rows] - before[first])):
@@ -328,15 +329,20 @@ def _spans_in_order(parts: list[Part]) -> list[Part]:
 
 
 def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:
+    """Units of about equal size: without a small one at the end of each block, whose decoding is hardly worth a lease."""
+    total = sum(part.rows for part in parts)
+    num_units = max(math.ceil(total / stream.unit_events), 1)
     unit: list[Part] = []
-    rows = particles = 0
+    rows = particles = taken = closed = 0
     for part in parts:
-        full = rows >= stream.unit_events or len(unit) == MAX_PARTS
+        full = taken * num_units >= total * (closed + 1) or len(unit) == MAX_PARTS
         if unit and (full or not capacity.fits(rows + part.rows, particles + part.particles)):
             yield tuple(unit)
+            closed = taken * num_units // total
             unit, rows, particles = [], 0, 0
         unit.append(part)
         rows += part.rows
         particles += part.particles
+        taken += part.rows
     if unit:
         yield tuple(unit)

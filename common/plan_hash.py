@@ -13,12 +13,10 @@ from common.config import StreamConfig
 from common.redact import without_tokens
 from common.schema import SCHEMA_VERSION, EventSchema
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 """Version of the plan, part of the hash: raise it when the same input gives other units."""
 
 _BYTES = 16
-_LATER = {"held_out": (0.0,), "max_squared_particles": (0,), "length_buckets": (0, 1), "shards": (1,)}
-"""Settings that came after plan version 3, with the values that change no unit: omitted if they have one of these."""
 _EVERY_RANGE = "every range"
 
 
@@ -28,9 +26,6 @@ def plan_hash(workload: EventSchema, stream: StreamConfig, seed: int) -> str:
     of_stream = stream.model_dump(mode="json", exclude={"slots"})  # their number changes no unit, their size does
     if not stream.held_out:
         del described["identity"]
-    for name, unused in _LATER.items():
-        if of_stream[name] in unused:
-            del of_stream[name]
     settings = {
         "plan": PLAN_VERSION,
         "schema": SCHEMA_VERSION,

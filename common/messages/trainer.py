@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 
 from common.messages.values import (
     CHECKED,
-    MAX_LANES,
+    MAX_TRAINERS,
     BlockQuarantined,
     Count,
-    Cursors,
+    Cursor,
     Digest,
     FileNumbers,
     Layout,
@@ -27,17 +27,15 @@ from common.messages.values import (
 
 @dataclass(frozen=True, config=CHECKED)
 class Attach:
-    """Request of a trainer for its lanes, from their cursors on.
+    """Request of one of the trainers of a shard for its units, from a cursor on.
 
-    Rank r of R takes the lanes l with l mod R = r. All ranks train from one checkpoint, so that each knows the cursors
-    of all lanes: the first one to attach sets the start of planning.
+    All of them get every unit, and train from one checkpoint: the first one to attach sets the start of planning.
     """
 
     rank: Count
-    ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_LANES)]
+    ranks: Annotated[int, Field(strict=True, ge=1, le=MAX_TRAINERS)]
     plan_hash: Text
-    cursors: Cursors
-    """Cursor of every lane, in order."""
+    cursor: Cursor
     bad_files: FileNumbers = ()
     """Files that are quarantined as a whole, from its journal."""
     source: Source = Source()
@@ -46,9 +44,8 @@ class Attach:
 
 @dataclass(frozen=True, config=CHECKED)
 class Want:
-    """Request for this many more units of a lane."""
+    """Request for this many more units."""
 
-    lane: Count
     units: Annotated[int, Field(strict=True, ge=1, le=1024)]
 
 
@@ -69,17 +66,16 @@ class Reject:
 
 @dataclass(frozen=True, config=CHECKED)
 class Committed:
-    """A checkpoint with these cursors is on disk: nothing before them will be requested again."""
+    """A checkpoint with this cursor is on disk: nothing before it will be requested again."""
 
-    cursors: Cursors
-    """Cursor of every lane, in order; those of other ranks' lanes are ignored."""
+    cursor: Cursor
     waits: Annotated[bool, Field(strict=True)] = False
     """The trainer can't go on without a unit of this dispatcher: not another rank, or another shard, holds it up."""
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Finished:
-    """The trainer needs no more units: the run is over once every lane's trainer has sent this."""
+    """The trainer needs no more units: the run is over once every trainer has sent this."""
 
 
 # ------------------------------------------------------------------ dispatcher -> trainer
@@ -99,9 +95,6 @@ class DeliveredUnit:
     tally: Tally
     block_quarantined: BlockQuarantined
     """Files of the block without units (sent with the block's first unit)."""
-    bad_files: FileNumbers = ()
-    """Files without units, of all blocks that begin after the lane's previous unit: this unit's k depends on them,
-    whichever lane counts them."""
     source: Source = Source()
     content: Digest = ""
     """Digest as in Done; empty for a skipped unit."""
@@ -114,9 +107,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, config=CHECKED)
 class End:
-    """The plan has no more units for this lane."""
-
-    lane: Count
+    """The plan has no more units."""
 
 
 @dataclass(frozen=True, config=CHECKED)

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-MAX_LANES = 256
+MAX_TRAINERS = 256
 MAX_PARTS = 64
 """Maximum parts of one unit."""
 MAX_BLOCK_FILES = 1024
@@ -174,12 +174,9 @@ class Tally:
 
 @dataclass(frozen=True, config=CHECKED)
 class Cursor:
-    """Position in a lane of the first data that the weights of a checkpoint were not trained on."""
+    """Position in the stream of a shard of the first data that the weights of a checkpoint were not trained on."""
 
     block: Count = 0
     block_first_unit: Count = 0
     unit: Count = 0
     microbatch: Count = 0
-
-
-Cursors = Annotated[tuple[Cursor, ...], Field(max_length=MAX_LANES, fail_fast=True)]

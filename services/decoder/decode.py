@@ -68,7 +68,7 @@ class Decode:
         order = self._order(unit, is_outlier | is_empty | is_other, counts)
         offsets = offsets_of(counts if order is None else counts[order])
         bounds = microbatch_bounds(
-            offsets, self.stream.lane_batch_events, self.stream.max_particles, self.stream.max_squared_particles
+            offsets, self.stream.microbatch_events, self.stream.max_particles, self.stream.max_squared_particles
         )
         layout = Layout(events=len(offsets) - 1, particles=int(offsets[-1]), microbatches=len(bounds) - 1)
         arrays = unit_arrays(slot, self.workload, layout)
@@ -188,7 +188,7 @@ class Decode:
             order = np.flatnonzero(~is_aside) if order is None else order[~is_aside[order]]
         if order is not None and self.stream.shuffle and self.stream.length_buckets > 1:
             random = generator(Stream.BUCKETS, self.seed, *key)
-            of_order = bucketed(counts[order], self.stream.lane_batch_events, self.stream.length_buckets, random)
+            of_order = bucketed(counts[order], self.stream.shard_batch_events, self.stream.length_buckets, random)
             order = order[of_order]
         return order
 

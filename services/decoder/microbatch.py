@@ -11,11 +11,11 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 
 
-def microbatch_bounds(offsets: Int64, batch_events: int, max_particles: int, max_squared: int = 0) -> Int64:
+def microbatch_bounds(offsets: Int64, most_events: int, max_particles: int, max_squared: int = 0) -> Int64:
     """(M + 1,) event indices at which microbatches start and end, from (E + 1,) offsets.
 
-    Every multiple of ``batch_events`` is a bound, so that whole batches can be made of a unit's microbatches; a last
-    piece of less than half a batch is joined to the one before. The events between two of these bounds are cut into
+    Every multiple of ``most_events`` is a bound; a last piece of less than half of that is joined to the one before.
+    The events between two of these bounds are cut into
     the fewest microbatches within the limits, of about the same number of particles: at most ``max_particles``, and
     Σ N² ≤ ``max_squared`` over events of N particles (0: no such limit). Raises ValueError for an event that alone
     exceeds a limit: it is an outlier.
@@ -23,9 +23,9 @@ def microbatch_bounds(offsets: Int64, batch_events: int, max_particles: int, max
     num_events = len(offsets) - 1
     if not num_events:
         return np.zeros(1, np.int64)
-    edges = np.arange(0, num_events + batch_events, batch_events)
+    edges = np.arange(0, num_events + most_events, most_events)
     edges[-1] = num_events
-    if len(edges) > 2 and 2 * (edges[-1] - edges[-2]) < batch_events:
+    if len(edges) > 2 and 2 * (edges[-1] - edges[-2]) < most_events:
         edges = np.delete(edges, -2)
     limits = [_Limit(offsets, max_particles, "particles")]
     if max_squared:

@@ -22,8 +22,8 @@ class CommitRequests:
     def __init__(self, budget: str) -> None:
         self._budget = budget
         self._asked = False
-        self._answers: dict[str, tuple[m.Cursor, ...]] = {}
-        self._last_answer: tuple[tuple[str, tuple[m.Cursor, ...]], ...] = ()
+        self._answers: dict[str, m.Cursor] = {}
+        self._last_answer: frozenset[m.Cursor] = frozenset()
         self._is_awaited = False
         self._useless = 0
         self._next_s = 0.0
@@ -47,18 +47,18 @@ class CommitRequests:
         return trainers
 
     def committed(self, peer: str, committed: m.Committed, trainers: Collection[str], *, units_ahead: int) -> None:
-        """Record a commit. It counts once all ``trainers`` have committed: no lane's files can be evicted before.
+        """Record a commit. It counts once all ``trainers`` have committed.
 
         One answer may come from a checkpoint that was due anyway, or from a time with data still to be trained:
         several in a row at the same place show that nothing moves, if a trainer waits for this fetcher and no other.
         """
         if not self._asked:
             return
-        self._answers[peer] = committed.cursors
+        self._answers[peer] = committed.cursor
         self._is_awaited |= committed.waits
         if not self._answers.keys() >= set(trainers):
             return
-        answer = tuple(sorted(self._answers.items()))
+        answer = frozenset(self._answers.values())
         moved = answer != self._last_answer or units_ahead > 0 or not self._is_awaited
         self._useless = 0 if moved else self._useless + 1
         self._last_answer, self._asked = answer, False

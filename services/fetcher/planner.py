@@ -156,8 +156,7 @@ class Planner:
         self._done_before = max(self._done_before, before_block)
         self._ledger.note_place(self._inventory.place_before(self._done_before))
         if self._begun is not None:
-            # A cursor keeps the block of its lane's last unit, which has the number of lanes blocks behind it at most.
-            self._begun.forget(before_block - self._config.stream.shard_lanes)
+            self._begun.forget(before_block - 1)  # a cursor keeps the block of the unit before it
 
     def evict_planned(self) -> None:
         """Delete the files of all planned blocks: the run is over."""

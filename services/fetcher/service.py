@@ -100,7 +100,6 @@ def _dispatcher_for(config: Config, plan_hash: str) -> Dispatcher:
         plan_hash=plan_hash,
         max_unit_deaths=config.fetcher.max_unit_deaths,
         stall_timeout_s=config.fetcher.stall_timeout_s,
-        lanes=config.stream.shard_lanes,
     )
 
 
@@ -263,8 +262,8 @@ class FetcherService:
     def _is_barren(self) -> bool:
         """True if a whole epoch had no event to train, in any shard."""
         if self._epochs is None:
-            return self._dispatcher.lanes.barren_epochs > 0
-        return self._epochs.is_barren(self._dispatcher.lanes.complete_epochs)
+            return self._dispatcher.places.barren_epochs > 0
+        return self._epochs.is_barren(self._dispatcher.places.complete_epochs)
 
     def _note(self, peer: str, message: m.Message) -> None:
         """Handle the part of a message that concerns the service itself."""
@@ -306,7 +305,7 @@ class FetcherService:
 
     def _current_block(self) -> int:
         """Block being delivered."""
-        units, k = self._dispatcher.units.planned, self._dispatcher.lanes.furthest_k
+        units, k = self._dispatcher.units.planned, self._dispatcher.places.furthest_k
         return units[k].block if k in units else self._planner.ahead.next_to_plan
 
     def _collect_staged(self) -> None:

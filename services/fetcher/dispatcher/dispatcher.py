@@ -23,30 +23,26 @@ from services.fetcher.dispatcher.decoder_pool import DecoderPool, DecoderState, 
 from services.fetcher.dispatcher.grants import Grants
 from services.fetcher.dispatcher.history import History
 from services.fetcher.dispatcher.invariants import check_invariants
-from services.fetcher.dispatcher.lanes import TAKEN, Lanes, LaneState
+from services.fetcher.dispatcher.trainers import TAKEN, Trainers
 from services.fetcher.dispatcher.unit_failures import UnitFailures
 from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
 
 logger = logging.getLogger(__name__)
 
 _MOST_PLANNED = 1 << 16
-"""Most planned units, which take 1 kB each: lanes that are further apart don't come from one checkpoint."""
+"""Most planned units, which take 1 kB each: trainers that are further apart don't come from one checkpoint."""
 
 
 class Dispatcher:
-    """Dispatcher: see the module. ``slots`` of the arena, at least one a lane; a unit that cost ``max_unit_deaths``
-    decoders is skipped. ``units``, ``decoders``, ``lanes`` and ``failures`` are for reading."""
+    """Dispatcher: see the module. ``slots`` of the arena; a unit that cost ``max_unit_deaths`` decoders is skipped.
+    ``units``, ``decoders``, ``places`` (of the trainers) and ``failures`` are for reading."""
 
-    def __init__(
-        self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float, lanes: int = 1
-    ) -> None:
-        if slots < lanes:
-            raise ValueError(f"{slots} slots can't serve {lanes} lanes")
+    def __init__(self, *, slots: int, plan_hash: str, max_unit_deaths: int, stall_timeout_s: float) -> None:
         self.plan_hash = plan_hash
         self.stall_timeout_s = stall_timeout_s
         self.units = UnitTable(slots)
         self.decoders = DecoderPool()
-        self.lanes = Lanes(lanes)
+        self.places = Trainers(slots)
         self.failures = UnitFailures(max_unit_deaths)
         self.stall: str | None = None
         """Reason that nothing can be leased, since the last tick."""
@@ -59,46 +55,46 @@ class Dispatcher:
         """Newest time that was passed in."""
         self._superseded: set[str] = set()  # trainers whose last messages and end are still to come
         self._history = History()
-        self._grants = Grants(self.units, self.decoders, self.lanes, self.failures, self._history)
+        self._grants = Grants(self.units, self.decoders, self.places, self.failures, self._history)
 
     # -------------------------------------------------------------- queries
 
     @property
     def attached_once(self) -> bool:
-        """True once a trainer has sent its cursors."""
+        """True once a trainer has sent its cursor."""
         return self._grants.began
 
     @property
     def trainers(self) -> list[str]:
-        """Trainers that took a lane."""
-        return self.lanes.trainers
+        """Attached trainers."""
+        return self.places.peers
 
     @property
     def starved(self) -> bool:
-        """True if a trainer waits for a lane, and no planned unit is left to give it."""
+        """True if a trainer waits, and no planned unit is left to give it."""
         next_k = self.units.next_k
-        return any(lane.want > 0 and lane.deliver_k >= next_k for lane in self.lanes.all) and not self.units.ended
+        return any(one.want > 0 and one.deliver_k >= next_k for one in self.places.all) and not self.units.ended
 
     @property
     def plan_is_long(self) -> bool:
-        """True if no more units need to be planned now, whatever cursors a trainer sends."""
+        """True if no more units need to be planned now, whatever cursor a trainer sends."""
         return len(self.units.planned) >= _MOST_PLANNED
 
     @property
     def units_ahead(self) -> int:
         """Planned units that are not delivered yet."""
-        return sum(len(range(lane.deliver_k, self.units.next_k, self.lanes.num)) for lane in self.lanes.all)
+        return max(self.units.next_k - self.places.furthest_k, 0)
 
     @property
     def trainer_waits(self) -> bool:
         """True if a trainer wants a unit that is not ready."""
-        return any(lane.want and not self.units.is_over(lane.deliver_k) for lane in self.lanes.all)
+        return any(one.want and not self.units.is_over(one.deliver_k) for one in self.places.all)
 
     @property
     def prefetched(self) -> float:
         """Units at the trainers, as a part of those that they requested."""
-        delivered = self.units.num(State.DELIVERED)
-        return delivered / (delivered + sum(lane.want for lane in self.lanes.all)) if delivered else 0.0
+        delivered = sum(len(one.holds) for one in self.places.all)
+        return delivered / (delivered + sum(one.want for one in self.places.all)) if delivered else 0.0
 
     def retire(self) -> list[Action]:
         """Retire a decoder once it has finished its leases: the newest of those that hold the fewest."""
@@ -161,24 +157,23 @@ class Dispatcher:
     def _handle_trainer(self, peer: str, message: m.Message) -> list[Action] | None:
         """Actions for a message of a peer that is no decoder (yet); None for one that doesn't fit."""
         match message:
-            case m.Hello(credit) if not self.lanes.of(peer):
+            case m.Hello(credit) if self.places.of(peer) is None:
                 self.decoders.by_name[peer] = DecoderState(credit=credit)
                 logger.info("decoder %s joined with credit %d", peer, credit)
             case m.Attach():
                 return self._attach(peer, message)
-            case m.Want(number, units) if self.lanes.takes(peer, number):
-                lane = self.lanes.all[number]
-                lane.want += units
-                lane.end_sent = False
-            case m.Release(k) if self._was_delivered(peer, k):
-                self.units.give_back(k)
-            case m.Reject(k, reason) if self._was_delivered(peer, k):
-                self._return_unit(k, blamed=True, reason=reason)  # decoded again once the trainer attaches before it
-            case m.Committed(cursors) if self.lanes.can_commit(peer, cursors):
-                return self._commit(peer, cursors)
-            case m.Finished() if self.lanes.of(peer):
-                return [EndRun()] if self.lanes.finish(peer) else []
-            case m.Bye() if self.lanes.of(peer) or peer in self._superseded:
+            case m.Want(units) if one := self.places.of(peer):
+                one.want += units
+                one.end_sent = False
+            case m.Release(k) if self._holds(peer, k):
+                self._release(peer, k)
+            case m.Reject(k, reason) if self._holds(peer, k):
+                self._reject(peer, k, reason)
+            case m.Committed(cursor) if self.places.can_commit(peer, cursor):
+                return self._commit(cursor)
+            case m.Finished() if self.places.of(peer):
+                return [EndRun()] if self.places.finish(peer) else []
+            case m.Bye() if self.places.of(peer) or peer in self._superseded:
                 logger.info("trainer %s left", peer)
                 self._drop_trainer(peer)
             case _:
@@ -198,14 +193,14 @@ class Dispatcher:
             self.counts["decoders_lost"] += 1
             logger.warning("decoder %s is gone", peer)
             self._drop_decoder(peer, blame=True)
-        if self.lanes.of(peer) or peer in self._superseded:
+        if self.places.of(peer) or peer in self._superseded:
             self.counts["trainers_lost"] += 1
             logger.warning("trainer %s is gone", peer)
             self._drop_trainer(peer)
         return self._pump()
 
     def supersede(self, peer: str) -> list[Action]:
-        """Free the lanes of a trainer whose connection has ended before its last messages came, for another one."""
+        """Free the place of a trainer whose connection has ended before its last messages came, for another one."""
         self._drop_trainer(peer)
         self._superseded.add(peer)
         return self._pump()
@@ -313,68 +308,74 @@ class Dispatcher:
     # -------------------------------------------------------------- trainers
 
     def _attach(self, peer: str, attach: m.Attach) -> list[Action]:
-        reason = self.lanes.refusal(peer, attach, self.plan_hash)
+        reason = self.places.refusal(peer, attach, self.plan_hash)
         if reason is None and peer in self.decoders.by_name:
             reason = TAKEN
         if reason is not None:
             return [Send(peer, m.Refuse(reason))]
-        taken = self.lanes.attach(peer, attach)
-        units = ", ".join(str(cursor.unit) for cursor in attach.cursors)
-        logger.info("trainer %s attached, rank %d of %d, at unit %s", peer, attach.rank, attach.ranks, units)
-        # The first trainer sends the cursors of all lanes; the others then send their own.
-        moved = taken if self.attached_once else self.lanes.all
+        self._drop_trainer(peer)  # it attaches again
+        is_first = self.places.attach(peer, attach)
         self._grants.began = True
+        logger.info(
+            "trainer %s attached, rank %d of %d, at unit %s", peer, attach.rank, attach.ranks, attach.cursor.unit
+        )
         # In this order: begun blocks know more of a bad file than its number.
-        return [*self._seek(moved, attach.cursors), Remember(attach.bad_files)]
+        return [*self._seek(attach.cursor, is_first=is_first), Remember(attach.bad_files)]
 
-    def _was_delivered(self, peer: str, k: int) -> bool:
-        """True if this trainer holds unit ``k``."""
-        return self.lanes.takes(peer, k % self.lanes.num) and self.units.has(k, State.DELIVERED)
+    def _holds(self, peer: str, k: int) -> bool:
+        """True if this trainer reads the slot of unit ``k``."""
+        one = self.places.of(peer)
+        return one is not None and k in one.holds
 
-    def _commit(self, peer: str, cursors: Sequence[m.Cursor]) -> list[Action]:
-        self.lanes.commit(peer, cursors)
-        block = min(self.units.first_needed_block(lane.committed) for lane in self.lanes.all)
-        committed_k = min(lane.committed.unit for lane in self.lanes.all)
-        self.failures.forget(self.units.commit(committed_k, min(lane.deliver_k for lane in self.lanes.all)))
+    def _release(self, peer: str, k: int) -> None:
+        one = self.places.of(peer)
+        assert one is not None
+        one.holds.discard(k)
+        self._settle(k)
+
+    def _settle(self, k: int) -> None:
+        """Keep a unit that a trainer has released, if others read or need it; else free its slot."""
+        if self.places.holds(k):
+            return
+        unit = self.units.held[k]
+        # Not planned: its files may be evicted, or a seek went back and it is not planned again yet.
+        if self.places.needs(k) and k in self.units.planned and not unit.is_rejected:
+            unit.state = State.READY
+        else:
+            self.units.give_back(k)
+
+    def _reject(self, peer: str, k: int, reason: str) -> None:
+        """Have unit ``k`` decoded again, once the trainer attaches before it and no other one reads its slot."""
+        self.units.held[k].is_rejected = True
+        self.failures.add(k, reason)
+        self._release(peer, k)
+
+    def _commit(self, cursor: m.Cursor) -> list[Action]:
+        self.places.commit(cursor)
+        committed = self.places.committed
+        block = self.units.first_needed_block(committed)
+        self.failures.forget(self.units.commit(committed.unit, self.places.first_k))
         return [Evict(block)]
 
     def _drop_trainer(self, peer: str) -> None:
         self._superseded.discard(peer)
-        for lane in self.lanes.of(peer):
-            lane.trainer, lane.want = None, 0
-            for k, unit in list(self.units.held.items()):
-                if unit.state is State.DELIVERED and k % self.lanes.num == lane.number:
-                    is_needed = k >= lane.committed.unit
-                    if is_needed:
-                        lane.deliver_k = min(lane.deliver_k, k)
-                    if is_needed and k in self.units.planned:
-                        unit.state = State.READY
-                    else:  # its files may be evicted; or another lane's seek went back, and it is not planned again yet
-                        self.units.give_back(k)
+        one = self.places.of(peer)
+        for k in self.places.drop(one) if one is not None else ():
+            self._settle(k)
 
-    def _seek(self, lanes: Sequence[LaneState], cursors: Sequence[m.Cursor]) -> list[Action]:
-        """Deliver ``lanes`` from their cursors on: keep what is still wanted, drop the rest."""
-        moved = {lane.number for lane in lanes}
-        for lane in lanes:
-            lane.committed = cursors[lane.number]
-        needed = [lane.committed for lane in self.lanes.all]
-        end_k = self.units.next_k + self.lanes.num  # a lane's next unit may be the first few that are not planned yet
-        known = bool(self.units.planned) and all(self.units.restart_k <= cursor.unit < end_k for cursor in needed)
+    def _seek(self, cursor: m.Cursor, *, is_first: bool) -> list[Action]:
+        """Deliver from a trainer's cursor on: keep what is still wanted, drop the rest."""
+        end_k = self.units.next_k
+        known = cursor.unit >= self.units.restart_k
+        if is_first:  # the others are at places of the same plan, which it reaches if it hasn't
+            known = known and bool(self.units.planned) and cursor.unit <= end_k
         for k, unit in list(self.units.held.items()):
-            number = k % self.lanes.num
-            if unit.state is State.DELIVERED and number not in moved:
-                continue  # its trainer reads it
-            if not known or (number in moved and k < cursors[number].unit):
+            if unit.state is not State.DELIVERED and not (known and self.places.needs(k)):
                 self._drop(k, unit)
-            elif unit.state is State.DELIVERED:
-                unit.state = State.READY
-        for lane in lanes:
-            lane.deliver_k = cursors[lane.number].unit
         if known:
             return []
-        earliest = min(needed, key=lambda cursor: (cursor.block, cursor.block_first_unit))
-        self.units.restart(earliest.block_first_unit)
-        return [Replan(earliest)]
+        self.units.restart(self.places.committed.block_first_unit)
+        return [Replan(self.places.committed)]
 
     def _drop(self, k: int, unit: HeldUnit) -> None:
         """Drop unit k, which is not wanted any more."""
@@ -396,4 +397,4 @@ class Dispatcher:
 
     def validate(self) -> None:
         """Raise AssertionError, with the story of the unit, if an invariant doesn't hold. For tests."""
-        check_invariants(self.units, self.decoders, self.lanes, self.story)
+        check_invariants(self.units, self.decoders, self.places, self.story)

@@ -1,11 +1,9 @@
 """Grants that the dispatcher's state allows: leases to decoders and deliveries to trainers. Pure.
 
-The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, heads of lanes
-first. So a head that its trainer waits for gets a free slot, or takes the slot of a unit that no trainer waits for,
-and delivery in order can't deadlock. "Next to lease" is derived, never stored.
-
-There are at least as many slots as lanes, and a trainer asks for at most slots / lanes units of each
-(services/trainer/stream/lane.py).
+The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, first to heads:
+units that a trainer waits for. So a head gets a free slot, or takes the slot of a unit that no trainer waits for, and
+delivery in order can't deadlock: trainers hold units of a window of as many as there are slots (trainers.py), in which
+the head of the slowest one is the first. "Next to lease" is derived, never stored.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from common import messages as m
 from services.fetcher.dispatcher.actions import Action, Quarantine, Send
 from services.fetcher.dispatcher.decoder_pool import DecoderPool
 from services.fetcher.dispatcher.history import History
-from services.fetcher.dispatcher.lanes import Lanes, LaneState
+from services.fetcher.dispatcher.trainers import Trainers, TrainerState
 from services.fetcher.dispatcher.unit_failures import UnitFailures
 from services.fetcher.dispatcher.unit_table import HeldUnit, State, UnitTable
 
@@ -25,11 +23,11 @@ class Grants:
     """Leases and deliveries: use pump() after each change of the state."""
 
     def __init__(
-        self, units: UnitTable, decoders: DecoderPool, lanes: Lanes, failures: UnitFailures, history: History
+        self, units: UnitTable, decoders: DecoderPool, trainers: Trainers, failures: UnitFailures, history: History
     ) -> None:
         self._units = units
         self._decoders = decoders
-        self._lanes = lanes
+        self._trainers = trainers
         self._failures = failures
         self._history = history
         self._last_lease = 0
@@ -41,18 +39,18 @@ class Grants:
         actions: list[Action] = []
         while leased := self._lease_next(now_s):
             actions += leased
-        for lane in self._lanes.all:
-            while lane.want > 0 and self._units.has(lane.deliver_k, State.READY):
-                actions.append(self._deliver(lane, now_s))
-            if lane.want > 0 and self._units.is_over(lane.deliver_k) and not lane.end_sent:
-                assert lane.trainer is not None
-                lane.end_sent = True
-                actions.append(Send(lane.trainer, m.End(lane.number)))
+        for one in self._trainers.all:
+            while self._trainers.may_take(one) and self._units.is_decoded(one.deliver_k):
+                actions.append(self._deliver(one, now_s))
+            if one.want > 0 and self._units.is_over(one.deliver_k) and not one.end_sent:
+                assert one.peer is not None
+                one.end_sent = True
+                actions.append(Send(one.peer, m.End()))
         return actions
 
     def _lease_next(self, now_s: float) -> list[Action]:
         """Lease (or skip) the first possible unit; no action without one."""
-        heads = self._lanes.heads(self._units.planned)
+        heads = self._trainers.heads(self._units.planned)
         for k in self._to_lease(heads):
             if self._failures.is_skipped(k):
                 tally = self._failures.skipped(self._units.planned[k])
@@ -67,14 +65,14 @@ class Grants:
         return []
 
     def _to_lease(self, heads: Collection[int]) -> Iterator[int]:
-        """Units that are wanted, planned and absent: heads that a trainer waits for, then the lowest of each lane. Not
-        a complete list: the caller takes the first it can.
-        """
+        """Units that are wanted, planned and absent: heads, then the lowest. Not a complete list: the caller takes the
+        first it can."""
         if not self.began:
             return
         yield from sorted(k for k in heads if self._units.can_be_leased(k))
-        first = (self._units.first_to_lease(lane.deliver_k, self._lanes.num) for lane in self._lanes.all)
-        yield from sorted(k for k in first if k is not None)
+        first = self._units.first_to_lease(self._trainers.first_k)
+        if first is not None:
+            yield first
 
     def _lease(self, k: int, slot: int, peer: str, now_s: float) -> Send:
         self._last_lease += 1
@@ -84,12 +82,12 @@ class Grants:
         self._history.add(now_s, peer, lease)
         return Send(peer, lease)
 
-    def _deliver(self, lane: LaneState, now_s: float) -> Send:
-        assert lane.trainer is not None
-        k = lane.deliver_k
+    def _deliver(self, one: TrainerState, now_s: float) -> Send:
+        assert one.peer is not None
+        k = one.deliver_k
         held, unit = self._units.held[k], self._units.planned[k]
         held.state = State.DELIVERED
-        self._lanes.delivered(lane, unit.epoch, held.layout.events)
+        self._trainers.delivered(one, unit.epoch, held.layout.events)
         delivered = m.DeliveredUnit(
             k=k,
             epoch=unit.epoch,
@@ -100,12 +98,11 @@ class Grants:
             layout=held.layout,
             tally=held.tally,
             block_quarantined=unit.quarantined if k == unit.block_first_unit else (),
-            bad_files=self._units.bad_files_since(k - self._lanes.num, k),
             source=unit.source,
             content=held.content,
         )
-        self._history.add(now_s, lane.trainer, delivered)
-        return Send(lane.trainer, delivered)
+        self._history.add(now_s, one.peer, delivered)
+        return Send(one.peer, delivered)
 
     def stall(self, staging_full: bool) -> str | None:
         """Reason that nothing can be leased now; None if nothing needs to be."""
@@ -114,8 +111,8 @@ class Grants:
             return None
         waits = units.num(State.READY) or self._decoders.idle is not None  # a peer waits for a slot to become free
         if not units.free and waits:
-            # The trainer may wait for a lane's head while all units behind it are ready: then a decoder is late.
-            waits_for_head = any(lane.want > 0 and units.has(lane.deliver_k, State.LEASED) for lane in self._lanes.all)
+            # A trainer may wait for a unit while all behind it are ready: then a decoder is late.
+            waits_for_head = any(units.has(k, State.LEASED) for k in self._trainers.heads(units.planned))
             return "no_credit" if waits_for_head else "no_free_slot"
         if self._nothing_to_lease():
             # All staged units are decoded, and the trainer still holds some of them: the data waits for it.
@@ -124,4 +121,4 @@ class Grants:
         return "no_credit"
 
     def _nothing_to_lease(self) -> bool:
-        return next(self._to_lease(self._lanes.heads(self._units.planned)), None) is None
+        return next(self._to_lease(self._trainers.heads(self._units.planned)), None) is None

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from services.fetcher.dispatcher.decoder_pool import DecoderPool
-from services.fetcher.dispatcher.lanes import Lanes
+from services.fetcher.dispatcher.trainers import Trainers
 from services.fetcher.dispatcher.unit_table import State, UnitTable
 
 
 def check_invariants(
-    units: UnitTable, decoders: DecoderPool, lanes: Lanes, story: Callable[[int], Sequence[str]]
+    units: UnitTable, decoders: DecoderPool, trainers: Trainers, story: Callable[[int], Sequence[str]]
 ) -> None:
     """Raise AssertionError if an invariant doesn't hold; ``story`` returns the history of the unit that breaks it."""
     _check_slots(units, decoders)
-    _check_units(units, decoders, lanes, story)
-    for lane in lanes.all:
-        assert lane.deliver_k % lanes.num == lane.number
-        assert lane.trainer is not None or lane.want == 0
+    _check_units(units, decoders, trainers, story)
+    first_k = min(one.oldest_k for one in trainers.all)
+    for rank, one in enumerate(trainers.all):
+        assert one.rank == rank
+        assert one.peer is not None or (one.want == 0 and not one.holds)
+        assert all(first_k <= k < first_k + units.slots for k in one.holds), "trainers stay together"
     num_planned = units.next_k - units.first_k
     assert len(units.planned) == num_planned, "the planned units have no gap"
     assert not num_planned or (units.first_k in units.planned and units.next_k - 1 in units.planned)
@@ -31,10 +33,11 @@ def _check_slots(units: UnitTable, decoders: DecoderPool) -> None:
     assert sorted(slots) == list(range(units.slots)), f"each slot has exactly one owner: {sorted(slots)}"
 
 
-def _check_units(units: UnitTable, decoders: DecoderPool, lanes: Lanes, story: Callable[[int], Sequence[str]]) -> None:
+def _check_units(
+    units: UnitTable, decoders: DecoderPool, trainers: Trainers, story: Callable[[int], Sequence[str]]
+) -> None:
     leases = {k: (peer, lease) for peer, decoder in decoders.by_name.items() for lease, k in decoder.leases.items()}
-    heads = [lane.deliver_k for lane in lanes.all]
-    num_lanes, num_leased = len(heads), 0
+    num_leased = 0
     for k, unit in units.held.items():
         is_delivered = unit.state is State.DELIVERED
         broken = None
@@ -44,8 +47,10 @@ def _check_units(units: UnitTable, decoders: DecoderPool, lanes: Lanes, story: C
                 broken = "leases agree on both sides"
             elif unit.slot is None:
                 broken = "a unit that is written has a slot"
-        if is_delivered != (k < heads[k % num_lanes]):
-            broken = "delivered is what is behind the head"
+        if is_delivered != trainers.holds(k):
+            broken = "delivered is what a trainer reads"
+        elif not trainers.needs(k):
+            broken = "what is kept is needed"
         elif not is_delivered and not units.first_k <= k < units.next_k:
             broken = "what is kept is planned"
         if broken is not None:

@@ -1,6 +1,6 @@
 """Table of planned units with the state of each, and the arena's slots. Pure: independent of the peers.
 
-A unit is absent, leased, ready, delivered, and absent again. A slot is free, or held by a unit, or out of service: a
+A unit is absent, leased, ready, delivered to one trainer or several, and absent again. A slot is free, or held by a unit, or out of service: a
 decoder that lost its unit may still write there (decoder_pool.py).
 """
 
@@ -37,6 +37,8 @@ class HeldUnit:
     tally: m.Tally = field(default_factory=m.Tally)
     content: str = ""
     """Digest of the slot's content, from its decoder."""
+    is_rejected: bool = False
+    """True if a trainer found something else in the slot: it is decoded again once no trainer reads it."""
 
 
 class UnitTable:
@@ -101,17 +103,12 @@ class UnitTable:
         return forgotten
 
     def first_needed_block(self, cursor: m.Cursor) -> int:
-        """Block of the first unit that a trainer at ``cursor`` needs of a lane, as far as it is planned."""
+        """Block of the first unit that a trainer at ``cursor`` needs, as far as it is planned."""
         if cursor.unit in self.planned:
             return self.planned[cursor.unit].block
-        # A block's units are planned together: if none follows in the lane, all that are planned are used up.
+        # A block's units are planned together: if none follows, all that are planned are used up.
         used_up = cursor.unit >= self.next_k and self.next_k - 1 in self.planned
         return self.planned[self.next_k - 1].block + 1 if used_up else cursor.block
-
-    def bad_files_since(self, former_k: int, k: int) -> tuple[int, ...]:
-        """Files without units, of the blocks that begin behind unit ``former_k``, up to ``k``."""
-        units = (self.planned[j] for j in range(former_k + 1, k + 1) if j in self.planned)
-        return tuple(dict.fromkeys(bad.file for unit in units for bad in unit.quarantined))  # epochs may be short
 
     # -------------------------------------------------------------- states
 
@@ -127,9 +124,13 @@ class UnitTable:
         """True if a planned unit is absent and its files are staged."""
         return k not in self.held and not self._missing.get(k)
 
-    def first_to_lease(self, from_k: int, step: int) -> int | None:
-        """First of the units ``from_k``, ``from_k + step``, … that can be leased; None without one."""
-        for k in range(from_k, self.next_k, step):
+    def is_decoded(self, k: int) -> bool:
+        """True if unit ``k`` can be delivered."""
+        return k in self.held and self.held[k].state is not State.LEASED and not self.held[k].is_rejected
+
+    def first_to_lease(self, from_k: int) -> int | None:
+        """First unit from ``from_k`` on that can be leased; None without one."""
+        for k in range(from_k, self.next_k):
             if self.can_be_leased(k):
                 return k
         return None

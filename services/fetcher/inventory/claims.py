@@ -9,7 +9,7 @@ from common import messages as m
 if TYPE_CHECKING:
     from services.fetcher.inventory.inventory import Inventory
 
-_MOST_HELD = 4 * m.MAX_LANES
+_MOST_HELD = 16
 
 
 class PendingTrainers:
@@ -34,7 +34,7 @@ class PendingTrainers:
             self._held[peer] = [message]
             return []
         if peer in self._held:
-            if len(self._held[peer]) < _MOST_HELD:  # a trainer sends no more than Want, once a lane
+            if len(self._held[peer]) < _MOST_HELD:  # a trainer sends no more than Want
                 self._held[peer].append(message)
             return []
         return [message]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import BadInputError
-from common.messages import MAX_LANES
+from common.messages import MAX_TRAINERS
 from common.rank_variables import RANKS_FILE_VARIABLE
 
 _HOW = "start trainers with torchrun, or with `icestream run --trainers N`"
@@ -52,8 +52,8 @@ def place_from(environment: Mapping[str, str]) -> RankPlace | None:
         return None
     if rank >= size:
         raise BadInputError(f"RANK = {rank} must be below WORLD_SIZE = {size}: {_HOW}")
-    if size > MAX_LANES:
-        raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_LANES} trainers")
+    if size > MAX_TRAINERS:
+        raise BadInputError(f"WORLD_SIZE = {size}: at most {MAX_TRAINERS} trainers")
     local_rank = _number(environment, "LOCAL_RANK")
     file, address = environment.get(RANKS_FILE_VARIABLE, ""), environment.get("MASTER_ADDR", "")
     if not address and not file:
