@@ -1,8 +1,8 @@
 """Plan: the rows of unit 0, 1, 2, … as a pure function of (inventory, footers, seed, epoch, configuration).
 
-Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into the fewest units
-of at most about ``unit_events`` events, equal as far as row groups permit; each is closed before it would not fit a slot. A row group that is too large for one
-unit is cut into spans. The permutation of events inside a unit is the decoder's.
+Files are permuted per epoch and cut into blocks; the row groups of a block are permuted and packed into units of at
+most about ``unit_events`` events, as equal as row groups permit; each is closed before it would not fit a slot. A row
+group that is too large for one unit is cut into spans. The permutation of events inside a unit is the decoder's.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def _spans_in_order(parts: list[Part]) -> list[Part]:
 
 
 def _pack(parts: Sequence[Part], capacity: SlotCapacity, stream: StreamConfig) -> Iterator[tuple[Part, ...]]:
-    """Units of about equal size: without a small one at the end of each block, whose decoding is hardly worth a lease."""
+    """Units of about equal size: no small one at the end of each block, whose decoding is hardly worth a lease."""
     total = sum(part.rows for part in parts)
     num_units = max(math.ceil(total / stream.unit_events), 1)
     unit: list[Part] = []

@@ -1,7 +1,7 @@
 """Table of planned units with the state of each, and the arena's slots. Pure: independent of the peers.
 
-A unit is absent, leased, ready, delivered to one trainer or several, and absent again. A slot is free, or held by a unit, or out of service: a
-decoder that lost its unit may still write there (decoder_pool.py).
+A unit is absent, leased, ready, delivered to one trainer or several, and absent again. A slot is free, or held by a
+unit, or out of service: a decoder that lost its unit may still write there (decoder_pool.py).
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ def inject_fault(run: SimulatedRun) -> None:
     names = list(run.decoders)
     kind = rng.choice(FAULTS)
     if kind == "trainer" and run.trainers:
-        name = rng.choice(list(run.trainers))
-        for one in list(run.trainers) if run.lockstep else [name]:  # the others can't go on without it
+        for one in list(run.trainers):  # the others can't go on without it
             run.kill(one)
     elif kind == "fetcher" and rng.random() < 0.5:
         run.kill_fetcher()
@@ -55,8 +54,7 @@ def _send_rubbish(run: SimulatedRun) -> None:
     rng = run.rng
     k, lease = rng.randint(0, run.num_units), rng.randint(0, 9)
     name = rng.choice(["nobody", *run.decoders, *run.trainers])
-    cursors = tuple(m.Cursor(unit=lane) for lane in range(run.lanes))
-    for_trainers = (m.Want(rng.randint(0, 5), 2), m.Release(k), m.Committed(cursors), m.Finished())
+    for_trainers = (m.Want(2), m.Release(k), m.Committed(m.Cursor()), m.Finished())
     for_decoders = (m.Done(k, lease, FILLED, m.Tally(rows_read=EVENTS)), m.Failed(k, lease, "?"), m.Bye(), m.Beat())
     if name in run.trainers:  # of which a Bye would be meant
         messages = tuple(message for message in for_decoders if not isinstance(message, m.Bye))
@@ -65,7 +63,7 @@ def _send_rubbish(run: SimulatedRun) -> None:
     else:
         messages = (*for_trainers, *for_decoders)
     run.act(run.dispatcher.handle(name, rng.choice(messages), run.now_s))
-    if run.dispatcher.trainers:  # whoever else wants their lanes is told so, and changes nothing
-        (refused,) = run.dispatcher.handle("second", m.Attach(0, 1, PLAN, cursors), run.now_s)
+    if run.dispatcher.trainers:  # whoever else wants their places is told so, and changes nothing
+        (refused,) = run.dispatcher.handle("second", m.Attach(99, 100, PLAN, m.Cursor()), run.now_s)
         assert isinstance(refused, Send)
         assert isinstance(refused.message, m.Refuse)

@@ -1,7 +1,7 @@
 """Peers of a simulated run: decoders and trainers as small models with a queue in both directions.
 
-A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units of each of its lanes as the
-feed does, fills its batch lane by lane, and now and then finds that a slot does not hold what was delivered.
+A trainer is what services/trainer/stream/feed.py makes of it: it asks for as many units as the
+feed does, takes every microbatch of the batch and reads its own, and now and then finds that a slot does not hold what was delivered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FILLED = m.Layout(EVENTS, 9, 1)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is saved with the weights: a cursor for each lane, and the journal of skipped units."""
+    """What is saved with the weights: the cursor, and the journal of skipped units."""
 
-    cursors: tuple[m.Cursor, ...]
+    cursor: m.Cursor = m.Cursor()
     skipped: frozenset[int] = frozenset()
 
 
@@ -112,7 +112,7 @@ def _outcome(lease: m.Lease, chance: float) -> m.Message:
 
 
 class Trainer:
-    """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches of each lane make a step.
+    """One rank. ``microbatches[k]`` of unit k; ``batch`` microbatches make a step, of which it reads its share.
 
     ``copy_chance``: that a unit's copies to the device are complete when it asks.
     """
@@ -131,19 +131,17 @@ class Trainer:
     ) -> None:
         self.name = name
         self.rank = rank
-        self.trained = list(checkpoint.cursors)
-        """Where the weights are; those of other ranks' lanes as far as it was told."""
+        self.trained = checkpoint.cursor
+        """Where the weights are."""
         self.skipped = set(checkpoint.skipped)
         self.inbox: deque[m.Message] = deque()
         self.outbox: deque[m.Message] = deque()
         self.at_barrier = False
-        """Its batch is complete."""
+        """The batch is complete."""
         self.used_up = False
-        """No data was left for its batch."""
+        """No data was left for the batch."""
         self.finished = False
         self._ranks = ranks
-        self._num_lanes = len(checkpoint.cursors)
-        self.lanes = range(rank, self._num_lanes, ranks)
         self._microbatches = microbatches
         self._batch = batch
         self._units_in_advance = units_in_advance
@@ -172,10 +170,14 @@ class Trainer:
         else:
             self._fill(memory)
 
+    @property
+    def ready_at(self) -> tuple[m.Cursor, bool]:
+        """Where the batch ends that it is ready to train, and whether no data was left for it."""
+        return self._taken, self.used_up
+
     def step(self) -> None:
         """The optimiser's: the batch is trained."""
-        for lane in self.lanes:
-            self.trained[lane] = self._taken[lane]
+        self.trained = self._taken
         self.skipped |= self._skipping
         self.at_barrier = False
         self._begin_batch()
@@ -183,7 +185,7 @@ class Trainer:
     def commit(self, rng: random.Random) -> None:
         """A checkpoint with what is trained is on disk."""
         if self.attached:
-            self._send(rng, m.Committed(tuple(self.trained)))
+            self._send(rng, m.Committed(self.trained))
 
     def finish(self, rng: random.Random) -> None:
         """It needs no more units."""
@@ -196,19 +198,18 @@ class Trainer:
 
     def _attach(self) -> None:
         self.attached = True
-        self._taken = list(self.trained)
+        self._taken = self.trained
         self._skipping: set[int] = set()
-        self._arrived: dict[int, deque[m.DeliveredUnit]] = {lane: deque() for lane in self.lanes}
-        self._ended: set[int] = set()
+        self._arrived: deque[m.DeliveredUnit] = deque()
+        self._ended = False
         self._copied: deque[m.DeliveredUnit] = deque()
         """Units whose copies to the device may be under way."""
-        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, tuple(self.trained)))
-        self.outbox.extend(m.Want(lane, self._units_in_advance) for lane in self.lanes)
+        self.outbox.append(m.Attach(self.rank, self._ranks, PLAN, self.trained))
+        self.outbox.append(m.Want(self._units_in_advance))
         self._begin_batch()
 
     def _begin_batch(self) -> None:
-        self._filling = 0  # index of the lane
-        self._share = 0  # microbatches of that lane
+        self._filled = 0  # microbatches
         self.used_up = True
 
     def _receive(self, memory: Memory) -> None:
@@ -218,9 +219,9 @@ class Trainer:
                 self.attached = False
                 self.inbox.clear()
             case m.DeliveredUnit() as unit:
-                self._arrived[unit.k % self._num_lanes].append(unit)
-            case m.End(lane):
-                self._ended.add(lane)
+                self._arrived.append(unit)
+            case m.End():
+                self._ended = True
             case other:
                 raise AssertionError(other)
 
@@ -228,33 +229,30 @@ class Trainer:
         unit = self._copied.popleft()
         self._read(memory, unit)
         self._send(rng, m.Release(unit.k))
-        self.outbox.append(m.Want(unit.k % self._num_lanes, 1))
+        self.outbox.append(m.Want(1))
 
     def _fill(self, memory: Memory) -> None:
-        """Take one microbatch of the lane whose turn it is."""
-        lane = self.lanes[self._filling]
-        arrived = self._arrived[lane]
-        if self._share == self._batch or (not arrived and lane in self._ended):
-            self._filling += 1
-            self._share = 0
-            self.at_barrier = self._filling == len(self.lanes)
-        elif arrived:
-            unit, cursor = arrived[0], self._taken[lane]
+        """Take one microbatch."""
+        if self._filled == self._batch or (not self._arrived and self._ended):
+            self.at_barrier = True
+        elif self._arrived:
+            unit, cursor = self._arrived[0], self._taken
             assert unit.k == cursor.unit, "in order, none lost and none twice"
             number = cursor.microbatch
             microbatches = self._microbatches[unit.k] if unit.slot >= 0 else 0
             if number < microbatches:
-                self._read(memory, unit)
+                if self._filled % self._ranks == self.rank:
+                    self._read(memory, unit)
                 number += 1
-                self._share += 1
+                self._filled += 1
                 self.used_up = False
             if number < microbatches:
-                self._taken[lane] = m.Cursor(unit.block, unit.block_first_unit, unit.k, number)
+                self._taken = m.Cursor(unit.block, unit.block_first_unit, unit.k, number)
                 return
             if unit.slot < 0:
                 self._skipping.add(unit.k)
-            self._taken[lane] = m.Cursor(unit.block, unit.block_first_unit, unit.k + self._num_lanes, 0)
-            self._copied.append(arrived.popleft())
+            self._taken = m.Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0)
+            self._copied.append(self._arrived.popleft())
 
     def _read(self, memory: Memory, unit: m.DeliveredUnit) -> None:
         if unit.slot >= 0:

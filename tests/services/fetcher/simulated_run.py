@@ -6,8 +6,8 @@ or can't be, wake up and write on; a kill is accepted and does not end them (D s
 back to an older checkpoint, or find another unit in a slot; staged files go; strangers talk. One process, some or all
 are suspended, the fetcher's among them.
 
-After every event the dispatcher's invariants are checked, and that every lane is delivered in order, exactly once
-relative to the checkpoint that the trainer began with, from slots that nobody writes to. A decoder is fenced only if
+After every event the dispatcher's invariants are checked, and that every trainer gets all units in order, exactly
+once relative to the checkpoint that it began with, that all make the same batches, from slots that nobody writes to. A decoder is fenced only if
 it said nothing for the time-out while the fetcher was awake, and a suspended one's unit is not blamed. A run that
 doesn't end is a deadlock.
 """
@@ -23,7 +23,6 @@ from simulated_faults import inject_fault
 from simulated_peers import EVENTS, PLAN, Checkpoint, Decoder, Memory, Trainer
 
 from common import messages as m
-from common.config import StreamConfig
 from services.fetcher.dispatcher import (
     Action,
     Dispatcher,
@@ -34,8 +33,8 @@ from services.fetcher.dispatcher import (
     Replan,
     Restage,
     Send,
+    State,
 )
-from services.trainer.stream.lane import units_in_advance
 
 UNITS_PER_BLOCK = 3
 STALL_TIMEOUT_S = 20.0
@@ -51,12 +50,6 @@ def unit(k: int) -> m.Unit:
     return m.Unit(k, epoch=0, block=k // UNITS_PER_BLOCK, block_first_unit=k - k % UNITS_PER_BLOCK, parts=(part,))
 
 
-@lru_cache(None)
-def stream(slots: int, lanes: int) -> StreamConfig:
-    """What decides how many units a trainer asks for."""
-    return StreamConfig(slots=slots, lanes=lanes)
-
-
 class SimulatedRun:
     """See the module. Use run(), which raises AssertionError for a broken promise."""
 
@@ -64,27 +57,27 @@ class SimulatedRun:
         """``trainers_leave``: trainers end in good order, with all their messages and a Bye."""
         self._trainers_leave = trainers_leave
         self.rng = rng = random.Random(seed)
-        self.lanes, self.ranks = rng.choice(((1, 1), (1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2), (4, 4)))
-        self.lockstep = rng.random() < 0.6
-        self.slots = self.lanes + rng.choice((0, 0, 1, 2, 3, 5))
+        self.ranks = rng.choice((1, 1, 2, 2, 3, 4))
+        self.slots = 1 + rng.choice((0, 0, 1, 2, 3, 5))
         self.num_decoders = rng.choice((1, 1, 2, 3))
         self.num_units = rng.randint(1, 12)
-        self.microbatches = [rng.choice((0, 1, 1, 2)) for _ in range(self.num_units)]
+        self.microbatches = [rng.choice((0, 1, 1, 2, 7)) for _ in range(self.num_units)]
         self.poison = {k for k in range(self.num_units) if rng.random() < 0.02}
         self.batch = rng.choice((1, 1, 2, 3))
         self.copy_chance = rng.choice((0.6, 0.6, 0.05))
         self.prefetch_units = rng.choice((1, 2, 4))
         self.plan_chance = rng.choice((0.1, 0.01))
         self.blocks_ahead = rng.choice((1, 1, 9))
+        self.disk_budget = rng.choice((1, 2, 99))
+        """Most blocks on the disk."""
         self.faults = rng.choice((0, 2, 4, 8))
         self.decoders: dict[str, Decoder] = {}
         self.trainers: dict[str, Trainer] = {}
         self.dying: dict[str, deque[m.Message]] = {}
         """Dead peers whose death the dispatcher has not seen, and what it may still hear of them."""
-        start = tuple(m.Cursor(unit=lane) for lane in range(self.lanes))
-        self.checkpoints = [Checkpoint(start)]
+        self.checkpoints = [Checkpoint()]
         self.resumed: Checkpoint | None = None
-        """What the ranks of a lockstep group begin with, while it is not complete."""
+        """What all ranks begin with, while they are not complete."""
         self.now_s = 0.0
         self.pauses = 0
         self.asleep = 0
@@ -107,18 +100,16 @@ class SimulatedRun:
             self._step()
         assert self.done, f"deadlock: the run did not end: {self._picture()}"
         final = self.checkpoints[-1]
-        ends = [next(k for k in range(lane, 10**9, self.lanes) if k >= self.num_units) for lane in range(self.lanes)]
-        assert [cursor.unit for cursor in final.cursors] == ends
-        assert all(cursor.microbatch == 0 for cursor in final.cursors)
+        assert (final.cursor.unit, final.cursor.microbatch) == (self.num_units, 0)
         assert self.poison <= final.skipped, "a poison unit is skipped and journaled"
 
     @property
     def _units_in_advance(self) -> int:
-        return units_in_advance(stream(self.slots, self.lanes), self.prefetch_units)
+        return min(self.prefetch_units, self.slots)  # as ShardLink does
 
     def _picture(self) -> str:
-        first = min(lane.deliver_k for lane in self.dispatcher.lanes.all)
-        parts = (self.dispatcher.units, self.dispatcher.decoders, self.dispatcher.lanes, self.dispatcher.failures)
+        first = self.dispatcher.places.first_k
+        parts = (self.dispatcher.units, self.dispatcher.decoders, self.dispatcher.places, self.dispatcher.failures)
         state = [{name: value for name, value in vars(part).items() if name != "planned"} for part in parts]
         return "\n".join([*map(str, state), *self.dispatcher.story(first)])
 
@@ -174,9 +165,10 @@ class SimulatedRun:
             elif not peer.attached and peer.name in self.dispatcher.trainers:
                 self._reconnect(peer)  # it refused what a slot held: its former connection ends
         elif peer.undead:
-            # For ever, unless the trainers, which may wait for each other, could fill all slots that are left.
-            needed = self.lanes * self._units_in_advance if self.lanes > 1 else 1
-            if sum(len(decoder.zombies) for decoder in self.dispatcher.decoders.by_name.values()) > self.slots - needed:
+            # For ever, unless the trainers, which may wait for each other, fill all slots that are left.
+            read = self.dispatcher.units.num(State.DELIVERED) if self.ranks > 1 else 0
+            zombies = sum(len(decoder.zombies) for decoder in self.dispatcher.decoders.by_name.values())
+            if zombies + max(read, 1) > self.slots - (self.ranks > 1):
                 self.kill(peer.name)
         elif not peer.hung:
             if not peer.act(rng, self.memory, self.poison):
@@ -253,9 +245,21 @@ class SimulatedRun:
             assert blamed == self.dispatcher.failures.counts, "a suspended process is no unit's fault"
 
     def _is_staged(self) -> bool:
-        """The next block is there: as many are staged ahead as StageAhead does."""
-        at = self.dispatcher.units.planned.get(self.dispatcher.lanes.furthest_k)
-        return at is None or unit(self.planned).block <= at.block + self.blocks_ahead
+        """The next block is there: as many are staged ahead as StageAhead does, and as the disk holds.
+
+        A disk that is full is emptied by a checkpoint, for which a trainer that waits is asked.
+        """
+        at = self.dispatcher.units.planned.get(self.dispatcher.places.furthest_k)
+        block = unit(self.planned).block
+        if at is not None and block > at.block + self.blocks_ahead:
+            return False
+        if block - self.evicted_before < self.disk_budget:
+            return True
+        if self.dispatcher.starved and self.trainers and not self.dying:
+            self._save(list(self.trainers.values()))
+            # A batch that needs more blocks than the disk holds ends a run with the setting; here it gets its block.
+            return self.trainers.keys() == set(self.dispatcher.trainers)
+        return False
 
     def _plan_a_block(self) -> None:
         first, self.planned = self.planned, min(self.planned + UNITS_PER_BLOCK, self.num_units)
@@ -267,7 +271,7 @@ class SimulatedRun:
 
     def _start_fetcher(self) -> None:
         self.dispatcher = Dispatcher(
-            slots=self.slots, lanes=self.lanes, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=STALL_TIMEOUT_S
+            slots=self.slots, plan_hash=PLAN, max_unit_deaths=3, stall_timeout_s=STALL_TIMEOUT_S
         )
         self.memory = Memory(self.slots)
         self.planned = self.num_units  # nothing is planned before a trainer has attached
@@ -279,10 +283,10 @@ class SimulatedRun:
         self.decoders[decoder.name] = decoder
 
     def _start_trainer(self) -> None:
-        """One of the ranks that are missing. In lockstep, all begin with the same checkpoint."""
+        """One of the ranks that are missing. All begin with the same checkpoint."""
         present = {trainer.rank for trainer in self.trainers.values()}
         rank = self.rng.choice([rank for rank in range(self.ranks) if rank not in present])
-        if self.resumed is None or not self.lockstep:
+        if self.resumed is None:
             self.resumed = self.checkpoints[-1]
             if self.rng.random() < 0.1:
                 self.resumed = self.rng.choice(self.checkpoints[-3:])  # somebody wants to go back
@@ -315,32 +319,25 @@ class SimulatedRun:
     # ------------------------------------------------------------ training
 
     def _train(self, trainer: Trainer) -> None:
-        """A step of one rank, or of all once all have their batches; perhaps a checkpoint; the end."""
-        group = list(self.trainers.values()) if self.lockstep else [trainer]
-        if self.lockstep and (len(group) < self.ranks or not all(one.at_barrier for one in group)):
+        """A step of all ranks once all have the batch; perhaps a checkpoint; the end."""
+        group = list(self.trainers.values())
+        if len(group) < self.ranks or not all(one.at_barrier for one in group):
             return
-        used_up = all(one.used_up for one in group)
+        assert len({one.ready_at for one in group}) == 1, "all ranks make the same batch"
+        used_up = trainer.used_up
         for one in group:
             one.step()
-        cursors = list(self.checkpoints[-1].cursors)
-        for one in group:
-            for lane in one.lanes:
-                cursors[lane] = one.trained[lane]
-        if self.lockstep:
-            for one in group:
-                one.trained = list(cursors)
         if used_up or self.rng.random() < 0.3:
-            # A rank alone saves its own lanes; the other ranks' stay as they were saved last.
-            skipped = frozenset().union(*(one.skipped for one in group), () if self.lockstep else self._skipped())
-            self.checkpoints.append(Checkpoint(tuple(cursors), skipped))
-            for one in group:
-                one.commit(self.rng)
+            self._save(group)
         if used_up:
             for one in group:
                 one.finish(self.rng)
 
-    def _skipped(self) -> frozenset[int]:
-        return self.checkpoints[-1].skipped
+    def _save(self, group: Sequence[Trainer]) -> None:
+        """A checkpoint of all ranks."""
+        self.checkpoints.append(Checkpoint(group[0].trained, frozenset().union(*(one.skipped for one in group))))
+        for one in group:
+            one.commit(self.rng)
 
     # ------------------------------------------------------------ peers that end
 
