@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from services.trainer.stream.lane import shares_of_rank
+
 from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
 from common.files.inputs import named_inputs, require_local
@@ -23,7 +25,6 @@ from services.fetcher.inventory.ranges import make_ranges
 from services.trainer.counting.checkpoint import read_position
 from services.trainer.plan_change import require_same_plan
 from services.trainer.run_checks import config_for_checkpoint
-from services.trainer.stream.lane import shares_of_rank
 from workloads.base.checkpoint import find_checkpoint, newest_checkpoint, read_checkpoint
 
 _CUDA_DRIVER = "libcuda.so.1"

@@ -19,12 +19,12 @@ NEW_PLAN_REMEDY = (
 class TrainingProgress:
     """Progress of a training run. Mutable: the loop advances it, a checkpoint stores it."""
 
-    def __init__(self, plan_hash: str, *, lanes: int = 1, shards: int = 1) -> None:
+    def __init__(self, plan_hash: str, *, shards: int = 1) -> None:
         self.plan_hash = plan_hash
         self.step = 0
         self.seconds = 0.0
         """Training time over all restarts."""
-        self.position = start_of(lanes, shards)
+        self.position = start_of(shards)
         self.audit_bytes: tuple[int, ...] = ()
         """Size of each audit file: see audit.py."""
         self.shown: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class TrainingProgress:
         """
         self.step = checkpoint["step"]
         self.seconds = checkpoint["seconds"]
-        num_lanes, num_shards = len(self.position.lanes), len(self.position.shards)
+        num_shards = len(self.position.shards)
         try:
             self.position = read_position(checkpoint["position"])
         except ValidationError:
@@ -64,4 +64,4 @@ class TrainingProgress:
             each = len(self.audit_bytes) // len(self.position.shards)
             sizes = self.audit_bytes[: each * num_shards]
             self.audit_bytes = (*sizes, *(0,) * (each * num_shards - len(sizes)))
-            self.position = start_of(num_lanes, num_shards, self.position.counters)
+            self.position = start_of(num_shards, self.position.counters)

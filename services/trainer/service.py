@@ -42,8 +42,8 @@ from services.trainer.speed.gauges import Gauges
 from services.trainer.state import TrainState
 from services.trainer.stream.copier import copiers_for
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.lane import shares_of_rank
-from services.trainer.stream.lane_audit import open_audit
+from services.trainer.stream.shared_audit import open_audit
+from services.trainer.stream.shares import shares_of_rank
 from services.trainer.telemetry.open_telemetry import ReadValidationEvents, fills_block, open_telemetry
 from workloads import registry
 from workloads.base.checkpoint import find_checkpoint, read_checkpoint
@@ -89,7 +89,6 @@ def new_state(config: Config, training: Training, context: StepContext, plan_has
         training.task(config.trainer.of_model, context),
         context.device,
         plan_hash,
-        lanes=config.stream.lanes,
         shards=config.stream.shards,
         health=config.trainer.health,
         headline=training.headline,

@@ -29,7 +29,6 @@ class TrainState(TrainingProgress):
         device: torch.device,
         plan_hash: str,
         *,
-        lanes: int = 1,
         shards: int = 1,
         health: HealthConfig | None = None,
         headline: str = "loss",
@@ -38,7 +37,7 @@ class TrainState(TrainingProgress):
     ) -> None:
         """``headline``: metric shown as a mean over the last steps; ``shown``: other metrics of the status file;
         ``alarms``: see Training."""
-        super().__init__(plan_hash, lanes=lanes, shards=shards)
+        super().__init__(plan_hash, shards=shards)
         self.task = task
         self.device = device
         self.headline = headline

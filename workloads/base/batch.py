@@ -36,12 +36,19 @@ class Microbatch:
     """Name of the column in ``common.schema`` -> (P, fields)."""
     num_events: int
     num_particles: int
-    lane: int = 0
+    shard: int = 0
+    number: int = 0
+    """Number among the microbatches of a batch, those of other ranks counted."""
 
     @property
     def num_present(self) -> int:
         """Events that have particles."""
         return int(np.count_nonzero(np.diff(self.host_offsets_E1)))
+
+    @property
+    def squared_particles(self) -> int:
+        """Σ N² over its events with N particles each."""
+        return int((np.diff(self.host_offsets_E1) ** 2).sum())
 
     def part(self, first: int, last: int) -> Microbatch:
         """Events ``first`` to ``last`` (exclusive), as views."""
@@ -94,9 +101,9 @@ class Microbatch:
 
 
 def joined(microbatches: Sequence[Microbatch]) -> Microbatch:
-    """Events of several microbatches of one lane, in order, as one; copied, unless there is one. No host sync.
+    """Events of several microbatches, in order, as one; copied, unless there is one. No host sync.
 
-    Unit and index are those of the first.
+    Unit, index and number are those of the first.
     """
     import torch
 
@@ -123,10 +130,10 @@ def joined(microbatches: Sequence[Microbatch]) -> Microbatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive microbatches of each lane, of at least ``batch_events`` events in all: one optimiser step."""
+    """Consecutive microbatches of each shard, of at least ``batch_events`` events over all ranks: one optimiser step."""
 
     microbatches: Sequence[Microbatch]
-    """Microbatches of this rank; none if its lanes are used up and those of others are not. Those of a large validation
+    """Microbatches of this rank; none if the batch is too small for all ranks. Those of a large validation
     block come to the device one at a time: iterate over them, and keep none."""
     events_elsewhere: int = 0
     """Events of the same step on other ranks."""

@@ -33,6 +33,10 @@ class StepContext:
     """Networks compute in bfloat16 (bf16.py, or `precision`); weights and optimisers stay in float32."""
     threads: int = 1
     """Parts of a batch that are computed at the same time, on a CPU."""
+    max_particles: int = 0
+    """Particles up to which neighbouring microbatches are joined for a model whose memory they bound; 0: none are."""
+    max_squared_particles: int = 0
+    """The same for Σ N²; 0: no bound."""
     inputs: tuple[str, ...] = ()
     """Inputs of the run: a model may find tables, such as positions of sensors, beside local ones."""
 

@@ -43,8 +43,8 @@ Prepare = Callable[[Microbatch, torch.Generator], Microbatch]
 class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
-    A lane's events are cut into parts; gradients are summed over parts and ranks. Noise depends on
-    seed, step and lane only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
+    The events are cut into parts; gradients are summed over parts and ranks. Noise depends on
+    seed, step and place in the batch only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
     stay on the device.
     """
 
@@ -73,8 +73,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     ) -> None:
         """``modules``: networks by their name in a checkpoint. ``optimisers``: each with the network that it trains.
 
-        ``particle_bytes``: memory of an update for each particle, about, if it depends on their number alone. Then a
-        lane's microbatches are joined, and parts are limited by a GPU's memory; 0: by ``stream.max_particles``.
+        ``particle_bytes``: memory of an update for each particle, about, if it depends on their number alone. Then all
+        microbatches are joined, and parts are limited by a GPU's memory; 0: by ``stream.max_particles``.
         ``parallel``: parts may be computed in parallel; not for networks that change state in their forward pass.
         """
         self.config = config
@@ -149,24 +149,35 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
         return metrics
 
     def parts(self, batch: Batch, noise: Noise, prepare: Prepare | None = None) -> list[PartT]:
-        """Events of a batch, in parts of at most ``most_particles``, those of a lane in order. ``prepare``: by default
+        """Events of a batch, in parts of at most ``most_particles``, in order. ``prepare``: by default
         the method."""
         prepare = prepare or self.prepare
         found = []
         for microbatches in self._together([one for one in batch.microbatches if one.num_events > 0]):
-            random = noise.of(microbatches[0].lane)
+            random = noise.of(microbatches[0])
             whole = prepare(joined(microbatches), random)
             found += [self.part(chunk, whole, random) for chunk in whole.chunks(self.most_particles)]
         return found
 
-    def _together(self, microbatches: list[Microbatch]) -> Iterable[list[Microbatch]]:
-        """Microbatches that are joined: those of a lane, if memory depends on the number of particles alone."""
-        if not self._joins:
-            return [[one] for one in microbatches]
-        lanes: dict[int, list[Microbatch]] = {}
+    def _together(self, microbatches: list[Microbatch]) -> Iterator[list[Microbatch]]:
+        """Microbatches that are joined: all, if memory depends on the number of particles alone, else neighbours within
+        the limits of the context."""
+        if self._joins:
+            yield from [microbatches] if microbatches else []
+            return
+        most, most_squared = self.context.max_particles, self.context.max_squared_particles
+        together: list[Microbatch] = []
+        particles = squared = 0
         for one in microbatches:
-            lanes.setdefault(one.lane, []).append(one)
-        return lanes.values()
+            particles += one.num_particles
+            squared += one.squared_particles if most_squared else 0
+            if together and (particles > most or squared > most_squared):
+                yield together
+                together, particles = [], one.num_particles
+                squared = one.squared_particles if most_squared else 0
+            together.append(one)
+        if together:
+            yield together
 
     def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Result of ``function(*arguments)``, replayed if ``graphs`` has a recording of it: see Graphs.

@@ -2,8 +2,7 @@
 
 The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, first to heads:
 units that a trainer waits for. So a head gets a free slot, or takes the slot of a unit that no trainer waits for, and
-delivery in order can't deadlock: trainers hold units of a window of as many as there are slots (trainers.py), in which
-the head of the slowest one is the first. "Next to lease" is derived, never stored.
+delivery in order can't deadlock: several trainers never hold all slots (trainers.py). "Next to lease" is derived, never stored.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class TrainerState:
 
 
 class Trainers:
-    """All trainers, by rank. ``slots``: none is given a unit that is further ahead of the slowest one.
+    """All trainers, by rank. Those of several hold fewer units than there are ``slots``, counted from the slowest one's.
 
-    Then the units that trainers hold leave a slot for the one that the slowest waits for.
+    Then a slot is left for the one that all others wait for, also where that one attaches again further back.
     """
 
     def __init__(self, slots: int) -> None:
@@ -77,7 +77,12 @@ class Trainers:
     @property
     def _end_k(self) -> int:
         """Unit from which on none may be delivered now."""
-        return min(one.oldest_k for one in self.all) + self._slots
+        return min(one.oldest_k for one in self.all) + self.most_held
+
+    @property
+    def most_held(self) -> int:
+        """Most units that a trainer may hold."""
+        return max(self._slots - 1, 1) if len(self.all) > 1 else self._slots
 
     def holds(self, k: int) -> bool:
         """True if a trainer reads the unit's slot."""

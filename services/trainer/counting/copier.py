@@ -18,9 +18,9 @@ class CountingUnit:
     def __init__(self, arrays: UnitArrays, epoch: int, unit: int) -> None:
         self._arrays, self._epoch, self._unit = arrays, epoch, unit
 
-    def microbatch(self, index: int) -> Microbatch:
+    def microbatch(self, index: int, end: int | None = None) -> Microbatch:
         """Microbatch with numpy arrays in place of tensors: only its sizes are used."""
-        offsets, particles, events = slice_microbatch(self._arrays, index)
+        offsets, particles, events = slice_microbatch(self._arrays, index, end)
         host_offsets_E1 = offsets - offsets[0]
         no_tensor: Any = host_offsets_E1
         event_columns: dict[str, Any] = {name: np.array(column) for name, column in events.items()}

@@ -24,8 +24,8 @@ from services.trainer.ranks.rank_group import SingleRank
 from services.trainer.ranks.rank_place import place_from
 from services.trainer.run_checks import config_for_checkpoint, require_data, require_model, require_plan
 from services.trainer.stream.feed import Feed
-from services.trainer.stream.lane_audit import open_audit
 from services.trainer.stream.microbatch_copy import Copiers
+from services.trainer.stream.shared_audit import open_audit
 from services.trainer.telemetry.telemetry import Telemetry
 from workloads.base.checkpoint import read_checkpoint
 
@@ -80,7 +80,7 @@ def _restored(
     """Progress of the newest checkpoint, or of a new run. Raises BadInputError for another plan or model."""
     if (weights := checkpoints.foreign()) is not None:
         require_model(read_checkpoint(weights), config)
-    progress = TrainingProgress(plan_hash, lanes=config.stream.lanes, shards=config.stream.shards)
+    progress = TrainingProgress(plan_hash, shards=config.stream.shards)
     latest = checkpoints.latest()
     if latest is None:
         logger.info("new run, plan %.12s, without a model", plan_hash)

@@ -15,7 +15,7 @@ from workloads.base.batch import Batch
 class Place(NamedTuple):
     """Origin of a microbatch."""
 
-    lane: int
+    shard: int
     epoch: int
     unit: int
     microbatch: int
@@ -40,7 +40,7 @@ class RecentSteps:
 
     def add(self, step: int, batch: Batch, metrics: Mapping[str, Tensor]) -> None:
         """Add a step; ``metrics`` are 0-dim, on the device. They are copied: a graph may overwrite them."""
-        places = tuple(Place(one.lane, one.epoch, one.unit, one.index) for one in batch.microbatches)
+        places = tuple(Place(one.shard, one.epoch, one.unit, one.index) for one in batch.microbatches)
         self._steps.append((step, places, tuple(metrics)))
         if metrics:
             self._rows.append(torch.stack([value.detach().float() for value in metrics.values()]))

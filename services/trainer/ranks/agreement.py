@@ -1,8 +1,8 @@
 """Agreement of the ranks before each step: readiness, stop, save, and position in the stream.
 
-A turn is one exchange of small texts. A rank that has its share of the batch, or has used up its lanes, is ready; one
-that waits for data takes its turn every 0.1 s, so that it learns of a stop or of a checkpoint that the fetcher needs.
-A step is made in the turn in which all are ready, so that all make the same steps. A single rank exchanges nothing.
+A turn is one exchange of small texts. A rank that has its share of the batch, or whose shards have no more, is ready;
+one that waits for data takes its turn every 0.1 s, so that it learns of a stop or of a checkpoint that the fetcher
+needs. A step is made in the turn in which all are ready, so that all make the same steps. A single rank exchanges nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from common.messages import Cursor
 from services.trainer.ranks.rank_group import RankGroup, SingleRank
 from services.trainer.stream.position import Growth, StreamPosition
+from services.trainer.stream.shares import ShardShare
 
 
 class Turn(BaseModel):
@@ -28,8 +29,10 @@ class Turn(BaseModel):
     """Number in its share; 0: it has none."""
     events: int = 0
     particles: int = 0
-    growth: Growth = Growth()
-    """Growth of the position once its share is trained."""
+    places: dict[int, Cursor] = {}
+    """Cursor of each of its shards once the batch is trained: all trainers of a shard must make the same batches."""
+    growths: dict[int, Growth] = {}
+    """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
     """True if it was asked to stop."""
     commit: bool = False
@@ -50,7 +53,7 @@ class Step(NamedTuple):
     """Step that all ranks make together."""
 
     microbatches: int
-    """Number over all ranks; 0: the lanes of all are used up."""
+    """Number over all ranks; 0: no shard has any more."""
     events: int
     particles: int
     position: StreamPosition
@@ -141,25 +144,42 @@ class Agreement:
             self._turn(Turn())
 
     def ready(
-        self, position: StreamPosition, before: StreamPosition, after: StreamPosition, share: Share
+        self,
+        position: StreamPosition,
+        before: StreamPosition,
+        after: StreamPosition,
+        share: Share,
+        shards: Sequence[ShardShare],
     ) -> Step | None:
         """Take a turn with a share: the step, if all are ready. None: others are not, or all stop.
 
-        ``position`` is the common position of all ranks; this rank's share leads from ``before`` to ``after``, which
-        do not include the others' lanes.
+        ``position`` is the common position of all ranks; the batch leads from ``before`` to ``after`` in the shards of
+        this rank. Raises RuntimeError if the trainers of a shard did not make the same batch.
         """
         if self.is_alone:
             return Step(*share, after)
         if self._all_stop:
             return None
-        turns, agreed = self._turn(Turn(ready=True, **share._asdict(), growth=after.since(before)))
+        turn = Turn(ready=True, **share._asdict(), places={one.shard: after.cursors[one.shard] for one in shards})
+        if len(after.shards) > 1:
+            growths = {
+                one.shard: after.shards[one.shard].since(before.shards[one.shard]) for one in shards if one.rank == 0
+            }
+            turn = turn.model_copy(update={"growths": growths})
+        turns, agreed = self._turn(turn)
         if agreed.stop or not agreed.ready:
             return None
+        places = {place for one in turns for place in one.places.items()}
+        if len(places) != len(after.shards):
+            raise RuntimeError(f"trainers of one shard made different batches: {sorted(places, key=str)!s:.500}")
+        if len(after.shards) > 1:
+            grown = {shard: position.shards[shard].grown(one) for turn in turns for shard, one in turn.growths.items()}
+            after = position.with_shards(grown)
         return Step(
             sum(one.microbatches for one in turns),
             sum(one.events for one in turns),
             sum(one.particles for one in turns),
-            position.merged([one.growth for one in turns]),
+            after,
         )
 
     def leave(self) -> None:

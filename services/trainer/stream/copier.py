@@ -20,9 +20,9 @@ from workloads.base.batch import Microbatch
 logger = logging.getLogger(__name__)
 
 
-def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int) -> Microbatch:
-    """Microbatch in separate memory on the CPU."""
-    offsets, particles, events = slice_microbatch(arrays, index)
+def copy_to_host(arrays: UnitArrays, epoch: int, unit: int, index: int, end: int | None = None) -> Microbatch:
+    """Microbatch, or those up to ``end`` as one, in separate memory on the CPU."""
+    offsets, particles, events = slice_microbatch(arrays, index, end)
     offsets_E1 = offsets - offsets[0]
     return Microbatch(
         epoch=epoch,
@@ -43,9 +43,9 @@ class HostUnit:
     def __init__(self, arrays: UnitArrays, epoch: int, unit: int) -> None:
         self._arrays, self._epoch, self._unit = arrays, epoch, unit
 
-    def microbatch(self, index: int) -> Microbatch:
+    def microbatch(self, index: int, end: int | None = None) -> Microbatch:
         """Microbatch in separate memory."""
-        return copy_to_host(self._arrays, self._epoch, self._unit, index)
+        return copy_to_host(self._arrays, self._epoch, self._unit, index, end)
 
     def wait(self) -> None:
         """Nothing to wait for."""
@@ -102,9 +102,9 @@ class CudaUnit:
         self._events = {name: on_device(column) for name, column in arrays.event_columns.items()}
         self._particles = {name: on_device(column) for name, column in arrays.particle_columns.items()}
 
-    def microbatch(self, index: int) -> Microbatch:
+    def microbatch(self, index: int, end: int | None = None) -> Microbatch:
         """Microbatch on the device, complete for the current stream once its batch was handed over."""
-        first, last = (int(bound) for bound in self._arrays.microbatch_bounds[index : index + 2])
+        first, last = (int(self._arrays.microbatch_bounds[one]) for one in (index, end or index + 1))
         offsets = self._arrays.offsets[first : last + 1]
         first_particle, last_particle = int(offsets[0]), int(offsets[-1])
         with torch.cuda.stream(self._stream):

@@ -15,8 +15,8 @@ class FedMicrobatch(NamedTuple):
     """Microbatch on the device, and what the host keeps of it."""
 
     microbatch: Microbatch
-    audit_line: str
-    """Line of the audit; empty without one."""
+    audit_lines: tuple[str, ...]
+    """Lines of the audit: of each microbatch in the unit, of which several may be joined here."""
     ids: Mapping[str, Array]
     """Column of the events' ids by name, which the device does not get; empty if they are not needed."""
 
@@ -27,12 +27,13 @@ class FedBatch:
 
     batch: Batch
     position: StreamPosition
-    audit_lines: tuple[str, ...]
+    audit_lines: tuple[tuple[int, str], ...]
+    """Lines of the audit, each with its shard."""
     ids: tuple[Mapping[str, Array], ...] = ()
     """Ids of each microbatch: see FedMicrobatch."""
 
     @classmethod
     def of(cls, parts: Sequence[FedMicrobatch], position: StreamPosition) -> Self:
         """Batch of these microbatches."""
-        lines = tuple(part.audit_line for part in parts if part.audit_line)
+        lines = tuple((part.microbatch.shard, line) for part in parts for line in part.audit_lines)
         return cls(Batch(tuple(part.microbatch for part in parts)), position, lines, tuple(part.ids for part in parts))

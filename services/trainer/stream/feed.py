@@ -1,10 +1,11 @@
 """Feed, the trainer's end of the queue: units out of slots, microbatches to the device, batches to the loop.
 
 Feed.stream() is a generator: when the loop requests the next batch, the last one counts as trained. Each batch takes
-its share of every lane of this rank that still has data, in the lanes' order; several ranks agree on each step
-(agreement.py). It yields None while there is no batch, so that the loop can commit: a fetcher without room needs that
-before data arrive. A rank reads from the fetchers of one or several shards (shard_link.py). If one dies, the feed waits
-for its restart and attaches to all of them at the first untrained microbatches.
+its events of every shard of this rank that still has data, in order; the trainers of a shard all read its stream, and
+deal the microbatches to each other (shares.py). Several ranks agree on each step (agreement.py). It yields None while
+there is no batch, so that the loop can commit: a fetcher without room needs that before data arrive. A rank reads from
+the fetchers of one or several shards (shard_link.py). If one dies, the feed waits for its restart and attaches to all
+of them at the first untrained microbatches.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,13 @@ from services.trainer.progress import NEW_PLAN_REMEDY
 from services.trainer.ranks.agreement import Agreement, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
-from services.trainer.stream.lane import shares_of_rank, units_in_advance
-from services.trainer.stream.lane_stream import NO_EVENT, Kept, microbatches
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.one_inventory import OneInventory
 from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.shard_link import Rejected, ShardLink
 from services.trainer.stream.sharded_position import start_of
+from services.trainer.stream.shares import Dealing, shares_of_rank
+from services.trainer.stream.unit_stream import ELSEWHERE, NO_EVENT, Kept, microbatches
 from services.trainer.stream.waits import BatchWaits
 from workloads.base.batch import Batch
 
@@ -76,11 +77,11 @@ class Feed:
         self._config = transport
         self._copiers = copiers
         self._shares = shares_of_rank(stream, rank, ranks)
-        self._units_in_advance = units_in_advance(stream, prefetch_units)
+        self._units_in_advance = min(prefetch_units, stream.slots)
         self._kept = Kept(audit, workload.identity if keep_ids else None)
         self._stopped = stopped
         self._agreement = agreement or Agreement.alone(stopped)
-        self.position = self._begun = start_of(stream.lanes, stream.shards)
+        self.position = self._begun = start_of(stream.shards)
         """Position of the stream after all trained batches."""
         self.ended = False
         """True once the plan has no more units."""
@@ -202,7 +203,7 @@ class Feed:
 
     def _send_committed(self, cursors: tuple[m.Cursor, ...]) -> None:
         for link in self._links:
-            link.committed(cursors, waits=self._is_waiting and link is self._awaited)
+            link.committed(cursors[link.shard], waits=self._is_waiting and link is self._awaited)
 
     # -------------------------------------------------------------- connection
 
@@ -267,7 +268,7 @@ class Feed:
             former = mine.position
             if not step.microbatches:
                 self.epoch_ended = self._epoch is not None
-                self.ended = all(lane.used_up() for link in self._links for lane in link.lanes)
+                self.ended = all(link.used_up() for link in self._links)
                 self.position = step.position
                 return
             if mark is not None:
@@ -279,7 +280,7 @@ class Feed:
             self.position = step.position  # the loop requests the next batch: this one is trained
 
     def _taken(self) -> StreamPosition:
-        """Position after all units and microbatches taken; of lanes of other ranks, that at the begin."""
+        """Position after all units and microbatches taken; of shards of other ranks, that at the begin."""
         return self._begun.with_shards({link.shard: link.taken for link in self._links})
 
     def _agreed(self, former: StreamPosition, mine: FedBatch) -> Generator[None, None, Step | None]:
@@ -288,7 +289,7 @@ class Feed:
         share = Share(len(mine.batch.microbatches), mine.batch.num_events, mine.batch.num_particles)
         self._ready_s = time.monotonic()
         while True:
-            step = self._agreement.ready(self.position, former, mine.position, share)
+            step = self._agreement.ready(self.position, former, mine.position, share, self._shares)
             if self._agreement.is_alone:
                 return step
             yield None  # the ranks may have agreed to save: nothing may come between
@@ -298,34 +299,32 @@ class Feed:
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copiers' marks: a source of ReadAhead."""
-        streams = [
-            (link, lane, microbatches(link, lane, self._epoch, self._stops, self.waits, self._kept))
-            for link in self._links
-            for lane in link.lanes
-        ]
+        streams = [(link, microbatches(link, self._epoch, self._stops, self.waits, self._kept)) for link in self._links]
         while True:
-            shares: list[list[FedMicrobatch]] = [[] for _ in streams]
+            parts: list[list[FedMicrobatch]] = [[] for _ in streams]
+            for link in self._links:
+                link.dealing = Dealing(link.share.ranks)
             turns = deque(range(len(streams)))
             while turns:
                 number = turns.popleft()
-                share, (link, lane, stream) = shares[number], streams[number]
-                if not (yield from self._fill(share, link, stream)):
+                link, stream = streams[number]
+                if not (yield from self._fill(parts[number], link, stream)):
                     turns.append(number)
-                elif _events_in(share) < self._stream.lane_batch_events and not lane.used_up(self._epoch):
+                elif link.dealing.num_events < self._stream.shard_batch_events and not link.used_up(self._epoch):
                     return False  # asked to stop: the microbatches taken are not trained
-            parts = [part for share in shares for part in share]
-            if not parts:
+            if not any(link.dealing.num_events for link in self._links):
                 return True
-            yield FedBatch.of(parts, self._taken()), [link.copier.mark() for link in self._links]
+            mine = [one for of_link in parts for one in of_link]
+            yield FedBatch.of(mine, self._taken()), [link.copier.mark() for link in self._links]
 
     def _fill(
-        self, share: list[FedMicrobatch], link: ShardLink, stream: Iterator[FedMicrobatch | None]
+        self, mine: list[FedMicrobatch], link: ShardLink, stream: Iterator[FedMicrobatch | None]
     ) -> Generator[None, None, bool]:
-        """Fill a lane's share of the batch as far as it has data; False: its turn is over, after a whole epoch without
-        an event. Else the others of a run without end would never be read, and nobody notice that none has an event.
+        """Fill the batch with a shard's events as far as it has data; False: its turn is over, after a whole epoch
+        without an event. Else the others of a run without end would never be read, and nobody notice that none has an
+        event.
         """
-        num_events = _events_in(share)
-        while num_events < self._stream.lane_batch_events:
+        while link.dealing.num_events < self._stream.shard_batch_events:
             taken = next(stream, _NO_MORE)
             if taken is _NO_MORE:
                 return True
@@ -334,9 +333,8 @@ class Feed:
             if taken is None:
                 self._awaited = link
                 yield None
-                continue
-            share.append(taken)
-            num_events += taken.microbatch.num_events
+            elif taken is not ELSEWHERE:
+                mine.append(taken)
         return True
 
     def _stops(self) -> bool:
@@ -393,7 +391,3 @@ class Feed:
             case m.Refuse(reason):
                 raise BadInputError(f"the dispatcher refused this trainer: {reason}")
         return message is not None
-
-
-def _events_in(share: Sequence[FedMicrobatch]) -> int:
-    return sum(part.microbatch.num_events for part in share)

@@ -10,9 +10,12 @@ from common.unit_arrays import Array, UnitArrays
 from workloads.base.batch import Microbatch
 
 
-def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, Array], dict[str, Array]]:
-    """Views of one microbatch: offsets (E + 1,) as stored in the unit, particle columns, event columns."""
-    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
+def slice_microbatch(
+    arrays: UnitArrays, index: int, end: int | None = None
+) -> tuple[Array, dict[str, Array], dict[str, Array]]:
+    """Views of one microbatch, or of those up to ``end`` (exclusive): offsets (E + 1,) as stored in the unit, particle
+    columns, event columns."""
+    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[end or index + 1]
     first_particle, last_particle = arrays.offsets[first], arrays.offsets[last]
     return (
         arrays.offsets[first : last + 1],
@@ -21,19 +24,19 @@ def slice_microbatch(arrays: UnitArrays, index: int) -> tuple[Array, dict[str, A
     )
 
 
-def ids_of(arrays: UnitArrays, index: int, identity: str | None) -> dict[str, Array]:
-    """Column ``identity`` of one microbatch by its name, in separate memory; empty without a name."""
+def ids_of(arrays: UnitArrays, index: int, end: int, identity: str | None) -> dict[str, Array]:
+    """Column ``identity`` of microbatches ``index`` to ``end`` by its name, in separate memory; empty without a name."""
     if identity is None:
         return {}
-    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[index + 1]
+    first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[end]
     return {identity: arrays.event_columns[identity][first:last].copy()}
 
 
 class UnitCopy(Protocol):
     """Copy of one unit out of its slot, in the order of its microbatches."""
 
-    def microbatch(self, index: int) -> Microbatch:
-        """Microbatch in separate memory, complete once its batch was handed over."""
+    def microbatch(self, index: int, end: int | None = None) -> Microbatch:
+        """Microbatch, or those up to ``end`` as one, in separate memory; complete once its batch was handed over."""
 
     def wait(self) -> None:
         """Wait until the microbatches taken are complete: the slot is not read any more, and may be released."""

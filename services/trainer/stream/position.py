@@ -1,10 +1,8 @@
-"""Position of the weights in the stream: a cursor for each lane, and the fate of every event before. Part of each
-checkpoint."""
+"""Position of the weights in the stream: a cursor, and the fate of every event before. Part of each checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,35 +11,21 @@ from common.ragged import SlotMismatch
 from common.status import Counters
 
 
-class LanePosition(BaseModel):
-    """Position of one lane."""
+class Growth(BaseModel):
+    """Growth of a shard's position by a batch: all that trainers of other shards need to know of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     cursor: Cursor
     open_unit_events: int = 0
-    """Events trained of the cursor's unit."""
     content: str = ""
-    """Digest of that unit as delivered; empty: unknown, or the cursor is at the start of a unit."""
-
-
-class Growth(BaseModel):
-    """Growth of the position by one rank's share of a batch: all that the other ranks need to know of it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    lanes: dict[int, LanePosition] = {}
-    """Lanes that moved, by number."""
     epoch: int = 0
     counters: Counters = Counters()
     """Counters to add."""
     quarantined: tuple[Quarantined, ...] = ()
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
-    bad_files: tuple[int, ...] = ()
     source: Source = Source()
-    shards: dict[int, Growth] = {}
-    """Growth of each shard that moved, by its number; everything else is empty then."""
 
 
 class StreamPosition(BaseModel):
@@ -49,8 +33,11 @@ class StreamPosition(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lanes: tuple[LanePosition, ...] = (LanePosition(cursor=Cursor()),)
-    """Position of every lane, in order. Unit k belongs to lane k mod their number."""
+    cursor: Cursor = Cursor()
+    open_unit_events: int = 0
+    """Events trained of the cursor's unit."""
+    content: str = ""
+    """Digest of that unit as delivered; empty: unknown, or the cursor is at the start of a unit."""
     epoch: int = 0
     counters: Counters = Counters()
     quarantined: tuple[Quarantined, ...] = ()
@@ -58,20 +45,12 @@ class StreamPosition(BaseModel):
     skipped_units: tuple[int, ...] = ()
     changed_units: tuple[str, ...] = ()
     """One line for each unit whose events changed after its training had begun."""
-    bad_files: tuple[int, ...] = ()
-    """Whole files that the plan left out up to the furthest lane, in order. That lane's position depends on them, and
-    the lane that counts them may be behind it."""
     source: Source = Source()
-    """Source of the data so far: that of the unit furthest in the inventory."""
-
-    @classmethod
-    def start(cls, num_lanes: int) -> Self:
-        """Position before the first unit of every lane."""
-        return cls(lanes=tuple(LanePosition(cursor=Cursor(unit=number)) for number in range(num_lanes)))
+    """Source of the data so far: that of the newest unit."""
 
     def begin_plan(self) -> StreamPosition:
         """Position before the first unit of another plan: the training so far still counts."""
-        return self.start(len(self.lanes)).model_copy(update={"counters": self.counters})
+        return StreamPosition(counters=self.counters)
 
     @property
     def shards(self) -> tuple[StreamPosition, ...]:
@@ -84,8 +63,13 @@ class StreamPosition(BaseModel):
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:
-        """Cursors of all lanes, in order."""
-        return tuple(lane.cursor for lane in self.lanes)
+        """Cursors of all shards, in order."""
+        return tuple(shard.cursor for shard in self.shards)
+
+    @property
+    def bad_files(self) -> tuple[int, ...]:
+        """Whole files that were quarantined: the plan leaves them out."""
+        return tuple(sorted({bad.file for bad in self.quarantined if bad.row_group == -1}))
 
     @property
     def set_aside(self) -> tuple[str, ...]:
@@ -93,81 +77,62 @@ class StreamPosition(BaseModel):
         return (*(bad.reason for bad in self.quarantined), *self.changed_units)
 
     def since(self, before: StreamPosition) -> Growth:
-        """Growth since ``before``."""
-        moved = zip(self.lanes, before.lanes, strict=True)
+        """Growth of a shard since ``before``."""
         counters = {name: value - getattr(before.counters, name) for name, value in self.counters}
         return Growth(
-            lanes={number: lane for number, (lane, former) in enumerate(moved) if lane != former},
+            cursor=self.cursor,
+            open_unit_events=self.open_unit_events,
+            content=self.content,
             epoch=self.epoch,
             counters=Counters(**counters),
             quarantined=self.quarantined[len(before.quarantined) :],
             skipped_units=self.skipped_units[len(before.skipped_units) :],
             changed_units=self.changed_units[len(before.changed_units) :],
-            bad_files=_union(self.bad_files, without=before.bad_files),
             source=self.source,
         )
 
-    def merged(self, growths: Sequence[Growth]) -> StreamPosition:
-        """Position after the shares of all ranks, in their order. ValueError if two ranks move the same lane."""
-        lanes = dict(enumerate(self.lanes))
-        moved: set[int] = set()
-        for growth in growths:
-            if moved & growth.lanes.keys() or not growth.lanes.keys() <= lanes.keys():
-                raise ValueError(f"lanes {sorted(growth.lanes)} were moved by two ranks, or are none of {len(lanes)}")
-            moved |= growth.lanes.keys()
-            lanes |= growth.lanes
-        counters = {
-            name: value + sum(getattr(growth.counters, name) for growth in growths) for name, value in self.counters
-        }
-        # The order of the ranks' reports is random: the record of a run must not depend on it.
-        bad = sorted(
-            (one for growth in growths for one in growth.quarantined), key=lambda one: (one.file, one.row_group)
-        )
-        seen = [(self.epoch, self.source), *((growth.epoch, growth.source) for growth in growths)]
-        epoch, source = max(seen, key=lambda one: (one[0], one[1].ranges))
+    def grown(self, growth: Growth) -> StreamPosition:
+        """Position of a shard after ``growth``."""
+        counters = {name: value + getattr(growth.counters, name) for name, value in self.counters}
         return StreamPosition(
-            lanes=tuple(lanes[number] for number in range(len(lanes))),
-            epoch=epoch,
+            cursor=growth.cursor,
+            open_unit_events=growth.open_unit_events,
+            content=growth.content,
+            epoch=growth.epoch,
             counters=Counters(**counters),
-            quarantined=self._journal(tuple({(one.file, one.row_group): one for one in bad}.values())),
-            skipped_units=(*self.skipped_units, *sorted({k for growth in growths for k in growth.skipped_units})),
-            changed_units=(*self.changed_units, *sorted(line for growth in growths for line in growth.changed_units)),
-            bad_files=_union(self.bad_files, *(growth.bad_files for growth in growths)),
-            source=source,
+            quarantined=(*self.quarantined, *growth.quarantined),
+            skipped_units=(*self.skipped_units, *growth.skipped_units),
+            changed_units=(*self.changed_units, *growth.changed_units),
+            source=growth.source,
         )
-
-    def lane_of(self, unit: DeliveredUnit) -> LanePosition:
-        """Lane of the unit."""
-        return self.lanes[unit.k % len(self.lanes)]
 
     def is_changed(self, unit: DeliveredUnit) -> bool:
-        """True if the lane's cursor is inside ``unit``, and its events have changed since it was begun."""
-        content = self.lane_of(unit).content
-        return unit.slot >= 0 and self._is_open(unit) and content not in ("", unit.content)
+        """True if the cursor is inside ``unit``, and its events have changed since it was begun."""
+        return unit.slot >= 0 and self._is_open(unit) and self.content not in ("", unit.content)
 
     def is_unchecked(self, unit: DeliveredUnit) -> bool:
-        """True if the lane's cursor is inside ``unit``, and the digest at its begin is unknown."""
-        return unit.slot >= 0 and self._is_open(unit) and not self.lane_of(unit).content
+        """True if the cursor is inside ``unit``, and the digest at its begin is unknown."""
+        return unit.slot >= 0 and self._is_open(unit) and not self.content
 
-    def after_microbatch(self, unit: DeliveredUnit, index: int, num_events: int, num_particles: int) -> StreamPosition:
-        """Position once microbatch ``index`` of ``unit`` has been trained."""
+    def after_microbatches(self, unit: DeliveredUnit, end: int, num_events: int, num_particles: int) -> StreamPosition:
+        """Position once the microbatches of ``unit`` up to ``end`` have been trained, of so many events and particles
+        since this position."""
         before = self._with_block_told(unit)
         counters = before.counters
-        cursor = Cursor(unit.block, unit.block_first_unit, unit.k, index + 1)
-        open_unit_events = self.lane_of(unit).open_unit_events + num_events
+        cursor = Cursor(unit.block, unit.block_first_unit, unit.k, end)
         return before.model_copy(
             update={
-                "lanes": self._with_lane(
-                    unit, LanePosition(cursor=cursor, open_unit_events=open_unit_events, content=unit.content)
-                ),
+                "cursor": cursor,
+                "open_unit_events": self.open_unit_events + num_events,
+                "content": unit.content,
                 "epoch": unit.epoch,
-                "source": self._source_with(unit),
+                "source": unit.source,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + num_events,
                         "events_trained": counters.events_trained + num_events,
                         "particles_trained": counters.particles_trained + num_particles,
-                        "microbatches": counters.microbatches + 1,
+                        "microbatches": counters.microbatches + end - self._next_of(unit),
                     }
                 ),
             }
@@ -181,12 +146,14 @@ class StreamPosition(BaseModel):
             raise SlotMismatch(f"the tally of unit {unit.k} doesn't add up: {unit.layout}, {tally}")
         changed = self.is_changed(unit)
         outliers, empty, held_out, quarantined = self._fates(unit)
-        cursor = Cursor(unit.block, unit.block_first_unit, unit.k + len(self.lanes), 0)
+        cursor = Cursor(unit.block, unit.block_first_unit, unit.k + 1, 0)
         return before.model_copy(
             update={
-                "lanes": self._with_lane(unit, LanePosition(cursor=cursor)),
+                "cursor": cursor,
+                "open_unit_events": 0,
+                "content": "",
                 "epoch": unit.epoch,
-                "source": self._source_with(unit),
+                "source": unit.source,
                 "counters": counters.model_copy(
                     update={
                         "events_read": counters.events_read + outliers + empty + held_out + quarantined,
@@ -204,9 +171,11 @@ class StreamPosition(BaseModel):
             }
         )
 
+    def _next_of(self, unit: DeliveredUnit) -> int:
+        return self.cursor.microbatch if self.cursor.unit == unit.k else 0
+
     def _is_open(self, unit: DeliveredUnit) -> bool:
-        cursor = self.lane_of(unit).cursor
-        return cursor.unit == unit.k and cursor.microbatch > 0
+        return self.cursor.unit == unit.k and self.cursor.microbatch > 0
 
     def _fates(self, unit: DeliveredUnit) -> tuple[int, int, int, int]:
         """Outliers, empty, held out and quarantined events to be counted at the end of a unit.
@@ -217,32 +186,21 @@ class StreamPosition(BaseModel):
         tally = unit.tally
         if unit.slot >= 0 and not self.is_changed(unit):
             return tally.outliers, tally.empty, tally.held_out, tally.quarantined
-        left = max(tally.rows_read - self.lane_of(unit).open_unit_events, 0)
+        left = max(tally.rows_read - self.open_unit_events, 0)
         outliers = min(tally.outliers, left)
         empty = min(tally.empty, left - outliers)
         held_out = min(tally.held_out, left - outliers - empty)
         return outliers, empty, held_out, left - outliers - empty - held_out
 
     def _change(self, unit: DeliveredUnit) -> str:
-        trained = self.lane_of(unit).open_unit_events
         return (
-            f"unit {unit.k} has changed since it was begun: {trained} of its events were trained, "
+            f"unit {unit.k} has changed since it was begun: {self.open_unit_events} of its events were trained, "
             f"{self._fates(unit)[3]} are quarantined, and training continues after it"
         )
 
-    def _with_lane(self, unit: DeliveredUnit, lane: LanePosition) -> tuple[LanePosition, ...]:
-        """Lanes with that of ``unit`` replaced."""
-        number = unit.k % len(self.lanes)
-        return (*self.lanes[:number], lane, *self.lanes[number + 1 :])
-
-    def _source_with(self, unit: DeliveredUnit) -> Source:
-        # Lanes are not synchronous: one may still be in the former range, or in the first epoch.
-        is_behind = unit.source.ranges < self.source.ranges or unit.epoch < self.epoch
-        return self.source if is_behind else unit.source
-
     def _with_block_told(self, unit: DeliveredUnit) -> StreamPosition:
         """Position with the block's files without units, counted at the first microbatch of the block's first unit."""
-        if self._is_open(unit) or not (unit.block_quarantined or unit.bad_files):
+        if self._is_open(unit) or not unit.block_quarantined:
             return self
         rows = sum(bad.rows for bad in unit.block_quarantined)
         counters = self.counters.model_copy(
@@ -255,14 +213,9 @@ class StreamPosition(BaseModel):
             update={
                 "counters": counters,
                 "quarantined": self._journal(unit.block_quarantined),
-                "bad_files": _union(self.bad_files, unit.bad_files),
             }
         )
 
     def _journal(self, bad: tuple[Quarantined, ...]) -> tuple[Quarantined, ...]:
         known = {(one.file, one.row_group) for one in self.quarantined} if bad else set()
         return (*self.quarantined, *(one for one in bad if (one.file, one.row_group) not in known))
-
-
-def _union(*files: Sequence[int], without: Sequence[int] = ()) -> tuple[int, ...]:
-    return tuple(sorted(set().union(*files).difference(without)))

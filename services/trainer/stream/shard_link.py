@@ -1,10 +1,9 @@
-"""Link of a trainer to the fetcher of one shard: transport, copier, lanes, and the position as far as it was taken.
-
-A run without shards has one link. Lanes and units are numbered in the shard here, in the feed lanes in the run.
-"""
+"""Link of a trainer to the fetcher of one shard: transport, copier, units that have arrived, and the position as far as
+it was taken. A run without shards has one link."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from common.schema import EventSchema
 from common.transport import FetcherLost
 from common.unit_arrays import UnitArrays
 from services.trainer.stream.connected import connected
-from services.trainer.stream.lane import ShardShare, lane_numbered, lanes_of_share
 from services.trainer.stream.microbatch_copy import Copiers
 from services.trainer.stream.position import StreamPosition
+from services.trainer.stream.shares import Dealing, ShardShare
 
 
 class Rejected(Exception):
@@ -27,7 +26,7 @@ class Rejected(Exception):
 
 
 class ShardLink:
-    """Link for the lanes of ``share``. Raises StopRequested, and BadInputError if no fetcher answers."""
+    """Link for ``share``. Raises StopRequested, and BadInputError if no fetcher answers."""
 
     def __init__(
         self,
@@ -43,11 +42,15 @@ class ShardLink:
     ) -> None:
         self.shard = share.shard
         self._workload = workload
-        self._share = share
+        self.share = share
         self._units_in_advance = units_in_advance
-        self.lanes = lanes_of_share(stream, share)
-        self._num_lanes = stream.shard_lanes
-        self.taken = StreamPosition.start(stream.shard_lanes)
+        self.arrived: deque[tuple[m.DeliveredUnit, UnitArrays | None]] = deque()
+        """Units with their arrays (None: the unit was skipped) that wait for training."""
+        self.ended = False
+        """True once the plan has no more units."""
+        self.dealing = Dealing(share.ranks)
+        """Dealing of the batch that is being made."""
+        self.taken = StreamPosition()
         """Position of the shard after all units and microbatches taken."""
         self.is_attached = False
         self._is_lost = False
@@ -56,7 +59,7 @@ class ShardLink:
             workload,
             stream,
             transport,
-            slots=units_in_advance * len(self.lanes) + 1,
+            slots=units_in_advance + 1,
             writable=copiers.writable,
             stopped=stopped,
         )
@@ -67,24 +70,22 @@ class ShardLink:
         """Plan hash of the connected run."""
         return self.transport.plan_hash
 
-    def lane_of_run(self, number: int) -> int:
-        """Number, in the run, of a lane of the shard."""
-        return self.shard * self._num_lanes + number
+    def used_up(self, epoch: int | None = None) -> bool:
+        """True if no unit is left, and none will arrive; with ``epoch``: none of that epoch."""
+        if not self.arrived:
+            return self.ended
+        return epoch is not None and self.arrived[0][0].epoch > epoch
 
     def attach(self, at: StreamPosition, source: Source) -> None:
-        """Request the lanes from the shard's position on. ``source``: of the data of all shards so far."""
-        self.is_attached, self.taken = True, at
-        for lane in self.lanes:
-            lane.arrived.clear()
-            lane.ended = False
-        bad_files = tuple(sorted({*at.bad_files, *(bad.file for bad in at.quarantined if bad.row_group == -1)}))
-        rank, ranks = self._share.rank, self._share.ranks
-        self.transport.send(m.Attach(rank, ranks, self.plan_hash, at.cursors, bad_files, source))
-        for lane in self.lanes:
-            self.transport.send(m.Want(lane.number, self._units_in_advance))
+        """Request units from the shard's position on. ``source``: of the data of all shards so far."""
+        self.is_attached, self.ended, self.taken = True, False, at
+        self.arrived.clear()
+        rank, ranks = self.share.rank, self.share.ranks
+        self.transport.send(m.Attach(rank, ranks, self.plan_hash, at.cursor, at.bad_files, source))
+        self.transport.send(m.Want(self._units_in_advance))
 
     def receive(self, timeout_s: float) -> m.Message | None:
-        """Next message, after units and ends of lanes were put into their lanes; None after ``timeout_s``.
+        """Next message, after units were taken; None after ``timeout_s``.
 
         Raises FetcherLost, and Rejected for a unit that has to be decoded again.
         """
@@ -95,27 +96,25 @@ class ShardLink:
             raise
         match message:
             case m.DeliveredUnit() as unit:
-                lane = lane_numbered(unit.k % self._num_lanes, self.lanes)
                 try:
-                    lane.arrived.append((unit, self._arrays(unit)))
+                    self.arrived.append((unit, self._arrays(unit)))
                 except SlotMismatch as error:
-                    # More units of the lane may follow it on this connection: only a new one is free of them.
+                    # More units may follow it on this connection: only a new one is free of them.
                     self.transport.send(m.Reject(unit.k, str(error)))
                     raise Rejected(f"unit {unit.k} has to be decoded again: {error}") from None
-            case m.End(number):
-                lane_numbered(number, self.lanes).ended = True
+            case m.End():
+                self.ended = True
         return message
 
-    def release(self, k: int, lane: int) -> None:
-        """Give a unit's slot back, and request another unit of the lane."""
+    def release(self, k: int) -> None:
+        """Give a unit's slot back, and request another unit."""
         self.transport.send(m.Release(k))
-        self.transport.send(m.Want(lane, 1))
+        self.transport.send(m.Want(1))
 
-    def committed(self, cursors: tuple[m.Cursor, ...], *, waits: bool) -> None:
-        """Report a checkpoint on disk with these cursors of all lanes of the run. ``waits``: see Committed."""
+    def committed(self, cursor: m.Cursor, *, waits: bool) -> None:
+        """Report a checkpoint on disk with this cursor of the shard. ``waits``: see Committed."""
         if self.is_attached:
-            first = self.lane_of_run(0)
-            self.transport.send(m.Committed(cursors[first : first + self._num_lanes], waits))
+            self.transport.send(m.Committed(cursor, waits))
 
     def close(self, *, leaves: bool) -> None:
         """Release the arena and the sockets. ``leaves``: in good order, as far as the fetcher is there."""

@@ -7,13 +7,14 @@ from typing import Any
 
 from pydantic import ModelWrapValidatorHandler, model_serializer, model_validator
 
+from common.messages import Cursor
 from common.status import Counters
-from services.trainer.stream.position import Growth, StreamPosition
+from services.trainer.stream.position import StreamPosition
 
 
 class ShardedPosition(StreamPosition):
-    """Position of a run with several shards. The fields of StreamPosition are those of all shards together: lanes in
-    the order of the shards, sums of the counters, all lines of the journals. They are derived when it is read.
+    """Position of a run with several shards. The fields of StreamPosition are those of all shards together:
+    sums of the counters, all lines of the journals; it has no cursor of its own. They are derived when it is read.
     """
 
     of_shards: tuple[StreamPosition, ...] = ()
@@ -26,7 +27,9 @@ class ShardedPosition(StreamPosition):
         return ShardedPosition.model_construct(
             of_shards=tuple(shards),
             former=former,
-            lanes=tuple(lane for shard in shards for lane in shard.lanes),
+            cursor=Cursor(),
+            open_unit_events=0,
+            content="",
             epoch=max(shard.epoch for shard in shards),
             counters=sum_of_counters([former, *(shard.counters for shard in shards)]),
             quarantined=tuple(
@@ -36,7 +39,6 @@ class ShardedPosition(StreamPosition):
             changed_units=tuple(
                 f"shard {number}: {line}" for number, shard in enumerate(shards) for line in shard.changed_units
             ),
-            bad_files=(),
             source=max(((shard.epoch, shard.source) for shard in shards), key=lambda one: (one[0], one[1].ranges))[1],
         )
 
@@ -48,22 +50,7 @@ class ShardedPosition(StreamPosition):
         return self.of([shards.get(number, shard) for number, shard in enumerate(self.of_shards)], self.former)
 
     def begin_plan(self) -> StreamPosition:
-        return self.of([StreamPosition.start(len(shard.lanes)) for shard in self.of_shards], self.counters)
-
-    def since(self, before: StreamPosition) -> Growth:
-        pairs = zip(self.shards, before.shards, strict=True)
-        return Growth(shards={number: now.since(then) for number, (now, then) in enumerate(pairs) if now != then})
-
-    def merged(self, growths: Sequence[Growth]) -> StreamPosition:
-        moved = sorted({number for growth in growths for number in growth.shards})
-        return self.with_shards(
-            {
-                number: self.of_shards[number].merged(
-                    [growth.shards[number] for growth in growths if number in growth.shards]
-                )
-                for number in moved
-            }
-        )
+        return self.of([StreamPosition()] * len(self.of_shards), self.counters)
 
     @model_serializer
     def _stored(self) -> dict[str, Any]:
@@ -78,12 +65,10 @@ class ShardedPosition(StreamPosition):
         return ShardedPosition.of(read.of_shards, read.former)
 
 
-def start_of(lanes: int, shards: int, former: Counters | None = None) -> StreamPosition:
-    """Position before the first unit of every lane. ``former``: counters of former plans."""
+def start_of(shards: int, former: Counters | None = None) -> StreamPosition:
+    """Position before the first unit of every shard. ``former``: counters of former plans."""
     former = former or Counters()
-    if shards == 1:
-        return StreamPosition.start(lanes).model_copy(update={"counters": former})
-    return ShardedPosition.of([StreamPosition.start(lanes // shards)] * shards, former)
+    return StreamPosition(counters=former) if shards == 1 else ShardedPosition.of([StreamPosition()] * shards, former)
 
 
 def read_position(text: str) -> StreamPosition:

@@ -63,7 +63,7 @@ class ValidationBlock:
 
         ``ids``: columns of each microbatch that the run's batches don't have on the device.
         """
-        if self.batch is not None or not batch.microbatches:  # a rank whose lanes are used up gets empty batches
+        if self.batch is not None or not batch.microbatches:  # a rank without a share of the batch gets an empty one
             return
         for part, columns in zip(batch.microbatches, ids or repeat({}), strict=False):
             if self._epoch is None:
@@ -83,7 +83,7 @@ class ValidationBlock:
         return sum(part.num_events for part in self._parts)
 
     def _complete(self) -> None:
-        self.batch = Batch(tuple(replace(part, lane=0) for part in self._parts))  # as it is after a restart
+        self.batch = Batch(tuple(replace(part, shard=0, number=0) for part in self._parts))  # as it is after a restart
         self._parts = []
         self._save(self.batch)
         logger.info("validation block: %d events, %d particles", self.batch.num_events, self.batch.num_particles)

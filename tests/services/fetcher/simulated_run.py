@@ -58,7 +58,7 @@ class SimulatedRun:
         self._trainers_leave = trainers_leave
         self.rng = rng = random.Random(seed)
         self.ranks = rng.choice((1, 1, 2, 2, 3, 4))
-        self.slots = 1 + rng.choice((0, 0, 1, 2, 3, 5))
+        self.slots = (2 if self.ranks > 1 else 1) + rng.choice((0, 0, 1, 2, 3, 5))
         self.num_decoders = rng.choice((1, 1, 2, 3))
         self.num_units = rng.randint(1, 12)
         self.microbatches = [rng.choice((0, 1, 1, 2, 7)) for _ in range(self.num_units)]

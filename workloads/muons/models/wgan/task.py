@@ -297,7 +297,7 @@ class WganTask(BaseTask[WganConfig, WganEvents]):
         for microbatch in batch.microbatches:
             if microbatch.num_events == 0:
                 continue
-            random = noise.of(microbatch.lane)
+            random = noise.of(microbatch)
             part = self.networks.events(self.prepare(microbatch, random), random)
             m_loss = m_loss + self.networks.count_loss(part, count_head) / max(batch.num_events, 1)
             if part.num_particles > 0:
