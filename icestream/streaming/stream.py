@@ -97,6 +97,7 @@ class EventStream(IterableDataset[RaggedBatch]):
         self._config = config
         self._state = StreamState(StreamPosition.start(config.stream.lanes), 0)
         self._schema = config.stored_workload()
+        self._device = device
         self._session = Session(config, self._schema, device, run_dir, place)
         self._source: Generator[FedBatch | None] | None = None
         self._held: FedBatch | None = None
@@ -201,7 +202,14 @@ class EventStream(IterableDataset[RaggedBatch]):
         following = self._fetched()
         epoch, self._held, self._epoch_ended = self._state.epoch, following, following is None
         self._state = StreamState(batch.position if following else self._end, epoch + self._epoch_ended)
-        return RaggedBatch(batch.batch, self._schema, epoch, self._state.position, is_last=self._epoch_ended)
+        return RaggedBatch(
+            batch.batch,
+            self._schema,
+            epoch,
+            self._state.position,
+            device=self._device,
+            is_last=self._epoch_ended,
+        )
 
     def _first_of_next_epoch(self) -> FedBatch:
         """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""
