@@ -111,6 +111,9 @@ def test_simulated_files_are_those_of_the_command(
         ({"workload": "pions"}, "no workload 'pions'; there are muons"),
         ({"preset": "benhc"}, "unknown preset 'benhc'"),
         ({"events": 1, "files": 2}, "every file needs at least one event"),
+        ({"seed": True}, r"seed = True: expected a whole number$"),
+        ({"seed": True, "workload": "direction"}, r"seed = True: expected a whole number$"),
+        ({"seed": 1.5}, r"seed = 1\.5: expected a whole number$"),
         ({"workload": "direction", "layout": "round"}, "use one of converted, kaggle"),
     ],
 )
@@ -226,6 +229,7 @@ def test_primaries_that_are_none_are_refused_in_one_line(muon_run: Path, given: 
         ({"counts": -1}, "counts constant:-1: expected"),
         ({"counts": "column"}, "no column 'muons' or 'num_muons'"),
         ({"seed": -1}, "must not be negative"),
+        ({"seed": True}, r"seed = True: expected a whole number$"),
         ({"depth_kind": "deep"}, "use 'vertical' or 'slant'"),
     ],
 )
@@ -314,3 +318,8 @@ def test_an_evaluation_without_events_names_the_arguments_of_the_function(muon_r
         icestream.evaluate(muon_run)
     with pytest.raises(icestream.BadInputError, match="events 3: at least 100"):
         icestream.evaluate(muon_run, "files", events=3)
+
+
+def test_an_evaluation_refuses_true_as_its_seed(muon_run: Path) -> None:
+    with pytest.raises(icestream.BadInputError, match=r"seed = True: expected a whole number$"):
+        icestream.evaluate(muon_run, "files", seed=True)

@@ -16,6 +16,7 @@ from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.remotes import Remotes
 from common.options import absolute
+from common.seed import checked_seed
 from workloads.base.front import Front
 from workloads.base.trained_model import TrainedModel
 from workloads.base.trained_run import TrainedRun
@@ -61,8 +62,9 @@ class TrainedMuons(TrainedModel):
         kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
         if depth_kind not in (None, "vertical", "slant"):
             raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
-        if seed < 0 or (max_count or 0) < 0:
-            raise BadInputError(f"seed = {seed}, max_count = {max_count}: must not be negative")
+        checked_seed(seed)
+        if (max_count or 0) < 0:
+            raise BadInputError(f"max_count = {max_count}: must not be negative")
         most = self._trained.max_count if max_count is None else max_count
         wanted = WantedCounts() if kind == "column" else None
         with ExitStack() as stack:

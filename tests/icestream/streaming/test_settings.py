@@ -17,6 +17,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"decoders": 0}, r"local.decoders = 0: expected a number from 1 to 1024, or auto"),
     ({"device": "gpu"}, r"device = 'gpu': expected auto, cpu, cuda or cuda:N"),
     ({"seed": -1}, r"seed = -1: "),
+    ({"seed": True}, r"seed = True: expected a whole number$"),
+    ({"settings": {"seed": False}}, r"seed = False: expected a whole number$"),
     ({"workload": "jets"}, r"workload = 'jets': expected one of muons"),
     ({"settings": {"stream.batch_event": 3}}, r"unknown configuration key 'stream.batch_event'; did you mean"),
     ({"settings": {"trainer.model": "wgan"}}, r"trainer.model, which has no effect here: your own loop is the trainer"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import BadInputError
+from common.seed import checked_seed
 
 _MIN_EVENTS = 100
 
@@ -33,6 +34,7 @@ class EvaluationOptions:
     assignments: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        checked_seed(self.seed)
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise BadInputError(f"--device {self.device}: use auto, cpu, cuda or cuda:N")
         if self.events and self.events < _MIN_EVENTS:
