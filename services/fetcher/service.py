@@ -43,7 +43,8 @@ from services.fetcher.dispatcher import (
 from services.fetcher.exporter import open_exporter
 from services.fetcher.failure_budget import FailureBudget
 from services.fetcher.inventory.claims import PendingTrainers
-from services.fetcher.inventory.done import list_range
+from services.fetcher.inventory.done import list_range, listed
+from services.fetcher.inventory.grown_inputs import GrownInputs
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
@@ -153,6 +154,9 @@ class FetcherService:
         self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
+        lists = config.stream.shard in (None, 0)  # one of the shards says it for all
+        known = ranges[: self._inventory.num_known] if lists else ()
+        self._grown = GrownInputs(known, self._ledger, lambda one: listed(one, self._remotes).files)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
@@ -286,6 +290,7 @@ class FetcherService:
 
     def _list_more(self) -> None:
         """Keep the inventory ahead of the training, and answer trainers that waited for it."""
+        self._grown.turn()
         wanted = self._claims.ranges_wanted
         blocks_ahead = self._config.fetcher.blocks_ahead
         self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, wanted)
