@@ -154,9 +154,7 @@ class FetcherService:
         self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
-        lists = config.stream.shard in (None, 0)  # one of the shards says it for all
-        known = ranges[: self._inventory.num_known] if lists else ()
-        self._grown = GrownInputs(known, self._ledger, lambda one: listed(one, self._remotes).files)
+        self._grown = self._compared_inputs(ranges)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
@@ -178,6 +176,11 @@ class FetcherService:
             self._ledger = Ledger(self._run_dir / LEDGER_FILE, self._hash)
             self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
+
+    def _compared_inputs(self, ranges: Sequence[InputRange]) -> GrownInputs:
+        lists = self._config.stream.shard in (None, 0)  # one of the shards says it for all
+        known = ranges[: self._inventory.num_known] if lists else ()
+        return GrownInputs(known, self._ledger, lambda one: listed(one, self._remotes).files)
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
