@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from os import PathLike, fspath
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from common.errors import BadInputError
-from common.options import absolute
 from common.plan_hash import plan_hash
+from common.python_paths import Paths, given_inputs, given_path
 from common.redact import without_secrets
 from common.run_dir import CONFIG_FILE
-from common.user_path import user_path
 from icestream.commands.run_checks import check_before_start
 from icestream.reading.workload import load_run_config
 from services.config.leaves import leaves
 from services.config.root import Config
 from services.config.trainer import NO_MODEL
 from services.trainer.stream.position import StreamPosition
-
-Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 FORMAT = 1
 _OF_OTHERS = ("trainer.", "outputs.", "local.trainers")
@@ -53,11 +50,14 @@ def stream_config(
             raise BadInputError("settings has epochs: a stream has no end, and each loop over it ends with an epoch")
         if key.startswith(_OF_OTHERS) and key not in _OF_STREAMS:
             raise BadInputError(f"settings has {key}, which has no effect here: your own loop is the trainer")
-    if inputs is not None and not isinstance(inputs, str | PathLike | Iterable):
-        raise BadInputError(f"inputs = {inputs!r}: expected a path, or several")
-    texts = () if inputs is None else (inputs,) if isinstance(inputs, str | PathLike) else tuple(inputs)
     given_flags = {key: value for key, value in flags.items() if value is not None}
-    given_flags |= {"input": absolute(tuple(fspath(text) for text in texts))} if texts else {}
+    if inputs is not None:
+        given_flags["input"] = given_inputs(inputs, "inputs")
+        if not given_flags["input"]:
+            raise BadInputError(
+                "inputs has no path in it (a generator gives its paths once, and a glob may match none): name files,"
+                " directories, globs or URLs"
+            )
     if twice := sorted(settings.keys() & given_flags):
         raise BadInputError(f"settings has {', '.join(twice)}, which is an argument of its own, too: give it once")
     given = {
@@ -69,7 +69,7 @@ def stream_config(
     stored: Path | dict[str, Any] = run_dir if run_dir is not None and run_dir.is_dir() else {}
     if isinstance(stored, Path):
         _refuse_training_run(stored)
-    toml = user_path(config) if config is not None else None
+    toml = given_path(config, "config") if config is not None else None
     found = load_run_config(stored, toml=toml, assignments=(), flags=given)
     if "lanes" not in found.stream.model_fields_set:
         found = load_run_config(stored, toml=toml, assignments=(), flags=given | {"stream.lanes": lanes})

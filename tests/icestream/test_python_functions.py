@@ -307,7 +307,11 @@ def test_an_evaluation_is_the_commands_and_leaves_the_process_as_it_was(
 def test_an_evaluation_of_directions_writes_its_page_where_it_is_asked_to(
     direction_run: Path, neutrinos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report = icestream.evaluate(direction_run, neutrinos, output=tmp_path / "page", bootstraps=3, verbose=True)
+    limits = tmp_path / "limits.toml"
+    limits.write_text("angle_mean_deg = 1e-9\n")
+    places: dict[str, Any] = {"output": str(tmp_path / "page"), "thresholds": str(limits)}
+    report = icestream.evaluate(str(direction_run), (str(neutrinos),), bootstraps=3, verbose=True, **places)
+    assert list(report.missed) == ["angle_mean_deg"]
     assert "sets, step 3" in capfd.readouterr().err
     assert 0 < report["angle_mean_deg"].value < 180
     assert json.loads((tmp_path / "page" / "report.json").read_text())["events"] == 120

@@ -15,7 +15,7 @@ import torch
 from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.remotes import Remotes
-from common.options import absolute
+from common.python_paths import given_inputs
 from common.seed import checked_seed
 from workloads.base.front import Front
 from workloads.base.trained_model import TrainedModel
@@ -59,6 +59,8 @@ class TrainedMuons(TrainedModel):
         the run. ``depth_kind``: ``vertical`` or ``slant``; by default that of the run's inputs.
         Same seed, same model and device: same bundles. Raises BadInputError.
         """
+        if isinstance(primaries, Iterator):
+            primaries = [*primaries]
         kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
         if depth_kind not in (None, "vertical", "slant"):
             raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
@@ -98,9 +100,9 @@ def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torc
 def _inputs(primaries: Any) -> tuple[str, ...] | None:
     """Absolute inputs if ``primaries`` names files, else None."""
     if isinstance(primaries, str | os.PathLike):
-        return absolute((str(primaries),))
+        return given_inputs(primaries, "primaries")
     if isinstance(primaries, Sequence) and primaries and all(isinstance(one, str | os.PathLike) for one in primaries):
-        return absolute(tuple(map(str, primaries)))
+        return given_inputs(primaries, "primaries")
     return None
 
 
