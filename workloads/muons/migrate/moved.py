@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.pelican.tokens.scopes import federation_of
 from common.plan import SlotCapacity
 from common.redact import shown
 from workloads.muons.columns import MUONS
@@ -89,7 +90,9 @@ def _take(new: Moved, flag: OldFlag, value: Any, given: Mapping[str, Any]) -> No
         case "--checkpoint":
             new.done = value
         case "--auto-token":
-            new.token = True
+            new.token = any(federation_of(text) for text in given.get("--infiles", ()))
+            if not new.token:  # `icestream token` would end the script with an error
+                new.left_out.append("--auto-token: no input is in a federation")
         case "--print-file-contents":
             new.inspect = given.get("--print-max-events", 5)
         case "--print-max-events":
