@@ -88,8 +88,8 @@ def _after_a_loss(nodes: int, possible: Sequence[int], trainers: int) -> str:
     if fewer := ", ".join(str(number) for number in reversed(possible) if number < nodes):
         return f"{nodes} nodes; with fewer machines: {fewer}"
     return (
-        f"WARNING: {nodes} nodes, and no fewer can share the run's shards and lanes with {trainers} trainers each: after"
-        " the loss of a machine the run waits for another one"
+        f"WARNING: {nodes} nodes, and no fewer can share the run's shards and lanes with {trainers} trainers each:"
+        " after the loss of a machine the run waits for another one"
     )
 
 
