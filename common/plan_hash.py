@@ -54,6 +54,8 @@ def _described(schema: EventSchema) -> dict[str, Any]:
         described["ids"] = source.ids
     if not schema.derived:
         del described["derived"]
+    if not schema.relative:
+        del described["relative"]
     for rule in described["rules"]:
         if rule["maximum"] == float("inf"):
             del rule["maximum"]

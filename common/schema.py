@@ -41,7 +41,7 @@ class SourceColumn:
 
     It has one value per event or, with one list around them, per particle, like ``into``. Types are those of
     ``into``: bool from bool, integers from integers of any width if the values fit, floats from floats, which are
-    rounded.
+    rounded; a RelativeField also from integers.
     """
 
     name: str
@@ -89,6 +89,19 @@ class ValueRule:
     drop_unless_positive: bool = False
     """True if a particle with 0 or less here is a filler (written by converters): it is dropped and counted."""
     maximum: float = float("inf")
+
+
+@dataclass(frozen=True)
+class RelativeField:
+    """Field of the particles of which only the differences within an event matter, such as a time.
+
+    Where an event has a magnitude above ``most`` in a file whose type holds more digits than the column's, whole
+    numbers among them, its values are counted from its smallest one before they are rounded.
+    """
+
+    column: str
+    field: int
+    most: float
 
 
 class FinishUnit(Protocol):
@@ -139,6 +152,8 @@ class EventSchema:
     physical: tuple[ValueRule, ...] = ()
     """Wide physical ranges: a value outside is shown by `icestream inspect` and `doctor`, and read all the same. No
     part of the plan hash."""
+    relative: tuple[RelativeField, ...] = ()
+    """Fields that files may give absolute although only their differences matter."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for columns that no file could fill."""
@@ -184,6 +199,10 @@ class EventSchema:
         """Column of the file by name."""
         return next(column for column in self.source_columns if column.name == name)
 
+    def relative_field(self, column: str, field: int) -> RelativeField | None:
+        """Rule by which this field is made relative to the event; None: it is read as it is."""
+        return next((rule for rule in self.relative if (rule.column, rule.field) == (column, field)), None)
+
     def place_in_list(self, source: SourceColumn) -> tuple[SourceColumn, int] | None:
         """List per event that holds this id by `source.fields`, and its place in it; None: no list does."""
         for holder in self.source_columns:
@@ -213,6 +232,7 @@ class EventSchema:
             columns=tuple(replace(one, fields=stored.get(one.name, one.fields)) for one in self.read_columns),
             rules=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.rules),
             physical=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.physical),
+            relative=tuple(replace(rule, field=moved(rule.column, rule.field)) for rule in self.relative),
             finish_unit=None,
             derived=(),
         )
@@ -287,6 +307,10 @@ def _is_id(column: Column) -> bool:
     return column.per == "event" and column.dtype[1] in "iu"
 
 
+def _is_of_particles(column: Column) -> bool:
+    return column.per == "particle" and column.dtype[1] == "f"
+
+
 def _contradictions(schema: EventSchema) -> Iterator[str]:
     """Reasons that no file could fill the columns."""
     columns = {column.name: column for column in schema.columns}
@@ -303,11 +327,14 @@ def _contradictions(schema: EventSchema) -> Iterator[str]:
         *schema.derived,
         *(source.into for source in schema.source_columns),
         *(rule.column for rule in (*schema.rules, *schema.physical)),
+        *(rule.column for rule in schema.relative),
     ]
     unknown = sorted(set(targets) - columns.keys())
     if unknown:
         yield f"it has no column {unknown[0]}, but a file column, a rule or a derived column of it"
         return
+    if wrong_kind := [one.column for one in schema.relative if not _is_of_particles(columns[one.column])]:
+        yield f"column {wrong_kind[0]} is relative to the event, but no column of floats per particle"
     filled: Counter[tuple[str, int | None]] = Counter()
     of_file: dict[str, Per] = {}
     for source in schema.source_columns:

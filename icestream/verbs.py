@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import BadInputError
 from common.own_code import is_own
+from common.python_paths import Paths, PathText, given_inputs, given_path
 from workloads import registry
 
 if TYPE_CHECKING:
     from workloads.base.report.evaluation_report import EvaluationReport
     from workloads.base.trained_run import TrainedRun
-
-PathText = str | os.PathLike[str]
 
 
 def simulate(
@@ -36,7 +34,7 @@ def simulate(
     `icestream simulate` for the workload, such as ``preset``. Raises BadInputError.
     """
     with _in_python():
-        folder = _local(path)
+        folder = given_path(path, "path")
         write = registry.function(workload, "simulate")
         write(folder, events=events, files=files, seed=seed, force=force, **options)
         return folder
@@ -62,12 +60,12 @@ def load(run: PathText, *, device: str = "auto", model: str | None = None) -> An
 
     with _in_python():
         where = device_named(device)
-        return load_run(_local(run), build)
+        return load_run(given_path(run, "run"), build)
 
 
 def evaluate(
     run: PathText,
-    inputs: PathText | Sequence[PathText] = (),
+    inputs: Paths = (),
     *,
     output: PathText | None = None,
     events: int = 40_000,
@@ -82,20 +80,19 @@ def evaluate(
     on standard error. ``options``: those of `icestream evaluate` for the workload, such as ``simulated``.
     Raises BadInputError.
     """
-    from common.options import absolute
     from common.slow_progress import no_progress, note
     from icestream.front import FrontDoor
     from workloads.base.trained_run import load_run
 
-    texts = [inputs] if isinstance(inputs, str | os.PathLike) else inputs
     with _in_python(), nullcontext() if verbose else no_progress():
-        workload = load_run(_local(run), lambda found, _: _workload_of(found))
+        checkpoint = given_path(run, "run")
+        workload = load_run(checkpoint, lambda found, _: _workload_of(found))
         report: EvaluationReport = registry.function(workload, "evaluate")(
             FrontDoor(),
             note,
-            checkpoint=_local(run),
-            inputs=absolute(tuple(map(str, texts))),
-            output=None if output is None else _local(output),
+            checkpoint=checkpoint,
+            inputs=given_inputs(inputs, "inputs"),
+            output=None if output is None else given_path(output, "output"),
             write=output is not None,
             events=events,
             seed=seed,
@@ -111,12 +108,6 @@ def _workload_of(run: TrainedRun) -> str:
     if not run.workload and not having:
         raise BadInputError(f"{run.path}: no workload has a model {run.model!r}")
     return run.workload or having[0]
-
-
-def _local(path: PathText) -> Path:
-    from common.user_path import user_path
-
-    return user_path(str(path)).absolute()
 
 
 _OPTION = re.compile(r"--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ def measure_speeds(folder: Path, findings: list[Findings], arguments: argparse.N
     for copy in range(COPIES):
         (copies / str(copy)).mkdir(parents=True)
         for path in files:
-            os.link(path, copies / str(copy) / path.name)
+            shutil.copyfile(path, copies / str(copy) / path.name)
     tasks = {one.peer.module: prepared_task(one, source, folder, say, BATCH_EVENTS) for one in findings}
     for one in findings:
         if not one.peer.conversion:

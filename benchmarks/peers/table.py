@@ -92,7 +92,7 @@ def _speeds(setting: Setting, findings: Iterable[Findings]) -> str:
     return (
         "## Speed\n\n"
         f"{setting.events:,} events of 20 files ({setting.source_bytes / 1e6:.1f} MB, Parquet), for loaders of Parquet"
-        f" {setting.copies} times (hard links); batches of {setting.batch_events:,}, a window of {setting.seconds:g} s"
+        f" {setting.copies} times (copies); batches of {setting.batch_events:,}, a window of {setting.seconds:g} s"
         " after the first batches. Median (smallest to largest). Conversion and start-up from the start of a process."
         " Memory: peak of the sum of PSS over all processes. Both with "
         + f"{_workers(workers[-1])}.\n\n"

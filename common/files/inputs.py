@@ -33,6 +33,10 @@ NOT_UTF8 = "name=not-utf-8"
 """Placeholder for the checksum of a file with an unwritable name: its URL is only shown to the user."""
 
 
+Identity = tuple[int, int]
+"""Device and inode of a local file, by which it is known under any name."""
+
+
 class NothingFound(BadInputError):
     """Error for an input that doesn't exist or matches no file."""
 
@@ -40,14 +44,33 @@ class NothingFound(BadInputError):
 def expand(inputs: Sequence[str], remotes: Remotes) -> list[SourceFile]:
     """Files of all inputs, each once, in the order of the inputs, sorted inside each.
 
+    A local file with several names, by links or by other spellings of its path, keeps the first.
+
     Raises BadInputError naming the input (NothingFound if the only fault is a missing file), and TransientError.
     """
     if not inputs:
         raise BadInputError("no input: name files, directories, globs or URLs with -i")
     files: dict[str, SourceFile] = {}
+    names: dict[Identity, str] = {}
+    again: dict[str, str] = {}
     for text in inputs:
-        for file in sorted(map(_writable, _expand_one(text, remotes)), key=lambda file: file.url):
-            files.setdefault(file.url, file)
+        identities: dict[str, Identity] = {}
+        for file in sorted(map(_writable, _expand_one(text, remotes, identities)), key=lambda file: file.url):
+            identity = identities.get(file.url)
+            name = file.url if identity is None else names.setdefault(identity, file.url)
+            if name == file.url:
+                files.setdefault(file.url, file)
+            else:
+                again[file.url] = name
+    if again:
+        name, first = next(iter(again.items()))
+        logger.warning(
+            "%d more names of files that are among the inputs already, by links or other paths: each file is read once;"
+            " the first is %s, which is %s",
+            len(again),
+            shown(name),
+            shown(first),
+        )
     if sum(file.size_bytes for file in files.values()) > MAX_SIZE_BYTES:
         raise BadInputError(
             f"{', '.join(inputs)[:500]}: files of more than {MAX_SIZE_BYTES} bytes in all can't be true"
@@ -86,15 +109,16 @@ def _list_entries(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield line_number, line.rstrip().split("\t")
 
 
-def _expand_one(text: str, remotes: Remotes) -> Iterable[SourceFile]:
+def _expand_one(text: str, remotes: Remotes, identities: dict[str, Identity]) -> Iterable[SourceFile]:
+    """Files of one input. ``identities`` grows by those of local files, by their URL."""
     if text.startswith("@"):
-        return _expand_list(user_path(text.removeprefix("@")), remotes)
+        return _expand_list(user_path(text.removeprefix("@")), remotes, identities)
     check_path(text)
     if is_pelican(text):
         return _expand_pelican(text, remotes)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
-    return _expand_remote(text) if "://" in text else _expand_local(text)
+    return _expand_remote(text) if "://" in text else _expand_local(text, identities)
 
 
 def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
@@ -104,7 +128,7 @@ def _expand_pelican(url: str, remotes: Remotes) -> list[SourceFile]:
         raise NothingFound(str(error)) from None
 
 
-def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
+def _expand_list(path: Path, remotes: Remotes, identities: dict[str, Identity]) -> Iterator[SourceFile]:
     """Files of a list file: in each line an input, or URL, size in bytes and checksum with tabs between."""
     try:
         entries = list(_list_entries(path))
@@ -114,7 +138,7 @@ def _expand_list(path: Path, remotes: Remotes) -> Iterator[SourceFile]:
         if url.startswith("@"):
             raise BadInputError(f"@{path}, line {line_number}: a list in a list")
         try:
-            yield from [_listed(url, *rest)] if rest else _expand_one(url, remotes)
+            yield from [_listed(url, *rest)] if rest else _expand_one(url, remotes, identities)
         except BadInputError as error:
             kind = NothingFound if isinstance(error, NothingFound) else BadInputError
             raise kind(f"@{path}, line {line_number}: {error}") from None
@@ -162,7 +186,7 @@ def _nothing_found(text: str) -> NothingFound:
     return NothingFound(f"{text}: no file matches this glob (folder {existing} exists{hint})")
 
 
-def _expand_local(text: str) -> list[SourceFile]:
+def _expand_local(text: str, identities: dict[str, Identity]) -> list[SourceFile]:
     hidden: list[Path] = []
     found = sorted(_local_files(text, hidden))
     if hidden:
@@ -172,15 +196,18 @@ def _expand_local(text: str) -> list[SourceFile]:
         )
     if not found:
         raise _nothing_found(text)
-    files = [SourceFile(str(file), _local_size_bytes(file)) for file in found]  # first: the machine may fail here
+    files = [_local_file(file, identities) for file in found]  # first: the machine may fail here
     if not any(os.access(file, os.R_OK) for file in found):
         raise BadInputError(f"{text}: none of its {len(found)} files can be read; the first is {found[0]}")
     return files
 
 
-def _local_size_bytes(path: Path) -> int:
+def _local_file(path: Path, identities: dict[str, Identity]) -> SourceFile:
     status = status_of(path)
-    return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else 0
+    if status is None or not stat.S_ISREG(status.st_mode):
+        return SourceFile(str(path), 0)
+    identities[str(path)] = status.st_dev, status.st_ino
+    return SourceFile(str(path), status.st_size)
 
 
 def _expand_remote(url: str) -> Iterator[SourceFile]:

@@ -57,12 +57,13 @@ def _options_of_run(**_: Any) -> None:
     """Options that an engine's command gives to each node."""
 
 
-def checked_shards(
+def checked_nodes(
     nodes: int, shared: Path, toml: Path | None, assignments: Sequence[str], options: Sequence[str]
-) -> int:
-    """Number of shards of the run in ``shared``, new or begun. Raises UsageError for options that no node knows, and
-    BadInputError unless nodes and trainers divide the shards: else a job would wait for its machines to find it."""
-    from icestream.commands.run_checks import require_shares
+) -> tuple[int, ...]:
+    """Numbers of nodes on which the run in ``shared``, new or begun, can go on; says on standard error which of them a
+    loss leads to. Raises UsageError for options that no node knows, and BadInputError unless ``nodes`` is among the
+    numbers: else a job would wait for its machines to find it."""
+    from icestream.commands.possible_nodes import possible_nodes, require_shares
     from services.config.root import load_config
 
     try:
@@ -72,8 +73,22 @@ def checked_shards(
     stored: Path | dict[str, Any] = shared if (shared / CONFIG_FILE).exists() else {}
     flags = {"local.trainers": given["trainers"]}
     config = load_config(stored, toml=toml, assignments=assignments, flags=flags)
-    require_shares(config.stream, nodes, config.local.trainers)
-    return config.stream.shards
+    stream, trainers = config.stream, config.local.trainers
+    require_shares(stream, nodes, trainers)
+    possible = possible_nodes(stream, trainers)
+    if nodes > 1:
+        click.echo(_after_a_loss(nodes, possible, trainers), err=True)
+    return possible
+
+
+def _after_a_loss(nodes: int, possible: Sequence[int], trainers: int) -> str:
+    """Line about the numbers of nodes that a run of ``nodes`` can fall back to."""
+    if fewer := ", ".join(str(number) for number in reversed(possible) if number < nodes):
+        return f"{nodes} nodes; with fewer machines: {fewer}"
+    return (
+        f"WARNING: {nodes} nodes, and no fewer can share the run's shards with {trainers} trainers each:"
+        " after the loss of a machine the run waits for another one"
+    )
 
 
 def set_words(assignments: Sequence[str]) -> list[str]:

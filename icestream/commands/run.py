@@ -143,23 +143,12 @@ def resolved_config(
 
     Each of the ``nodes`` has local.trainers trainers.
     """
-    from icestream.commands.run_checks import require_shares
+    from icestream.commands.possible_nodes import require_shares
     from icestream.reading.workload import load_run_config
 
     stored: Path | dict[str, Any] = {} if fresh or not run_dir.is_dir() else run_dir
     config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
-    if "lanes" not in config.stream.model_fields_set:  # neither set nor stored: the number of trainers
-        flags = flags | {"stream.lanes": nodes * config.local.trainers}
-        config = load_run_config(stored, toml=toml, assignments=assignments, flags=flags)
     require_shares(config.stream, nodes, config.local.trainers)
-    trainers = nodes * config.local.trainers
-    if config.stream.lanes % trainers:
-        of_nodes = f" on each of {nodes} nodes" if nodes > 1 else ""
-        raise BadInputError(
-            f"local.trainers = {config.local.trainers}{of_nodes}, but stream.lanes = {config.stream.lanes}, of which"
-            f" each trainer takes the same number: use --set stream.lanes={trainers} (another order of the data: with"
-            " --fresh, or --new-plan to keep the weights), or other --trainers"
-        )
     if not config.input:
         forgotten = " (--fresh forgets those of the former run)" if fresh else ""
         missing = "" if run_dir.is_dir() else " (no such folder)"

@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from services.trainer.stream.lane import shares_of_rank
-
-from common.config import StreamConfig
 from common.errors import BadInputError, TransientError
 from common.files.inputs import named_inputs, require_local
 from common.plan import SlotCapacity
@@ -49,24 +46,6 @@ def check_before_start(run_dir: Path, config: Config, *, lists_inputs: bool) -> 
             require_input(text)
     for text in config.trainer.validation.input:
         require_input(text)
-
-
-def require_shares(stream: StreamConfig, nodes: int, trainers: int) -> None:
-    """Raise BadInputError if the nodes, with so many trainers each, can't share the shards evenly."""
-    if stream.shards == 1 < nodes:
-        needed = nodes * trainers
-        raise BadInputError(
-            f"--nodes {nodes}, but stream.shards = 1, and each node runs shards of its own; for a new run: --set"
-            f" stream.shards={needed} --set stream.lanes={needed}, or multiples of {needed}"
-        )
-    if stream.shards % nodes:
-        fitting = ", ".join(str(number) for number in range(1, stream.shards + 1) if stream.shards % number == 0)
-        raise BadInputError(
-            f"--nodes {nodes}: stream.shards = {stream.shards} must be a multiple of it; possible numbers of nodes:"
-            f" {fitting}"
-        )
-    if stream.shards > 1:
-        shares_of_rank(stream, 0, nodes * trainers)
 
 
 def refuse_folder_of_nodes(run_dir: Path) -> None:

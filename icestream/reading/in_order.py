@@ -20,7 +20,7 @@ from workloads.base.front import FileSettings, OrderedUnit
 @contextmanager
 def units_in_order(schema: EventSchema, settings: FileSettings) -> Iterator[Iterator[OrderedUnit]]:
     """Units of all files: see Front.each_unit."""
-    stream = settings.stream.model_copy(update={"shuffle": False, "lanes": 1})
+    stream = settings.stream.model_copy(update={"shuffle": False})
     with (
         Remotes(settings.access) as remotes,
         closing(_units(schema, replace(settings, stream=stream), remotes)) as units,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from common.config import StreamConfig
+from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from common.files.inputs import NothingFound, expand, local_path, named_inputs
 from common.files.remotes import Remotes
@@ -44,7 +44,7 @@ def read_validation_events(config: Config, run_dir: Path) -> Iterator[UnitArrays
     """
     wanted = config.trainer.validation.events
     stream = config.stream.model_copy(
-        update={"shuffle": True, "unit_events": wanted * READ_FACTOR, "batch_events": wanted, "lanes": 1}
+        update={"shuffle": True, "unit_events": wanted * READ_FACTOR, "batch_events": wanted * MOST_TRAINERS}
         | {"slot_mib": max(_SLOT_MIB, config.stream.slot_mib)}
     )
     which: Which = "held out" if config.stream.held_out else "all"

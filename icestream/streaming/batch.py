@@ -29,10 +29,19 @@ class RaggedBatch:
     """
 
     def __init__(
-        self, batch: Batch, schema: EventSchema, epoch: int, position: StreamPosition, *, is_last: bool = False
+        self,
+        batch: Batch,
+        schema: EventSchema,
+        epoch: int,
+        position: StreamPosition,
+        *,
+        device: torch.device,
+        is_last: bool = False,
     ) -> None:
+        """``device``: where the batch's tensors are; those of a batch without microbatches are made there."""
         self._batch = batch
         self._schema = schema
+        self._device = device
         self.epoch = epoch
         """Number of the pass over the files, from 0."""
         self.position = position
@@ -63,7 +72,7 @@ class RaggedBatch:
         if len(parts) == 1:
             return parts[0].offsets_E1
         if not parts:
-            return torch.zeros(1, dtype=torch.int64)
+            return torch.zeros(1, dtype=torch.int64, device=self._device)
         shifted, first = [parts[0].offsets_E1[:1]], 0
         for part in parts:
             shifted.append(part.offsets_E1[1:] + first)
@@ -130,10 +139,12 @@ class RaggedBatch:
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Copy of the batch on another device; the batch itself if it is there."""
         device = torch.device(device)
-        if all(part.offsets_E1.device == device for part in self.microbatches):
+        if self.device == device:
             return self
-        moved = tuple(part.to(device, non_blocking=non_blocking) for part in self.microbatches)
-        return type(self)(self._batch.with_microbatches(moved), self._schema, self.epoch, self.position)
+        batch = self._batch.with_microbatches(
+            tuple(part.to(device, non_blocking=non_blocking) for part in self.microbatches)
+        )
+        return type(self)(batch, self._schema, self.epoch, self.position, device=device, is_last=self.is_last)
 
     def __len__(self) -> int:
         return self.num_events
@@ -152,7 +163,7 @@ class RaggedBatch:
         parts = [(part.event_columns if per == "event" else part.particle_columns)[name] for part in self.microbatches]
         if not parts:  # a rank without data while others have some
             column = self._schema.column(name)
-            return torch.empty((0, len(column.fields)), dtype=torch_dtype(column.dtype))
+            return torch.empty((0, len(column.fields)), dtype=torch_dtype(column.dtype), device=self._device)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _particle_name(self, name: str | None) -> str:

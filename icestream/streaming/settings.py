@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from os import PathLike, fspath
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from common.errors import BadInputError
-from common.options import absolute
 from common.plan_hash import plan_hash
+from common.python_paths import Paths, given_inputs, given_path
 from common.redact import without_secrets
 from common.run_dir import CONFIG_FILE
-from common.user_path import user_path
 from icestream.commands.run_checks import check_before_start
 from icestream.reading.workload import load_run_config
 from services.config.leaves import leaves
 from services.config.root import Config
 from services.config.trainer import NO_MODEL
 from services.trainer.stream.position import StreamPosition
-
-Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 FORMAT = 1
 _OF_OTHERS = ("trainer.", "outputs.", "local.trainers")
@@ -41,23 +38,25 @@ def stream_config(
     config: str | PathLike[str] | None,
     settings: Mapping[str, object],
     flags: Mapping[str, object],
-    lanes: int,
 ) -> Config:
     """Configuration of a stream. Raises BadInputError.
 
     ``run_dir``: folder whose stored settings are the defaults. ``settings`` and ``flags``: values by dotted key, None
-    for one that is not given. ``lanes``: default of `stream.lanes`.
+    for one that is not given.
     """
     for key in settings:
         if key == "epochs":
             raise BadInputError("settings has epochs: a stream has no end, and each loop over it ends with an epoch")
         if key.startswith(_OF_OTHERS) and key not in _OF_STREAMS:
             raise BadInputError(f"settings has {key}, which has no effect here: your own loop is the trainer")
-    if inputs is not None and not isinstance(inputs, str | PathLike | Iterable):
-        raise BadInputError(f"inputs = {inputs!r}: expected a path, or several")
-    texts = () if inputs is None else (inputs,) if isinstance(inputs, str | PathLike) else tuple(inputs)
     given_flags = {key: value for key, value in flags.items() if value is not None}
-    given_flags |= {"input": absolute(tuple(fspath(text) for text in texts))} if texts else {}
+    if inputs is not None:
+        given_flags["input"] = given_inputs(inputs, "inputs")
+        if not given_flags["input"]:
+            raise BadInputError(
+                "inputs has no path in it (a generator gives its paths once, and a glob may match none): name files,"
+                " directories, globs or URLs"
+            )
     if twice := sorted(settings.keys() & given_flags):
         raise BadInputError(f"settings has {', '.join(twice)}, which is an argument of its own, too: give it once")
     given = {
@@ -69,10 +68,8 @@ def stream_config(
     stored: Path | dict[str, Any] = run_dir if run_dir is not None and run_dir.is_dir() else {}
     if isinstance(stored, Path):
         _refuse_training_run(stored)
-    toml = user_path(config) if config is not None else None
+    toml = given_path(config, "config") if config is not None else None
     found = load_run_config(stored, toml=toml, assignments=(), flags=given)
-    if "lanes" not in found.stream.model_fields_set:
-        found = load_run_config(stored, toml=toml, assignments=(), flags=given | {"stream.lanes": lanes})
     if found.stream.shards > 1:
         raise BadInputError(f"stream.shards = {found.stream.shards}: a stream in Python has one; leave it out")
     if not found.input:
@@ -118,7 +115,7 @@ class StreamState(NamedTuple):
             if state["plan_hash"] != hash_of(config):
                 raise BadInputError(_difference(json.loads(state["settings"]), json.loads(config.own_json())))
             read = cls(StreamPosition.model_validate_json(state["position"]), int(state["epoch"]))
-            if len(read.position.lanes) != config.stream.lanes or read.epoch < 0:
+            if read.epoch < 0:
                 raise ValueError
             return read
         except (KeyError, TypeError, ValueError, AttributeError, ValidationError):

@@ -16,13 +16,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from common.errors import BadInputError
+from common.python_paths import Paths, given_path
 from common.status import Counters
 from common.transport import StopRequested
-from common.user_path import user_path
 from icestream.streaming.batch import RaggedBatch
 from icestream.streaming.python_words import in_python, python_words
 from icestream.streaming.session import Session
-from icestream.streaming.settings import Paths, StreamState, stream_config
+from icestream.streaming.settings import StreamState, stream_config
 from services.config.root import Config
 from services.trainer.ranks.rank_place import RankPlace, device_of, place_from
 from services.trainer.stream.fed_batch import FedBatch
@@ -51,7 +51,7 @@ def stream(
     of decoders, and after any restart that continues from EventStream.state_dict().
 
     Args:
-        inputs: files, directories, globs or URLs.
+        inputs: files, directories, globs or URLs: one, or any iterable of them, which is read once.
         decoders: number of decoder processes, or "auto": as many as the load needs. Default 2.
         batch_events: events of a batch, over all ranks: at least so many, as microbatches are not cut again, and
             fewer at the end of an epoch. Default: see `icestream config stream.batch_events`.
@@ -68,7 +68,7 @@ def stream(
     Raises BadInputError for wrong settings; what is wrong with the files is raised with the first batch.
     """
     place = place_from(os.environ)
-    folder = user_path(run_dir).absolute() if run_dir is not None else None
+    folder = given_path(run_dir, "run_dir") if run_dir is not None else None
     flags: dict[str, object] = {
         "local.decoders": decoders,
         "stream.batch_events": batch_events,
@@ -76,9 +76,8 @@ def stream(
         "workload": workload,
         "source.columns": columns,
     }
-    lanes = place.size if place else 1
     with python_words():
-        found = stream_config(inputs, run_dir=folder, config=config, settings=settings or {}, flags=flags, lanes=lanes)
+        found = stream_config(inputs, run_dir=folder, config=config, settings=settings or {}, flags=flags)
     name = str(device)
     if place is not None:
         name = device_of(name, place, torch.cuda.device_count())
@@ -95,8 +94,9 @@ class EventStream(IterableDataset[RaggedBatch]):
 
     def __init__(self, config: Config, device: torch.device, run_dir: Path | None, place: RankPlace | None) -> None:
         self._config = config
-        self._state = StreamState(StreamPosition.start(config.stream.lanes), 0)
+        self._state = StreamState(StreamPosition(), 0)
         self._schema = config.stored_workload()
+        self._device = device
         self._session = Session(config, self._schema, device, run_dir, place)
         self._source: Generator[FedBatch | None] | None = None
         self._held: FedBatch | None = None
@@ -201,7 +201,14 @@ class EventStream(IterableDataset[RaggedBatch]):
         following = self._fetched()
         epoch, self._held, self._epoch_ended = self._state.epoch, following, following is None
         self._state = StreamState(batch.position if following else self._end, epoch + self._epoch_ended)
-        return RaggedBatch(batch.batch, self._schema, epoch, self._state.position, is_last=self._epoch_ended)
+        return RaggedBatch(
+            batch.batch,
+            self._schema,
+            epoch,
+            self._state.position,
+            device=self._device,
+            is_last=self._epoch_ended,
+        )
 
     def _first_of_next_epoch(self) -> FedBatch:
         """Return the first batch of the epoch after one that has no batch left, as behind a state of older versions."""

@@ -22,8 +22,8 @@ class LocalConfig(ConfigBranch):
     """Most decoders for `auto`, and never more than `stream.slots`. 0: the usable cores minus one, divided by
     decoder.threads."""
     trainers: int = Field(1, ge=1, le=MAX_TRAINERS)
-    """Number of data-parallel trainer processes, each on its own GPU (or all on the CPU). `stream.lanes` must be a
-    multiple of it."""
+    """Number of data-parallel trainer processes, each on its own GPU (or all on the CPU). They share the
+    batches, which don't depend on their number."""
     restart_min_s: float = Field(5.0, ge=0)
     """Pause before a process that died is restarted; it doubles with each death in a row."""
     restart_max_s: float = Field(300.0, ge=0)

@@ -8,9 +8,9 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from common.atomic_file import OWNER_ONLY, replace_file
@@ -23,6 +23,7 @@ from common.pelican.config import PelicanConfig
 from common.pelican.tokens.config import TokenConfig
 from common.run_dir import CONFIG_FILE
 from common.schema import EventSchema
+from common.seed import no_bool
 from services.config.decoder import DecoderConfig
 from services.config.fetcher import FetcherConfig
 from services.config.leaves import leaves
@@ -41,7 +42,7 @@ class Config(ConfigBranch):
     """Files, directories, globs or URLs, in any number."""
     workload: str = registry.DEFAULT
     """Workload: the ragged columns that the run streams."""
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: Annotated[int, BeforeValidator(no_bool)] = Field(0, ge=0, lt=2**63)
     """Seed of the plan, the shuffle and the weights."""
     epochs: int = Field(1, ge=0)
     """Times the inventory is read. 0: without end (then set trainer.max_steps)."""
@@ -62,7 +63,7 @@ class Config(ConfigBranch):
         if self.trainer.model == NO_MODEL and self.local.trainers > 1:
             raise ValueError(
                 f"trainer.model = 'none' counts in one trainer, but local.trainers = {self.local.trainers}: use"
-                " --trainers 1 (stream.lanes may stay), or a model"
+                " --trainers 1, or a model"
             )
         if self.trainer.model == NO_MODEL and self.trainer.start_from:
             raise ValueError(

@@ -92,7 +92,7 @@ class _Settings(ConfigBranch):
     """Duration of the replay; each batch at least three times."""
     audit: bool = False
     """Write `audit.jsonl`: one line for every microbatch trained, in order, with a digest of its bytes. Each of several
-    trainers records its own lanes: `audit-rank1.jsonl`, …"""
+    trainers records its own share: `audit-rank1.jsonl`, …"""
     deterministic: bool = False
     """Only algorithms that give the same bits every time on a device; slower on a GPU (docs/how-to/diagnose.md)."""
     health: HealthConfig = HealthConfig()

@@ -43,7 +43,8 @@ from services.fetcher.dispatcher import (
 from services.fetcher.exporter import open_exporter
 from services.fetcher.failure_budget import FailureBudget
 from services.fetcher.inventory.claims import PendingTrainers
-from services.fetcher.inventory.done import list_range
+from services.fetcher.inventory.done import list_range, listed
+from services.fetcher.inventory.grown_inputs import GrownInputs
 from services.fetcher.inventory.inventory import Inventory
 from services.fetcher.inventory.ledger import LEDGER_FILE, Ledger
 from services.fetcher.inventory.lister import Lister
@@ -152,6 +153,7 @@ class FetcherService:
         self._lister = Lister(expand)
         self._transport.watch(self._lister.wake_fd)
         self._listing = RangeListing(self._inventory, self._ledger, self._lister, config.fetcher, may_list)
+        self._grown = self._compared_inputs(ranges)
         self._ended = False
         self._requests = CommitRequests(config.fetcher.disk_budget)
         self._monitor = Monitor(
@@ -173,6 +175,11 @@ class FetcherService:
             self._ledger = Ledger(self._run_dir / LEDGER_FILE, self._hash)
             self._inventory = Inventory(self._ledger, ranges, blocks)
             undo.pop_all()
+
+    def _compared_inputs(self, ranges: Sequence[InputRange]) -> GrownInputs:
+        lists = self._config.stream.shard in (None, 0)  # one of the shards says it for all
+        known = ranges[: self._inventory.num_known] if lists else ()
+        return GrownInputs(known, self._ledger, lambda one: listed(one, self._remotes).files)
 
     def run(self, stop: StopFlag) -> None:
         """Serve until the trainer has finished, or ``stop`` is set. Raises BadInputError for a user's mistake."""
@@ -285,6 +292,7 @@ class FetcherService:
 
     def _list_more(self) -> None:
         """Keep the inventory ahead of the training, and answer trainers that waited for it."""
+        self._grown.turn()
         wanted = self._claims.ranges_wanted
         blocks_ahead = self._config.fetcher.blocks_ahead
         self._listing.turn(time.monotonic(), self._current_block(), blocks_ahead, wanted)

@@ -79,6 +79,8 @@ def step_context(config: Config, device: torch.device, ranks: Ranks) -> StepCont
         sum_over_ranks=ranks.sum_,
         bf16=config.trainer.precision == "bf16",
         threads=config.trainer.threads or len(os.sched_getaffinity(0)),
+        max_particles=config.stream.max_particles,
+        max_squared_particles=config.stream.max_squared_particles,
         inputs=config.input,
     )
 

@@ -111,6 +111,9 @@ def test_simulated_files_are_those_of_the_command(
         ({"workload": "pions"}, "no workload 'pions'; there are muons"),
         ({"preset": "benhc"}, "unknown preset 'benhc'"),
         ({"events": 1, "files": 2}, "every file needs at least one event"),
+        ({"seed": True}, r"seed = True: expected a whole number$"),
+        ({"seed": True, "workload": "direction"}, r"seed = True: expected a whole number$"),
+        ({"seed": 1.5}, r"seed = 1\.5: expected a whole number$"),
         ({"workload": "direction", "layout": "round"}, "use one of converted, kaggle"),
     ],
 )
@@ -226,6 +229,7 @@ def test_primaries_that_are_none_are_refused_in_one_line(muon_run: Path, given: 
         ({"counts": -1}, "counts constant:-1: expected"),
         ({"counts": "column"}, "no column 'muons' or 'num_muons'"),
         ({"seed": -1}, "must not be negative"),
+        ({"seed": True}, r"seed = True: expected a whole number$"),
         ({"depth_kind": "deep"}, "use 'vertical' or 'slant'"),
     ],
 )
@@ -303,7 +307,11 @@ def test_an_evaluation_is_the_commands_and_leaves_the_process_as_it_was(
 def test_an_evaluation_of_directions_writes_its_page_where_it_is_asked_to(
     direction_run: Path, neutrinos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    report = icestream.evaluate(direction_run, neutrinos, output=tmp_path / "page", bootstraps=3, verbose=True)
+    limits = tmp_path / "limits.toml"
+    limits.write_text("angle_mean_deg = 1e-9\n")
+    places: dict[str, Any] = {"output": str(tmp_path / "page"), "thresholds": str(limits)}
+    report = icestream.evaluate(str(direction_run), (str(neutrinos),), bootstraps=3, verbose=True, **places)
+    assert list(report.missed) == ["angle_mean_deg"]
     assert "sets, step 3" in capfd.readouterr().err
     assert 0 < report["angle_mean_deg"].value < 180
     assert json.loads((tmp_path / "page" / "report.json").read_text())["events"] == 120
@@ -314,3 +322,8 @@ def test_an_evaluation_without_events_names_the_arguments_of_the_function(muon_r
         icestream.evaluate(muon_run)
     with pytest.raises(icestream.BadInputError, match="events 3: at least 100"):
         icestream.evaluate(muon_run, "files", events=3)
+
+
+def test_an_evaluation_refuses_true_as_its_seed(muon_run: Path) -> None:
+    with pytest.raises(icestream.BadInputError, match=r"seed = True: expected a whole number$"):
+        icestream.evaluate(muon_run, "files", seed=True)

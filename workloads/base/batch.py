@@ -130,7 +130,7 @@ def joined(microbatches: Sequence[Microbatch]) -> Microbatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive microbatches of each shard, of at least ``batch_events`` events over all ranks: one optimiser step."""
+    """Consecutive microbatches of each shard, of at least ``batch_events`` events over all ranks: one step."""
 
     microbatches: Sequence[Microbatch]
     """Microbatches of this rank; none if the batch is too small for all ranks. Those of a large validation

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from common.errors import BadInputError
 from common.output_place import require_place
+from common.seed import checked_seed
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ def check_request(num_events: int, num_files: int, seed: int) -> None:
         raise BadInputError(f"files = {num_files}: need at least one")
     if num_events < num_files:
         raise BadInputError(f"events = {num_events}, files = {num_files}: every file needs at least one event")
-    if seed < 0:
-        raise BadInputError(f"seed = {seed}: must not be negative")
+    checked_seed(seed)
 
 
 def share(total: int, num_files: int, file_index: int) -> int:

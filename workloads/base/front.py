@@ -101,6 +101,6 @@ class Front(Protocol):
     def each_unit(self, schema: EventSchema, settings: FileSettings) -> AbstractContextManager[Iterator[OrderedUnit]]:
         """All events of all files, in the files' order and in their order inside a file, a unit at a time.
 
-        Memory is bounded by `settings.stream`, whose shuffling and lanes are not used. One copy of a remote file is
+        Memory is bounded by `settings.stream`, whose shuffling is not used. One copy of a remote file is
         kept at a time. The iterator raises BadInputError that names the file.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
@@ -44,8 +44,8 @@ class BaseTask(ABC, Generic[ConfigT, PartT]):
     """Networks, optimisers and counters of a model, and the step that trains them.
 
     The events are cut into parts; gradients are summed over parts and ranks. Noise depends on
-    seed, step and place in the batch only (noise.py), so that no generator state is saved. A step has no host sync, and its metrics
-    stay on the device.
+    seed, step and place in the batch only (noise.py), so that no generator state is saved. A step has no host sync,
+    and its metrics stay on the device.
     """
 
     SECTION: ClassVar[str]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.config import SourceConfig
-from common.schema import Column, EventSchema, SourceColumn, ValueRule
+from common.schema import Column, EventSchema, RelativeField, SourceColumn, ValueRule
 
 if TYPE_CHECKING:
     from common.unit_arrays import UnitArrays
@@ -26,6 +26,9 @@ Times are relative to the event's reference time, the median time of its pulses 
 
 UNKNOWN, CASCADE, TRACK = -1, 0, 1
 """Values of the column `topology`."""
+
+MOST_NS = float(1 << 23)
+"""Largest time, or earliest, of a pulse that float32 holds to half a nanosecond: eight milliseconds."""
 
 _TWO_PI, _PI = 6.2831860, 3.1415930
 """2π and π, rounded up to a number that float32 can't exceed by rounding an allowed angle."""
@@ -87,6 +90,8 @@ DIRECTION = EventSchema(
         ValueRule("true_energy", 0, minimum=0.0),
         ValueRule("topology", 0, minimum=UNKNOWN, maximum=TRACK),
     ),
+    physical=(ValueRule("pulses", 0, minimum=-MOST_NS, maximum=MOST_NS),),
+    relative=(RelativeField("pulses", 0, MOST_NS),),
     finish_unit=GroupedBySensor(),
     derived=("opens_sensor", "source_direction"),
     identity="event_id",

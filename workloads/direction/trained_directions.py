@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import torch
 
-from common.options import absolute
+from common.python_paths import Paths, given_inputs
 from common.slow_progress import no_progress
 from workloads.base.front import Front
 from workloads.base.trained_model import TrainedModel
@@ -30,16 +28,15 @@ class TrainedDirections(TrainedModel):
         self._predictor = predictor
         self._device = device
 
-    def predict(self, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> pa.Table:
+    def predict(self, files: Paths) -> pa.Table:
         """Directions of all events of the files, in their order: event_id, azimuth, zenith (radians, to the source) and
         the precision kappa, as `icestream predict` writes them.
 
         ``files``: files, folders, globs or URLs. An event without a predicted direction has kappa 0. Raises
         BadInputError.
         """
-        texts = [files] if isinstance(files, str | os.PathLike) else files
         settings = self._front.file_settings(
-            absolute(tuple(map(str, texts))), toml=None, assignments=(), config_json=self.run.config_json
+            given_inputs(files, "files"), toml=None, assignments=(), config_json=self.run.config_json
         )
         limits = PulseLimits.of(settings.stream)
         tables = predicted_tables(self._front, self._predictor, settings, limits, self._device, PredictionCounts())

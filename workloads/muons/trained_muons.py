@@ -15,7 +15,8 @@ import torch
 from common.config import SourceConfig
 from common.errors import BadInputError
 from common.files.remotes import Remotes
-from common.options import absolute
+from common.python_paths import given_inputs
+from common.seed import checked_seed
 from workloads.base.front import Front
 from workloads.base.trained_model import TrainedModel
 from workloads.base.trained_run import TrainedRun
@@ -58,11 +59,14 @@ class TrainedMuons(TrainedModel):
         the run. ``depth_kind``: ``vertical`` or ``slant``; by default that of the run's inputs.
         Same seed, same model and device: same bundles. Raises BadInputError.
         """
+        if isinstance(primaries, Iterator):
+            primaries = [*primaries]
         kind, constant = parse_counts(counts if isinstance(counts, str) else f"constant:{counts}")
         if depth_kind not in (None, "vertical", "slant"):
             raise BadInputError(f"depth_kind = {depth_kind!r}: use 'vertical' or 'slant'")
-        if seed < 0 or (max_count or 0) < 0:
-            raise BadInputError(f"seed = {seed}, max_count = {max_count}: must not be negative")
+        checked_seed(seed)
+        if (max_count or 0) < 0:
+            raise BadInputError(f"max_count = {max_count}: must not be negative")
         most = self._trained.max_count if max_count is None else max_count
         wanted = WantedCounts() if kind == "column" else None
         with ExitStack() as stack:
@@ -96,9 +100,9 @@ def load(front: Front, run: TrainedRun, task_state: dict[str, Any], device: torc
 def _inputs(primaries: Any) -> tuple[str, ...] | None:
     """Absolute inputs if ``primaries`` names files, else None."""
     if isinstance(primaries, str | os.PathLike):
-        return absolute((str(primaries),))
+        return given_inputs(primaries, "primaries")
     if isinstance(primaries, Sequence) and primaries and all(isinstance(one, str | os.PathLike) for one in primaries):
-        return absolute(tuple(map(str, primaries)))
+        return given_inputs(primaries, "primaries")
     return None
 
 

@@ -19,7 +19,9 @@ from common.files.gather import offsets_of
 from common.files.hdf5.span import SpanLayout, read_span
 from common.files.hdf5.tables import BadTables, Tables, open_tables, read_counts
 from common.files.native import FILES
+from common.files.parquet.lists import BadNumber
 from common.files.reader import Beat
+from common.files.relative import counted_from_first
 from common.files.rows import BadRowsError, RaggedRows
 from common.input_errors import MachineError
 from common.messages import Part
@@ -149,7 +151,7 @@ class Hdf5Reader:
         rows = RaggedRows(
             counts=counts,
             event_columns=events.columns,
-            particle_columns={source.into: _select(raw, len(layout.ids), source, workload)},
+            particle_columns={source.into: self._particles(raw, counts, source, where, events.first_row)},
             large=large,
             large_events=large_events,
         )
@@ -158,6 +160,16 @@ class Hdf5Reader:
             keep[fillers] = False
             rows = drop_particles(rows, keep)
         return checked(rows, workload, where, events.first_row)
+
+    def _particles(self, raw: Array, counts: Int64, source: SourceColumn, where: str, first_row: int) -> Array:
+        """Numbers of the particles that the workload reads. Raises BadRowsError. (P, fields)."""
+        layout, workload = self._layout, self._workload
+        try:
+            return _select(raw, len(layout.ids), source, workload, counts)
+        except BadNumber as error:
+            row = first_row + int(np.searchsorted(np.cumsum(counts), error.index, side="right"))
+            field = workload.column(source.into).fields[error.column]
+            raise BadRowsError(f"{where}, dataset {layout.particles!r}, row {row}: {field} {error}") from None
 
     def _buffer(self, tables: Tables, num: int) -> Array:
         table = tables.particles
@@ -226,14 +238,26 @@ class _Events:
         )
 
 
-def _select(raw: Array, num_ids: int, source: SourceColumn, workload: EventSchema) -> Array:
-    """Numbers that the workload reads from rows as stored. Always a copy. (N, fields)."""
+def _select(
+    raw: Array, num_ids: int, source: SourceColumn, workload: EventSchema, counts: Int64 | None = None
+) -> Array:
+    """Numbers that the workload reads from rows as stored. Always a copy. (N, fields).
+
+    ``counts``: rows of each event, of a table of particles. Raises BadNumber.
+    """
     column, stored = workload.column(source.into), workload.stored_fields(source)
     places = [num_ids + stored.index(field) for field in column.fields]
     out = np.empty((len(raw), len(places)), column.dtype)
     with np.errstate(over="ignore"):  # a number too large for the column becomes infinite, which the rules reject
         for i, place in enumerate(places):
-            out[:, i] = raw[:, place]
+            rule = None if counts is None else workload.relative_field(column.name, i)
+            if rule is None or counts is None:
+                out[:, i] = raw[:, place]
+                continue
+            try:
+                out[:, i] = counted_from_first(raw[:, place], counts, rule, column.dtype)
+            except BadNumber as error:
+                raise BadNumber(error.index, str(error), i) from None
     return out
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from common.files.checks import checked, drop_particles
+from common.files.gather import offsets_of
 from common.files.parquet.columns import inside
 from common.files.parquet.lists import (
     BadList,
@@ -17,9 +18,10 @@ from common.files.parquet.lists import (
     converted,
     flattened,
     list_lengths,
-    matrix,
     null_mask,
+    stored_matrix,
 )
+from common.files.relative import counted_from_first
 from common.files.room import Room
 from common.files.rows import BadRowsError, RaggedRows
 from common.schema import EventSchema, SourceColumn
@@ -117,7 +119,10 @@ class _Columns:
         """Fill ``source``'s fields of its column; zeros where the value is null."""
         column = self._workload.column(source.into)
         try:
-            numbers = self._numbers(values if null is None else values.drop_null(), source)
+            if null is None:
+                numbers = self._numbers(values, source, counts)
+            else:
+                numbers = self._numbers(values.drop_null(), source, None if counts is None else _kept(counts, ~null))
         except BadList as error:
             index = error.index if null is None else int(np.flatnonzero(~null)[error.index])
             row = index if counts is None else _row_of(index, counts)
@@ -137,14 +142,40 @@ class _Columns:
             )
         self.arrays[column.name][:, source.field] = numbers[:, 0]
 
-    def _numbers(self, values: pa.Array, source: SourceColumn) -> Array:
-        """Numbers of N values, none of them null: (N, fields that ``source`` fills). Raises BadList."""
+    def _numbers(self, values: pa.Array, source: SourceColumn, counts: Int64 | None) -> Array:
+        """Numbers of N values, none of them null: (N, fields that ``source`` fills). Raises BadList.
+
+        ``counts``: values of each event; None: one.
+        """
         column = self._workload.column(source.into)
         if not source.is_list:
-            return converted(values.to_numpy(zero_copy_only=False), column.dtype).reshape(-1, 1)
-        stored = self._workload.stored_fields(source)
-        columns = slice(None) if stored == column.fields else [stored.index(field) for field in column.fields]
-        return matrix(values, len(stored), columns, column.dtype)
+            numbers = values.to_numpy(zero_copy_only=False).reshape(-1, 1)
+        else:
+            stored = self._workload.stored_fields(source)
+            columns = slice(None) if stored == column.fields else [stored.index(field) for field in column.fields]
+            numbers = stored_matrix(values, len(stored), columns)
+        if counts is not None and self._workload.relative:
+            numbers = self._relative(numbers, source, counts)
+        return np.ascontiguousarray(converted(numbers, column.dtype))
+
+    def _relative(self, numbers: Array, source: SourceColumn, counts: Int64) -> Array:
+        """Numbers with those of relative fields counted from the event's first. Raises BadNumber."""
+        column = self._workload.column(source.into)
+        for place, field in enumerate(range(len(column.fields)) if source.field is None else (source.field,)):
+            rule = self._workload.relative_field(column.name, field)
+            if rule is None:
+                continue
+            stored = numbers[:, place]
+            try:
+                small = counted_from_first(stored, counts, rule, column.dtype)
+            except BadNumber as error:
+                raise BadNumber(error.index, str(error), place) from None
+            if numbers.shape[1] == 1:
+                return small.reshape(-1, 1)
+            if small is not stored:
+                numbers = numbers.copy()  # Arrow's own buffer
+                numbers[:, place] = small
+        return numbers
 
     def _problem(self, error: BadList, source: SourceColumn) -> str:
         if isinstance(error, BadNumber):
@@ -155,6 +186,11 @@ class _Columns:
 
     def _error(self, source: SourceColumn, row: int, problem: str) -> BadRowsError:
         return BadRowsError(f"{self._where}, column {source.name!r}, row {self._first_row + row}: {problem}")
+
+
+def _kept(counts: Int64, keep: Bool) -> Int64:
+    """Counts of the particles in ``keep`` (P,). (R,)."""
+    return np.diff(offsets_of(keep)[offsets_of(counts)])
 
 
 def _copied(batch: pa.RecordBatch, rows: Int64) -> pa.Table:

@@ -54,17 +54,19 @@ def type_problem(kind: pa.DataType, source: SourceColumn, workload: EventSchema)
         else:
             break
     number = np.dtype(workload.column(source.into).dtype).kind
-    if names or lists != expected or not _holds(found, number, source):
+    if names or lists != expected or not _holds(found, number, source, workload):
         shape = kind if len(source.path) == 1 else f"{'list<' * lists}{found}{'>' * lists}"
         return f"column {source.name!r} has type {shape}; expected {_expected(number, expected)}"
     return None
 
 
-def _holds(kind: pa.DataType, number: str, source: SourceColumn) -> bool:
+def _holds(kind: pa.DataType, number: str, source: SourceColumn, workload: EventSchema) -> bool:
     if number == "b":
         return bool(pa.types.is_boolean(kind))
     if number == "f" and source.part_of_list and pa.types.is_integer(kind):
         return True  # a column of its own may hold whole numbers only, such as mass numbers
+    if source.field is not None and workload.relative_field(source.into, source.field) and pa.types.is_integer(kind):
+        return True  # absolute times
     return bool(pa.types.is_floating(kind) if number == "f" else pa.types.is_integer(kind))
 
 

@@ -66,6 +66,11 @@ def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) 
 
     The result is a view of Arrow's buffer if dtype and columns are the stored ones. Raises BadList.
     """
+    return np.ascontiguousarray(converted(stored_matrix(lists, width, columns), dtype))
+
+
+def stored_matrix(lists: pa.Array, width: int, columns: slice | list[int]) -> Array:
+    """The same numbers in the type of the file. Raises BadList."""
     if not pa.types.is_fixed_size_list(lists.type):
         offsets = lists.offsets.to_numpy()
         # One comparison instead of a difference and a comparison: the offsets of lists of one length are multiples.
@@ -80,8 +85,8 @@ def matrix(lists: pa.Array, width: int, columns: slice | list[int], dtype: str) 
     null = null_mask(values)
     if null is not None:
         raise BadList(int(np.argmax(null)) // width, "a number is null; expected none")
-    stored = values.to_numpy(zero_copy_only=False).reshape(-1, width)[:, columns]
-    return np.ascontiguousarray(converted(stored, dtype))
+    stored: Array = values.to_numpy(zero_copy_only=False).reshape(-1, width)[:, columns]
+    return stored
 
 
 def converted(values: Array, dtype: str) -> Array:

@@ -31,7 +31,7 @@ _SPARE = 1.25
 
 def events_for(config: Config, num_batches: int) -> int:
     """Number of simulated events that give ``num_batches`` batches."""
-    return int(num_batches * config.stream.batch_events * _SPARE) + config.stream.lanes
+    return int(num_batches * config.stream.batch_events * _SPARE)
 
 
 def batches_from_files(config: Config, num_batches: int, device: torch.device) -> list[Batch]:
@@ -56,16 +56,15 @@ def batches_from_files(config: Config, num_batches: int, device: torch.device) -
 
 
 def _batches(config: Config, units: Iterator[tuple[Unit, UnitArrays]], device: torch.device) -> Iterator[Batch]:
-    """Batches of consecutive microbatches with the events of a step of all lanes; the last one may be smaller."""
-    enough = config.stream.lane_batch_events * config.stream.lanes
+    """Batches of consecutive microbatches with the events of a step; the last one may be smaller."""
     taken: list[Microbatch] = []
     num_events = 0
     for unit, arrays in units:
         for index in range(len(arrays.microbatch_bounds) - 1):
             microbatch = copy_to_host(arrays, unit.epoch, unit.k, index)
-            taken.append(_on(device, replace(microbatch, lane=unit.k % config.stream.lanes)))
+            taken.append(_on(device, replace(microbatch, number=len(taken))))
             num_events += taken[-1].num_events
-            if num_events >= enough:
+            if num_events >= config.stream.batch_events:
                 yield Batch(tuple(taken))
                 taken, num_events = [], 0
     if taken:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, RootModel
 
 from common.errors import BadInputError
 from common.files.inputs import expand, local_path
+from common.files.local_listing import files_below
 from common.files.remotes import Remotes
 from common.messages import Unit
 from common.plan import SlotCapacity, SourceFile
@@ -87,9 +88,7 @@ def bench_shuffle(
         remotes = stack.enter_context(Remotes(config.remote_access()))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="icestream-bench-")))
         inputs = make_ranges(config.input, config.fetcher.ranges)[0].inputs if config.input else None
-        if inputs is None:
-            _simulate(folder / "files", config, max(numbers))
-        files = expand(inputs or (str(folder / "files"),), remotes)
+        files = _simulated(folder / "files", config, max(numbers)) if inputs is None else expand(inputs, remotes)
         if any(local_path(file.url) is None for file in files):
             raise BadInputError("remote inputs: bench shuffle reads its files several times; name local files with -i")
         cache = stack.enter_context(closing(Cache(folder, folder)))
@@ -101,8 +100,11 @@ def bench_shuffle(
     return "\n".join(_lines(costs, config, source))
 
 
-def _simulate(folder: Path, config: Config, num_events: int) -> None:
-    """Write files of _FILE_EVENTS events each with ``num_events`` in all: links to the first _SIMULATED_FILES."""
+def _simulated(folder: Path, config: Config, num_events: int) -> list[SourceFile]:
+    """Files of _FILE_EVENTS events each with ``num_events`` in all: links to the first _SIMULATED_FILES.
+
+    They are listed here, since a listing of inputs reads a file once however many names it has.
+    """
     num_files = -(-num_events // _FILE_EVENTS)
     for file in range(num_files):
         own = folder / f"{file:06d}"
@@ -116,6 +118,7 @@ def _simulate(folder: Path, config: Config, num_events: int) -> None:
                 link = own / path.relative_to(original)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 os.link(path, link)
+    return [SourceFile(str(path), path.stat().st_size) for path in sorted(files_below(folder))]
 
 
 def _first_files(

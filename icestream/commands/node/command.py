@@ -17,9 +17,9 @@ from icestream.commands.run_options import run_flags, run_options
 EXAMPLES = """\b
 Examples, on two machines, of which `gpu-a` is node 0:
   icestream node --node 0 --nodes 2 --master gpu-a:29500 --shared /shared/mine --run-dir /local/mine \\
-    -i '/data/*.parquet' --set stream.shards=8 --set stream.lanes=8 --trainers 4
+    -i '/data/*.parquet' --set stream.shards=8 --trainers 4
   icestream node --node 1 --nodes 2 --master gpu-a:29500 --shared /shared/mine --run-dir /local/mine \\
-    -i '/data/*.parquet' --set stream.shards=8 --set stream.lanes=8 --trainers 4
+    -i '/data/*.parquet' --set stream.shards=8 --trainers 4
 
 \b
 Exit codes: 0 finished, 75 another node is gone: start all nodes again, they resume; 130 stopped by a signal (checkpoint

@@ -10,7 +10,7 @@ import click
 
 from common.errors import BadInputError
 from common.user_path import user_path
-from icestream.commands.engine_options import EngineCommand, checked_shards, engine_options, set_words
+from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
 
 EXAMPLES = """\b
 Examples:
@@ -63,7 +63,7 @@ def ray(
     """
     from services.config.root import ENVIRONMENT_PREFIX
 
-    shards = checked_shards(nodes, shared, toml, assignments, options)
+    possible = checked_nodes(nodes, shared, toml, assignments, options)
     try:
         from icestream.commands.ray.session import RaySession
     except ModuleNotFoundError as error:
@@ -74,7 +74,7 @@ def ray(
     given = set_words(assignments)
     session = RaySession(
         nodes=nodes,
-        shards=shards,
+        possible=possible,
         cpus=cpus,
         gpus=gpus,
         wait_s=wait_s,

@@ -123,9 +123,9 @@ class EndDriver:
 Order = ReserveMachines | StartNodes | StopNodes | ReleaseNodes | EndDriver
 
 
-def largest_fitting(shards: int, machines: int) -> int:
-    """Largest number of nodes that divides the shards and has a machine for each; 0 without a machine."""
-    return max((count for count in range(1, min(shards, machines) + 1) if shards % count == 0), default=0)
+def largest_fitting(possible: Sequence[int], machines: int) -> int:
+    """Largest of the possible numbers of nodes that has a machine for each; 0 if there is none."""
+    return max((count for count in possible if count <= machines), default=0)
 
 
 class AttemptsInVain:
@@ -165,13 +165,13 @@ class AttemptsInVain:
 class NodesDriver:
     """State machine of a run on several nodes: waiting for machines, reserving them, running, stopping.
 
-    ``asked``: wanted number of nodes, a divisor of ``shards``. ``wait_s``: time to wait for missing machines before
-    a start with fewer, and for which returned ones must be there before a restart with more.
+    ``asked``: wanted number of nodes, one of the ``possible`` ones. ``wait_s``: time to wait for missing machines
+    before a start with fewer, and for which returned ones must be there before a restart with more.
     """
 
-    def __init__(self, asked: int, shards: int, wait_s: float) -> None:
+    def __init__(self, asked: int, possible: Sequence[int], wait_s: float) -> None:
         self._asked = asked
-        self._shards = shards
+        self._possible = possible
         self._wait_s = wait_s
         self._phase: Literal["waiting", "reserving", "running", "stopping", "ended"] = "waiting"
         self._since_s: float | None = None
@@ -212,25 +212,29 @@ class NodesDriver:
         if view.stop_asked:
             return [self._end(NodeExit.STOPPED, "stopped before the nodes were started again")]
         waited_s = view.now_s - self._since_s
-        count = largest_fitting(self._shards, min(view.machines, self._most))
+        count = largest_fitting(self._possible, min(view.machines, self._most))
         if view.now_s < self._pause_ends_s or (count < self._asked and waited_s < self._wait_s):
             return []
         if count == 0:
             if self.attempts:
                 return []
-            return [
-                self._end(
-                    NodeExit.USER_ERROR,
-                    f"no machine of the cluster is large enough for a node, after {self._wait_s:g} s: compare --cpus"
-                    " and --gpus with `ray status`, or wait longer with --wait-for-nodes",
-                )
-            ]
+            return [self._end(NodeExit.USER_ERROR, self._too_few(view.machines))]
         self._phase, self._count, self._more_since_s, self._is_stopped = "reserving", count, None, False
         self._most = self._asked
         self.attempts += 1
         self._restarts.started(view.now_s)
         fewer = f" of {self._asked}, as {view.machines} machines are there" if count < self._asked else ""
         return [ReserveMachines(count, f"start {self.attempts}: {count} nodes{fewer}")]
+
+    def _too_few(self, machines: int) -> str:
+        """Text on a first start for which there are not enough machines."""
+        none = f"no machine of the cluster is large enough for a node, after {self._wait_s:g} s"
+        few = (
+            f"{machines} machines of the cluster are large enough for a node, after {self._wait_s:g} s, but possible"
+            f" numbers of nodes are {', '.join(map(str, self._possible))}"
+        )
+        advice = "compare --cpus and --gpus with `ray status`, or wait longer with --wait-for-nodes"
+        return f"{few if machines else none}: {advice}"
 
     def _reserving(self, view: ClusterView) -> list[Order]:
         if view.is_refused:
@@ -255,7 +259,7 @@ class NodesDriver:
         if words := losses_words(view.nodes):
             self._is_stopped = NodeEnded(NodeExit.STOPPED) in view.nodes
             return [self._stop(view, words)]
-        more = largest_fitting(self._shards, min(view.machines, self._asked))
+        more = largest_fitting(self._possible, min(view.machines, self._asked))
         if more <= self._count:
             self._more_since_s = None
         elif self._more_since_s is None:
@@ -268,7 +272,7 @@ class NodesDriver:
     def _after_refusal(self, view: ClusterView) -> list[Order]:
         """Release what was asked for; next time fewer machines, if fewer are possible."""
         self._growth_wait_s = min(2 * self._growth_wait_s, max(self._wait_s, _LONGEST_GROWTH_WAIT_S))
-        self._most = self._count - 1 or self._asked
+        self._most = largest_fitting(self._possible, self._count - 1) or self._asked
         self._wait(view)
         return [ReleaseNodes()]
 

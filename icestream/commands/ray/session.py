@@ -43,7 +43,8 @@ class RaySession:
     """Program of all nodes, and the machines for it."""
 
     nodes: int
-    shards: int
+    possible: Sequence[int]
+    """Numbers of nodes on which the run can go on."""
     cpus: int
     gpus: int
     wait_s: float
@@ -90,7 +91,7 @@ class RaySession:
             ray.shutdown()
 
     def _drive(self, view: NodesView, signals: socket.socket) -> int:
-        driver = NodesDriver(self.nodes, self.shards, self.wait_s)
+        driver = NodesDriver(self.nodes, self.possible, self.wait_s)
         nodes = RayNodes(self.cpus, self.gpus, self.shared, self.job_for, view.heard)
         stop = StopRequests(signals)
         while True:

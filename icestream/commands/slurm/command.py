@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from common.user_path import user_path
-from icestream.commands.engine_options import EngineCommand, checked_shards, engine_options, set_words
+from icestream.commands.engine_options import EngineCommand, checked_nodes, engine_options, set_words
 
 EXAMPLES = """\b
 Example:
@@ -39,13 +39,13 @@ def slurm(
     """
     from icestream.commands.slurm.script import SlurmJob
 
-    shards = checked_shards(nodes, shared, toml, assignments, options)
+    possible = checked_nodes(nodes, shared, toml, assignments, options)
     given = set_words(assignments)
     given += ["-c", str(toml.absolute())] if toml is not None else []
     job = SlurmJob(
         name=name,
         nodes=nodes,
-        shards=shards,
+        possible=possible,
         gpus=gpus,
         time=time,
         shared=user_path(shared).absolute(),

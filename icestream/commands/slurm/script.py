@@ -22,7 +22,8 @@ class SlurmJob:
 
     name: str
     nodes: int
-    shards: int
+    possible: Sequence[int]
+    """Numbers of nodes on which the run can go on, in order."""
     gpus: int
     """GPUs of each node."""
     time: str
@@ -47,7 +48,7 @@ class SlurmJob:
         values = {
             "name": self.name,
             "nodes": str(self.nodes),
-            "shards": str(self.shards),
+            "possible": " ".join(map(str, self.possible)),
             "gpus": f"#SBATCH --gpus-per-node={self.gpus}" if self.gpus else "# No GPUs were asked for.",
             "time": self.time,
             "shared": shlex.quote(str(self.shared)),

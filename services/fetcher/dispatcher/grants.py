@@ -2,7 +2,8 @@
 
 The slot is bound when the lease is given, and leases go to the lowest unit that is wanted and absent, first to heads:
 units that a trainer waits for. So a head gets a free slot, or takes the slot of a unit that no trainer waits for, and
-delivery in order can't deadlock: several trainers never hold all slots (trainers.py). "Next to lease" is derived, never stored.
+delivery in order can't deadlock: several trainers never hold all slots (trainers.py). "Next to lease" is derived, never
+stored.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class TrainerState:
 
 
 class Trainers:
-    """All trainers, by rank. Those of several hold fewer units than there are ``slots``, counted from the slowest one's.
+    """All trainers, by rank. Several hold fewer units than there are ``slots``, counted from the slowest one's.
 
-    Then a slot is left for the one that all others wait for, also where that one attaches again further back.
+    Then a slot is left for that one, which all others wait for, also where it attaches again further back.
     """
 
     def __init__(self, slots: int) -> None:

@@ -9,7 +9,7 @@ import contextlib
 import sqlite3
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,6 +181,14 @@ class Ledger:
             raise DamagedLedger(self._path, f"file {file} is missing")
         folder, name, size_bytes, checksum = row
         return SourceFile(folder + name, size_bytes, checksum)
+
+    def unknown(self, one: InputRange, urls: Iterable[str]) -> list[str]:
+        """URLs, in order, that the frozen inventory of a range lacks."""
+        frozen, new = self.frozen(one), dict.fromkeys(urls)
+        query = "SELECT folders.url || name FROM files JOIN folders ON folders.id = folder WHERE range = ?"
+        for (known,) in self._db.execute(query, (frozen.id,)) if frozen is not None else ():
+            new.pop(known, None)
+        return list(new)
 
     def staged_bytes(self, frozen: FrozenRange) -> array[int]:
         """Disk space of each file of a range once it is staged: 0 if it is local."""

@@ -2,7 +2,8 @@
 
 A turn is one exchange of small texts. A rank that has its share of the batch, or whose shards have no more, is ready;
 one that waits for data takes its turn every 0.1 s, so that it learns of a stop or of a checkpoint that the fetcher
-needs. A step is made in the turn in which all are ready, so that all make the same steps. A single rank exchanges nothing.
+needs. A step is made in the turn in which all are ready, so that all make the same steps. A single rank exchanges
+nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class Turn(BaseModel):
     """Number in its share; 0: it has none."""
     events: int = 0
     particles: int = 0
-    places: dict[int, Cursor] = {}
-    """Cursor of each of its shards once the batch is trained: all trainers of a shard must make the same batches."""
+    places: dict[int, tuple[Cursor, str]] = {}
+    """Cursor of each of its shards once the batch is trained, and content of a unit that is open there: all trainers of
+    a shard must make the same batches."""
     growths: dict[int, Growth] = {}
     """Growth of each shard of which it is the first trainer, if there are several."""
     stop: bool = False
@@ -80,6 +82,11 @@ def agree(turns: Sequence[Turn]) -> Agreed:
         commit=any(one.commit for one in turns),
         committed=turns[0].committed,
     )
+
+
+class BatchesDiffer(Exception):
+    """Trainers of a shard made different batches: a unit has changed, or was given up, between its deliveries to them.
+    All ranks learn of it in the same turn, and make their batches anew."""
 
 
 class Agreement:
@@ -154,13 +161,13 @@ class Agreement:
         """Take a turn with a share: the step, if all are ready. None: others are not, or all stop.
 
         ``position`` is the common position of all ranks; the batch leads from ``before`` to ``after`` in the shards of
-        this rank. Raises RuntimeError if the trainers of a shard did not make the same batch.
+        this rank. Raises BatchesDiffer on all ranks if the trainers of a shard did not make the same batch.
         """
         if self.is_alone:
             return Step(*share, after)
         if self._all_stop:
             return None
-        turn = Turn(ready=True, **share._asdict(), places={one.shard: after.cursors[one.shard] for one in shards})
+        turn = Turn(ready=True, **share._asdict(), places=_places(after, shards))
         if len(after.shards) > 1:
             growths = {
                 one.shard: after.shards[one.shard].since(before.shards[one.shard]) for one in shards if one.rank == 0
@@ -171,7 +178,7 @@ class Agreement:
             return None
         places = {place for one in turns for place in one.places.items()}
         if len(places) != len(after.shards):
-            raise RuntimeError(f"trainers of one shard made different batches: {sorted(places, key=str)!s:.500}")
+            raise BatchesDiffer(f"trainers of one shard made different batches, and begin again: {places!s:.500}")
         if len(after.shards) > 1:
             grown = {shard: position.shards[shard].grown(one) for turn in turns for shard, one in turn.growths.items()}
             after = position.with_shards(grown)
@@ -200,3 +207,7 @@ class Agreement:
             self._heard = agreed.committed or self._heard
         self._all_stop = agreed.stop
         return turns, agreed
+
+
+def _places(position: StreamPosition, shards: Sequence[ShardShare]) -> dict[int, tuple[Cursor, str]]:
+    return {one.shard: (position.shards[one.shard].cursor, position.shards[one.shard].content) for one in shards}

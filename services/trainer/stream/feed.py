@@ -24,7 +24,7 @@ from common.errors import BadInputError
 from common.schema import EventSchema
 from common.transport import FetcherLost, PeerTransport, StopRequested
 from services.trainer.progress import NEW_PLAN_REMEDY
-from services.trainer.ranks.agreement import Agreement, Share, Step
+from services.trainer.ranks.agreement import Agreement, BatchesDiffer, Share, Step
 from services.trainer.stream.ahead import ReadAhead
 from services.trainer.stream.fed_batch import FedBatch, FedMicrobatch
 from services.trainer.stream.microbatch_copy import Copiers
@@ -33,7 +33,7 @@ from services.trainer.stream.position import StreamPosition
 from services.trainer.stream.shard_link import Rejected, ShardLink
 from services.trainer.stream.sharded_position import start_of
 from services.trainer.stream.shares import Dealing, shares_of_rank
-from services.trainer.stream.unit_stream import ELSEWHERE, NO_EVENT, Kept, microbatches
+from services.trainer.stream.unit_stream import NO_EVENT, Kept, Taken, microbatches
 from services.trainer.stream.waits import BatchWaits
 from workloads.base.batch import Batch
 
@@ -134,7 +134,7 @@ class Feed:
                     self._reconnect_refused()
                 except StopRequested:
                     break
-            except (FetcherLost, Rejected) as error:
+            except (FetcherLost, Rejected, BatchesDiffer) as error:
                 level = logging.WARNING if str(error) else logging.INFO  # of a lost fetcher its supervisor warns
                 logger.log(level, "%s", str(error) or "the fetcher is gone; waiting for it to come back")
                 plan_hash, started_s = self.plan_hash, time.monotonic()
@@ -299,18 +299,21 @@ class Feed:
 
     def _assembled(self) -> Generator[tuple[FedBatch, Any] | None, None, bool]:
         """Batches whose copies have been begun, each with the copiers' marks: a source of ReadAhead."""
-        streams = [(link, microbatches(link, self._epoch, self._stops, self.waits, self._kept)) for link in self._links]
+        streams = [
+            (link, microbatches(link, self._stream, self._epoch, self._stops, self.waits, self._kept))
+            for link in self._links
+        ]
         while True:
             parts: list[list[FedMicrobatch]] = [[] for _ in streams]
             for link in self._links:
-                link.dealing = Dealing(link.share.ranks)
+                link.dealing = Dealing(link.share.ranks, self._stream.shard_batch_events)
             turns = deque(range(len(streams)))
             while turns:
                 number = turns.popleft()
                 link, stream = streams[number]
                 if not (yield from self._fill(parts[number], link, stream)):
                     turns.append(number)
-                elif link.dealing.num_events < self._stream.shard_batch_events and not link.used_up(self._epoch):
+                elif not link.dealing.is_full and not link.used_up(self._epoch):
                     return False  # asked to stop: the microbatches taken are not trained
             if not any(link.dealing.num_events for link in self._links):
                 return True
@@ -318,13 +321,13 @@ class Feed:
             yield FedBatch.of(mine, self._taken()), [link.copier.mark() for link in self._links]
 
     def _fill(
-        self, mine: list[FedMicrobatch], link: ShardLink, stream: Iterator[FedMicrobatch | None]
+        self, mine: list[FedMicrobatch], link: ShardLink, stream: Iterator[Taken | None]
     ) -> Generator[None, None, bool]:
         """Fill the batch with a shard's events as far as it has data; False: its turn is over, after a whole epoch
         without an event. Else the others of a run without end would never be read, and nobody notice that none has an
         event.
         """
-        while link.dealing.num_events < self._stream.shard_batch_events:
+        while not link.dealing.is_full:
             taken = next(stream, _NO_MORE)
             if taken is _NO_MORE:
                 return True
@@ -333,8 +336,8 @@ class Feed:
             if taken is None:
                 self._awaited = link
                 yield None
-            elif taken is not ELSEWHERE:
-                mine.append(taken)
+            else:
+                mine += taken
         return True
 
     def _stops(self) -> bool:

@@ -25,7 +25,7 @@ def slice_microbatch(
 
 
 def ids_of(arrays: UnitArrays, index: int, end: int, identity: str | None) -> dict[str, Array]:
-    """Column ``identity`` of microbatches ``index`` to ``end`` by its name, in separate memory; empty without a name."""
+    """Column ``identity`` of microbatches ``index`` to ``end`` by its name, in memory of its own; empty without one."""
     if identity is None:
         return {}
     first, last = arrays.microbatch_bounds[index], arrays.microbatch_bounds[end]

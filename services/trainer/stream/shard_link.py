@@ -48,7 +48,7 @@ class ShardLink:
         """Units with their arrays (None: the unit was skipped) that wait for training."""
         self.ended = False
         """True once the plan has no more units."""
-        self.dealing = Dealing(share.ranks)
+        self.dealing = Dealing(share.ranks, stream.shard_batch_events)
         """Dealing of the batch that is being made."""
         self.taken = StreamPosition()
         """Position of the shard after all units and microbatches taken."""

@@ -37,6 +37,8 @@ def shares_of_rank(stream: StreamConfig, rank: int, ranks: int) -> list[ShardSha
             f"{ranks} trainers for stream.shards = {stream.shards}: at most {MOST_TRAINERS} share one; set"
             f" stream.shards={-(-ranks // MOST_TRAINERS)} or more"
         )
+    if of_shard > 1 and stream.slots == 1:
+        raise BadInputError("stream.slots = 1: several trainers of a shard need 2 or more")
     return [ShardShare(rank // of_shard, rank % of_shard, of_shard)]
 
 

@@ -73,10 +73,11 @@ def microbatches(
         if at.microbatch < unit.layout.microbatches and not changed:
             assert arrays is not None
             reading = _Reading(link, stream, unit, arrays, waits, kept)
-            for taken_now in reading.parts(at.microbatch):
+            first = at.microbatch
+            while first < unit.layout.microbatches:
                 if taken is not None:
                     yield taken
-                taken = taken_now
+                taken, first = reading.part(first)
             # The slot is released before the last microbatch is trained. The copy is awaited, not polled for: the
             # next poll may be a step away.
             reading.close()
@@ -119,20 +120,19 @@ class _Reading:
             self._most.append(stream.max_squared_particles)
         self._costs: list[tuple[int, ...]] = list(zip(*(cost.tolist() for cost in costs), strict=True))
 
-    def parts(self, first: int) -> Iterator[Taken]:
-        """What the microbatches from ``first`` on add to one batch after another; advances the link's position."""
+    def part(self, first: int) -> tuple[Taken, int]:
+        """What the microbatches from ``first`` on add to the batch that is being made, and the first one behind them.
+        Advances the link's position."""
         link = self._link
-        while first < len(self._costs):
-            number = link.dealing.num_dealt
-            ranks = link.dealing.deal([(cost[0], cost[1]) for cost in self._costs[first:]])
-            end = first + len(ranks)
-            costs = self._costs[first:end]
-            runs = runs_of(link.share.rank, ranks, costs, self._most)
-            taken = tuple(self._taken(first + run.start, first + run.stop, number + run.start) for run in runs)
-            num_events, num_particles = (sum(cost[place] for cost in costs) for place in (0, 1))
-            link.taken = link.taken.after_microbatches(self._unit, end, num_events, num_particles)
-            first = end
-            yield taken
+        number = link.dealing.num_dealt
+        ranks = link.dealing.deal([(cost[0], cost[1]) for cost in self._costs[first:]])
+        end = first + len(ranks)
+        costs = self._costs[first:end]
+        runs = runs_of(link.share.rank, ranks, costs, self._most)
+        taken = tuple(self._taken(first + run.start, first + run.stop, number + run.start) for run in runs)
+        num_events, num_particles = (sum(cost[place] for cost in costs) for place in (0, 1))
+        link.taken = link.taken.after_microbatches(self._unit, end, num_events, num_particles)
+        return taken, end
 
     def close(self) -> None:
         """Wait until the copies are complete."""

@@ -384,5 +384,5 @@ def test_unfinished_and_hidden_names_of_a_directory_or_a_glob_are_no_inputs_whic
         assert [Path(file.url).name for file in listed([text])] == ["a.parquet", "g.parquet"]
         assert len(caplog.messages) == 1
         assert f'left out {hidden} with a name that begins with "." or "_"' in caplog.text
-    for text in (tmp_path / "_b.parquet", tmp_path / "_temporary", tmp_path / "_*.parquet"):
-        assert len(listed([str(text)])) == 1
+    for named in (tmp_path / "_b.parquet", tmp_path / "_temporary", tmp_path / "_*.parquet"):
+        assert len(listed([str(named)])) == 1

@@ -22,7 +22,8 @@ from common.process import StopFlag
 from icestream.commands.node.command import node
 from icestream.commands.node.session import Node, NodeSession, shard_words
 from icestream.commands.node.settings import build_of, refuse_outputs, require_inputs, require_same
-from icestream.commands.run_checks import refuse_folder_of_nodes, require_shares
+from icestream.commands.possible_nodes import require_shares
+from icestream.commands.run_checks import refuse_folder_of_nodes
 from services.config.root import Config, load_config
 from services.supervisor.nodes.beats import Beats
 from services.supervisor.nodes.master import parse_master
@@ -173,7 +174,9 @@ def test_folders_inside_of_an_input(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [3, 5, 8])
 def test_a_number_of_nodes_that_does_not_divide_the_shards(nodes: int) -> None:
-    with pytest.raises(BadInputError, match=r"must be a multiple of it; possible numbers of nodes: 1, 2, 4$"):
+    with pytest.raises(
+        BadInputError, match=r"must be a multiple of it; possible numbers of nodes with --trainers 1: 1, 2, 4$"
+    ):
         require_shares(StreamConfig(shards=4, lanes=4), nodes, 1)
 
 

@@ -44,7 +44,7 @@ class RayRun:
         """Abstract sockets of its fetchers."""
         self._fields = {
             "nodes": NODES,
-            "shards": NODES,
+            "possible": [1, NODES],
             "cpus": 1,
             "gpus": 0,
             "wait_s": 2.0,

@@ -32,7 +32,7 @@ class Scene:
         self.shared.mkdir()
         fields = {
             "nodes": 2,
-            "shards": 2,
+            "possible": [1, 2],
             "cpus": 1,
             "gpus": 0,
             "wait_s": 2.0,

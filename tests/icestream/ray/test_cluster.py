@@ -33,7 +33,7 @@ def test_a_machine_is_the_node_that_it_was_where_it_can(
 
 @pytest.mark.parametrize("address", ["gpu-a", "gpu-a:port"])
 def test_an_address_without_a_port_is_a_mistake(address: str, tmp_path: Path) -> None:
-    nothing = RaySession(1, 1, 1, 0, 0.0, tmp_path, tmp_path, (), None, {})
+    nothing = RaySession(1, (1,), 1, 0, 0.0, tmp_path, tmp_path, (), None, {})
     with pytest.raises(BadInputError, match=f"no Ray cluster at --address {address} .*: start one with `ray start"):
         nothing.run(address)
 

@@ -37,14 +37,18 @@ def view(now_s: float, machines: int, nodes: Sequence[NodeState] = (), **more: A
     return ClusterView(now_s, machines, nodes, **more)
 
 
+def divisors(shards: int) -> list[int]:
+    return [count for count in range(1, shards + 1) if shards % count == 0]
+
+
 def started(asked: int = 2, shards: int = 4, machines: int | None = None, wait_s: float = 10.0) -> NodesDriver:
     """Driver that has just started the nodes of its first attempt."""
-    driver = NodesDriver(asked, shards, wait_s)
+    driver = NodesDriver(asked, divisors(shards), wait_s)
     machines = asked if machines is None else machines
     driver.decide(view(-wait_s, machines))
     if machines < asked:
         driver.decide(view(0, machines))
-    count = largest_fitting(shards, machines)
+    count = largest_fitting(divisors(shards), machines)
     assert driver.decide(view(0, machines, [RUNNING] * count, resumes_at=0)) == [StartNodes()]
     assert driver.attempts == 1
     return driver
@@ -60,11 +64,11 @@ def test_patience_nests() -> None:
 
 @pytest.mark.parametrize(("shards", "machines", "count"), [(12, 5, 4), (12, 64, 12), (8, 7, 4), (5, 4, 1), (6, 0, 0)])
 def test_as_many_nodes_as_divide_the_shards_and_have_a_machine(shards: int, machines: int, count: int) -> None:
-    assert largest_fitting(shards, machines) == count
+    assert largest_fitting(divisors(shards), machines) == count
 
 
 def test_all_machines_there_all_nodes_start_at_once() -> None:
-    driver = NodesDriver(4, 8, 60)
+    driver = NodesDriver(4, divisors(8), 60)
     (order,) = driver.decide(view(100, 5))
     assert isinstance(order, ReserveMachines)
     assert order.count == 4
@@ -74,7 +78,7 @@ def test_all_machines_there_all_nodes_start_at_once() -> None:
 
 
 def test_missing_machines_are_waited_for_and_then_fewer_nodes_start() -> None:
-    driver = NodesDriver(4, 12, 60)
+    driver = NodesDriver(4, divisors(12), 60)
     assert driver.decide(view(100, 3)) == []
     assert driver.decide(view(159, 3)) == []
     (order,) = driver.decide(view(160, 3))
@@ -84,7 +88,7 @@ def test_missing_machines_are_waited_for_and_then_fewer_nodes_start() -> None:
 
 
 def test_a_first_start_without_any_machine_is_the_users_mistake() -> None:
-    driver = NodesDriver(4, 12, 60)
+    driver = NodesDriver(4, divisors(12), 60)
     driver.decide(view(0, 0))
     (order,) = driver.decide(view(60, 0))
     assert isinstance(order, EndDriver)
@@ -112,7 +116,7 @@ class Attempts:
         self.end = end
         self.lasts_s = lasts_s
         self.step = 0
-        self.driver = NodesDriver(1, 1, 0)
+        self.driver = NodesDriver(1, divisors(1), 0)
         self.starts: list[float] = []
         self.now_s = 0.0
 
@@ -194,7 +198,7 @@ def test_losses_of_machines_do_not_hide_failures() -> None:
 
 @pytest.mark.parametrize(("end", "exit_code"), [(NodeGone(), None), (NodeEnded(1), 1)])
 def test_a_machine_that_is_lost_before_its_node_starts(end: NodeState, exit_code: int | None) -> None:
-    driver = NodesDriver(2, 2, 0)
+    driver = NodesDriver(2, divisors(2), 0)
     driver.decide(view(0, 2))
     release, *others = driver.decide(view(1, 2, [RUNNING, end]))
     assert isinstance(release, ReleaseNodes)
@@ -240,13 +244,13 @@ def test_a_stop_that_comes_when_all_were_done_is_no_interruption() -> None:
 
 
 def test_a_stop_before_the_nodes_have_started_ends_at_once() -> None:
-    driver = NodesDriver(2, 2, 60)
+    driver = NodesDriver(2, divisors(2), 60)
     driver.decide(view(0, 2))
     assert kinds(driver.decide(view(1, 2, [RUNNING] * 2, stop_asked=True))) == [ReleaseNodes, EndDriver]
 
 
 def test_a_stop_while_machines_are_missing_ends_at_once() -> None:
-    driver = NodesDriver(4, 4, 60)
+    driver = NodesDriver(4, divisors(4), 60)
     (order,) = driver.decide(view(0, 1, stop_asked=True))
     assert isinstance(order, EndDriver)
     assert order.exit_code == NodeExit.STOPPED
@@ -268,7 +272,7 @@ def test_machines_that_come_back_are_used_after_the_wait() -> None:
 
 
 def test_machines_that_ray_cannot_reserve_are_not_asked_for_again_at_once() -> None:
-    driver = NodesDriver(4, 4, 10)
+    driver = NodesDriver(4, divisors(4), 10)
     driver.decide(view(0, 4))
     assert kinds(driver.decide(view(60, 4, is_refused=True))) == [ReleaseNodes]
     assert driver.decide(view(61, 4)) == []

@@ -36,7 +36,7 @@ def job(**fields: Any) -> SlurmJob:
     plain: dict[str, Any] = {
         "name": "muons",
         "nodes": 2,
-        "shards": 4,
+        "possible": (1, 2, 4),
         "gpus": 0,
         "time": "24:00:00",
         "shared": Path("/shared"),
@@ -180,7 +180,8 @@ def test_the_command_prints_a_script_for_the_shards_of_the_configuration(tmp_pat
     words = ["slurm", "--nodes", "4", "--shared", str(tmp_path / "shared"), "--run-dir", "/local", "-c", str(toml)]
     done = CliRunner().invoke(cli, [*words, "-i", "/data/*.parquet", "--decoders", "3"])
     assert done.exit_code == 0, done.output
-    assert "\nSHARDS=8\n" in done.output
+    assert "\nPOSSIBLE=(1 2 4 8)\n" in done.output
+    assert "4 nodes; with fewer machines: 2, 1" in done.stderr
     assert "-i '/data/*.parquet' --decoders 3" in done.output
     assert f"-c {toml}" in done.output
 
@@ -208,7 +209,8 @@ def test_trainers_that_can_not_share_the_lanes_are_a_mistake(engine: str, tmp_pa
     words = [engine, "--nodes", "2", "--shared", str(tmp_path), "--run-dir", "/local", "--trainers", "3"]
     done = CliRunner().invoke(cli, [*words, "--set", "stream.shards=2", "--set", "stream.lanes=2"])
     assert isinstance(done.exception, BadInputError)
-    assert "stream.lanes = 2 must be a multiple of the number of trainers, 6" in str(done.exception)
+    assert "local.trainers = 3 on each of 2 nodes, but stream.lanes = 2" in str(done.exception)
+    assert str(done.exception).endswith("possible numbers of nodes with --trainers 3: none")
 
 
 @pytest.mark.parametrize("engine", [["slurm"], ["ray", "--address", "127.0.0.1:1"]])

@@ -18,6 +18,7 @@ from workloads import registry
 from workloads.base.batch import Batch
 
 MUONS = registry.workload("muons").schema
+CPU = torch.device("cpu")
 COUNTS = [3, 0, 1, 5, 0, 2]
 
 
@@ -27,7 +28,7 @@ def ragged(*sizes: int) -> RaggedBatch:
     parts = (split(batch, list(sizes)) if sizes else batch).microbatches
     for part in parts:
         part.event_columns["primary_id"] = torch.arange(2 * part.num_events).reshape(-1, 2)
-    return RaggedBatch(Batch(parts), MUONS, 2, StreamPosition())
+    return RaggedBatch(Batch(parts), MUONS, 2, StreamPosition(), device=CPU)
 
 
 def test_microbatches_are_joined_to_one_batch_with_the_offsets_of_all_events() -> None:
@@ -47,11 +48,35 @@ def test_one_microbatch_is_handed_out_without_a_copy() -> None:
 
 
 def test_a_rank_without_data_gets_an_empty_batch_with_all_columns() -> None:
-    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamPosition())
+    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamPosition(), device=CPU)
     assert batch.particles["muons"].shape == (0, 3)
     assert batch.events["primary"].dtype == torch.float32
     assert batch.offsets.tolist() == [0]
     assert (len(batch), batch.total_events) == (0, 5)
+
+
+def test_an_empty_batch_of_a_rank_is_on_the_device_of_its_stream_as_the_others_are() -> None:
+    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamPosition(), device=torch.device("meta"))
+    columns = {**batch.events, **batch.particles}
+    for name, tensor in {**columns, "offsets": batch.offsets, "counts": batch.counts}.items():
+        assert tensor.device.type == "meta", name
+    assert batch.event_of_particle.device.type == batch.device.type == "meta"
+    assert {name: tensor.shape for name, tensor in columns.items()} == {
+        name: (0, len(fields)) for name, fields in batch.fields.items()
+    }
+
+
+def test_an_empty_batch_moves_to_the_device_asked_for() -> None:
+    batch = RaggedBatch(Batch((), events_elsewhere=5), MUONS, 0, StreamPosition(), device=CPU, is_last=True)
+    assert batch.to("cpu") is batch
+    moved = batch.to("meta")
+    assert moved.offsets.device.type == moved.particles["muons"].device.type == moved.device.type == "meta"
+    assert moved.total_events == 5
+
+
+def test_the_last_batch_of_an_epoch_is_so_on_another_device_too() -> None:
+    batch = RaggedBatch(Batch(ragged().microbatches), MUONS, 0, StreamPosition(), device=CPU, is_last=True)
+    assert batch.to("meta").is_last
 
 
 def test_the_nested_tensor_has_a_row_of_particles_for_each_event() -> None:

@@ -17,6 +17,8 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"decoders": 0}, r"local.decoders = 0: expected a number from 1 to 1024, or auto"),
     ({"device": "gpu"}, r"device = 'gpu': expected auto, cpu, cuda or cuda:N"),
     ({"seed": -1}, r"seed = -1: "),
+    ({"seed": True}, r"seed = True: expected a whole number$"),
+    ({"settings": {"seed": False}}, r"seed = False: expected a whole number$"),
     ({"workload": "jets"}, r"workload = 'jets': expected one of muons"),
     ({"settings": {"stream.batch_event": 3}}, r"unknown configuration key 'stream.batch_event'; did you mean"),
     ({"settings": {"trainer.model": "wgan"}}, r"trainer.model, which has no effect here: your own loop is the trainer"),
@@ -40,12 +42,25 @@ def test_a_wrong_argument_is_one_clear_error_before_anything_starts(
 
 
 def test_inputs_are_paths_in_any_form_and_are_looked_for_at_once(file: Path) -> None:
-    for inputs in (file, str(file), [file], (str(file),), iter([file]), file.parent):
+    for inputs in (file, str(file), [file], (str(file),), iter([file]), {"a": file}.values(), file.parent):
         assert made(inputs).input[0].startswith(str(file.parent))
-    with pytest.raises(icestream.BadInputError, match="name files, directories, globs or URLs"):
-        icestream.stream([])
+    assert made(path for path in file.parent.glob("*.parquet")).input == (str(file),)
+    nothing: list[Any] = [[], file.parent.glob("*.h5"), iter(())]
+    for empty in nothing:
+        with pytest.raises(icestream.BadInputError, match=r"inputs has no path in it \(a generator gives its paths"):
+            icestream.stream(empty)
+    with pytest.raises(icestream.BadInputError, match="no input given: name files, directories, globs or URLs"):
+        icestream.stream()
     with pytest.raises(icestream.BadInputError, match="inputs = 3: expected a path, or several"):
         icestream.stream(3)  # type: ignore[arg-type]
+    for wrong, why in (
+        ({"a": file}, r"inputs is a mapping, of which only the keys would be read: give list\(inputs.values\(\)\)"),
+        ({file, file.parent}, r"inputs is a set, which has another order in each process: give sorted\(inputs\)"),
+        ([file, 3], "inputs has 3 in it: expected paths"),
+        (b"a.parquet", r"inputs = b'a.parquet': expected a path, or several"),
+    ):
+        with pytest.raises(icestream.BadInputError, match=why):
+            icestream.stream(wrong)  # type: ignore[arg-type]
     with pytest.raises(icestream.BadInputError, match=r"missing.parquet: no such file"):
         icestream.stream(file.with_name("missing.parquet"))
 

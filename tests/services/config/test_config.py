@@ -116,6 +116,7 @@ def test_a_check_between_fields_names_both_and_their_values(tmp_path: Path) -> N
         ("stream.slots=two", "stream.slots = 'two'"),
         ("trainer.device=tpu", "trainer.device = 'tpu'"),
         ("seed=-1", "seed = -1"),
+        ("seed=true", "seed = True: expected a whole number"),
     ],
 )
 def test_a_value_that_can_not_be_is_told_with_its_key(tmp_path: Path, assignment: str, key: str) -> None:

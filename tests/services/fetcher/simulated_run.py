@@ -89,6 +89,8 @@ class SimulatedRun:
         self.heard_s: dict[str, float] = {}
         """When, of that, it last heard of each decoder, or gave it its first lease."""
         self.done = False
+        self.was_skipped = False
+        """A unit was, at some time."""
         self._num_names = 0
         self._start_fetcher()
 
@@ -223,7 +225,7 @@ class SimulatedRun:
                     assert all(trainer.finished for trainer in attached), "a trainer still needs units"
                     self.done = True
                 case Quarantine():
-                    pass
+                    self.was_skipped = True
         self.dispatcher.validate()
 
     def _fence(self, name: str) -> None:
@@ -323,7 +325,14 @@ class SimulatedRun:
         group = list(self.trainers.values())
         if len(group) < self.ranks or not all(one.at_barrier for one in group):
             return
-        assert len({one.ready_at for one in group}) == 1, "all ranks make the same batch"
+        if len({one.ready_at for one in group}) > 1:
+            # A unit was skipped, for want of luck, after one of them had got it: all begin the batch again.
+            assert self.was_skipped, "all ranks make the same batch"
+            for one in group:
+                one.connection_lost()
+                one.at_barrier = False
+                self._reconnect(one)
+            return
         used_up = trainer.used_up
         for one in group:
             one.step()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from common.attempt import ATTEMPT_VARIABLE, OutdatedAttemptError, begin_attempt
 from common.errors import BadInputError
+from common.process import StopFlag
 from common.status import OUTLIER_FOLDER, FetcherStatus
 from common.status_files import read_status, write_status
 from services.config.root import Config
@@ -68,3 +70,35 @@ def test_a_fetcher_of_an_older_attempt_leaves_the_outliers_that_are_being_writte
     monkeypatch.setenv(ATTEMPT_VARIABLE, "2")
     FetcherService(tmp_path / "of the newest", CONFIG).close()
     assert not part.exists()
+
+
+def test_a_fetcher_that_goes_on_says_that_its_inputs_have_more_files_than_its_list(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "1.parquet").touch()
+    config = Config.model_validate({"input": [str(data)], "stream": {"slots": 2, "slot_mib": 1}})
+
+    class Until:
+        """Stop flag that is set after some turns of the fetcher, or once it has warned."""
+
+        turns = 0
+
+        def __bool__(self) -> bool:
+            self.turns += 1
+            return self.turns > 20 or bool(caplog.messages)
+
+    def run() -> None:
+        service = FetcherService(tmp_path / "run", config)
+        try:
+            service.run(cast("StopFlag", Until()))
+        finally:
+            service.close()
+
+    run()
+    assert not caplog.messages
+    (data / "2.parquet").touch()
+    run()
+    (message,) = caplog.messages
+    assert message.startswith("new files in the inputs: 1, ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from common.config import StreamConfig
+from common.config import MOST_TRAINERS, StreamConfig
 from common.run_words import counted
 from workloads.base.front import FileEvents
 
@@ -20,7 +20,7 @@ def evaluation_stream(stream: StreamConfig) -> StreamConfig:
     Unlike in training, outliers stay in the sample: an event of a hundred thousand particles is part of the data.
     """
     return stream.model_copy(
-        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1}
+        update={"shuffle": True, "unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PARTICLES, "max_particles_per_event": 0, "drop_empty": False}
         | {"max_squared_particles": 0}
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self, get_type_hints
 
 from common.errors import BadInputError
+from common.python_paths import given_path
+from common.seed import checked_seed
 
 _MIN_EVENTS = 100
 
@@ -32,7 +35,18 @@ class EvaluationOptions:
     toml: Path | None = None
     assignments: tuple[str, ...] = ()
 
+    @classmethod
+    def given(cls, **options: Any) -> Self:
+        """Return the options that were given to `icestream.evaluate`: paths may be texts. Raises BadInputError."""
+        paths = {name for name, kind in get_type_hints(cls).items() if kind in (Path, Path | None)}
+        values: dict[str, Any] = {
+            name: given_path(value, name) if name in paths and value is not None else value
+            for name, value in options.items()
+        }
+        return cls(**values)
+
     def __post_init__(self) -> None:
+        checked_seed(self.seed)
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise BadInputError(f"--device {self.device}: use auto, cpu, cuda or cuda:N")
         if self.events and self.events < _MIN_EVENTS:

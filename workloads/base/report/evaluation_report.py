@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.python_paths import PathText, given_path
 from workloads.base.report.html import page
 from workloads.base.report.metric import Metric
 from workloads.base.report.outcome import REPORT_HTML, Outcome, store
@@ -51,7 +52,8 @@ class EvaluationReport(Mapping[str, Metric]):
         """Checkpoint, data, settings and versions of programs."""
         return self.outcome.provenance
 
-    def write(self, folder: Path | str) -> Path:
+    def write(self, folder: PathText) -> Path:
         """Write `report.html`, `report.json` and the plots, as `icestream evaluate` does. Returns the page's path."""
-        store(Path(folder), self.outcome, page(self.outcome, self.words))
-        return Path(folder) / REPORT_HTML
+        place = given_path(folder, "folder")
+        store(place, self.outcome, page(self.outcome, self.words))
+        return place / REPORT_HTML

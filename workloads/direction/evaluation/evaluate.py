@@ -65,7 +65,7 @@ class _Sample:
 
 def report(front: Front, say: Callable[[str], None], **options: Any) -> EvaluationReport:
     """Report of an evaluation with these options; see Workload.functions."""
-    wanted = DirectionOptions(**options)
+    wanted = DirectionOptions.given(**options)
     with torch_threads(wanted.threads):
         outcome, _ = run_evaluation(front, wanted, load_predictor, say)
     return EvaluationReport(outcome, WORDS)

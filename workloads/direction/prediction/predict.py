@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from common.config import StreamConfig
+from common.config import MOST_TRAINERS, StreamConfig
 from common.errors import BadInputError
 from common.slow_progress import SlowProgress
 from workloads.base.device import device_named
@@ -112,7 +112,7 @@ def predicted_tables(
 def prediction_stream(stream: StreamConfig) -> StreamConfig:
     """Stream settings of the run for all events in order: none is an outlier, and memory is bounded."""
     return stream.model_copy(
-        update={"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS, "lanes": 1, "shuffle": False}
+        update={"unit_events": _UNIT_EVENTS, "batch_events": _UNIT_EVENTS * MOST_TRAINERS, "shuffle": False}
         | {"slot_mib": _SLOT_MIB, "max_particles": MOST_PULSES, "max_particles_per_event": 0, "drop_empty": False}
         | {"max_squared_particles": 0}
     )

@@ -68,7 +68,7 @@ class _Compared:
 
 def report(front: Front, say: Callable[[str], None], **options: Any) -> EvaluationReport:
     """Report of an evaluation with these options; see Workload.functions."""
-    wanted = EvaluationRequest(**options)
+    wanted = EvaluationRequest.given(**options)
     with torch_threads(wanted.threads):
         outcome, _ = run_evaluation(front, wanted, say)
     return EvaluationReport(outcome, WORDS)

@@ -54,7 +54,11 @@ FLAGS: tuple[OldFlag, ...] = (
         note="better left out: the count head learns P(N = 0) from empty events, and the critic skips them anyway",
     ),
     text("--outliers-dir", option="`RUN_DIR/outliers/`", note="in the input's schema: usable as input"),
-    whole("--batch-size", "stream.batch_events", note="at least so many events in an optimiser step"),
+    whole(
+        "--batch-size",
+        "stream.batch_events",
+        note="at least so many events in an optimiser step, of all processes: `migrate` multiplies",
+    ),
     whole("--multi-file-shuffle", "stream.block_files", zero_is_off=True, note="row groups and events are mixed too"),
     whole("--critic-steps", f"{WGAN}.critic_steps", note="with `--adaptive-critic` also the fewest"),
     whole("--critic-step", alias_of="--critic-steps"),
@@ -101,7 +105,11 @@ FLAGS: tuple[OldFlag, ...] = (
         option="`--token-file`",
         note="the name of a file with the token: command lines are visible to others",
     ),
-    switch("--auto-token", option="`icestream token`", note="once, before the run, which then renews it"),
+    switch(
+        "--auto-token",
+        option="`icestream token`",
+        note="once, before the run, which then renews it; not for local inputs",
+    ),
     text(
         "--pelican-scope-path", option="`icestream token --scope`", note="usually not needed: one token for all inputs"
     ),

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from common.config import StreamConfig
 from common.errors import BadInputError
+from common.pelican.tokens.scopes import federation_of
 from common.plan import SlotCapacity
 from common.redact import shown
 from workloads.muons.columns import MUONS
@@ -56,9 +57,8 @@ def moved(old: OldCommand) -> Moved:
     for name, value in old.given.items():
         _take(new, _BY_NAME[name], value, old.given)
     if old.trainers > 1:
-        new.settings |= {"local.trainers": old.trainers, "stream.lanes": old.trainers}
-        new.settings["stream.slots"] = max(StreamConfig().slots, 2 * old.trainers)
-        new.origins |= dict.fromkeys(("local.trainers", "stream.lanes", "stream.slots"), "processes of torchrun")
+        new.settings["local.trainers"] = old.trainers
+        new.origins["local.trainers"] = "processes of torchrun"
     processes = old.trainers * old.nodes
     if processes > 1 and (batch := new.settings.get("stream.batch_events")):  # the script's batch is that of a process
         new.settings["stream.batch_events"] = batch * processes
@@ -89,7 +89,9 @@ def _take(new: Moved, flag: OldFlag, value: Any, given: Mapping[str, Any]) -> No
         case "--checkpoint":
             new.done = value
         case "--auto-token":
-            new.token = True
+            new.token = any(federation_of(text) for text in given.get("--infiles", ()))
+            if not new.token:  # `icestream token` would end the script with an error
+                new.left_out.append("--auto-token: no input is in a federation")
         case "--print-file-contents":
             new.inspect = given.get("--print-max-events", 5)
         case "--print-max-events":

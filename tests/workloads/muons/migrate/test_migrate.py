@@ -161,6 +161,23 @@ def test_an_old_command_that_never_worked_is_refused_with_the_flag(old: str, sai
         of(*old.split())
 
 
+@pytest.mark.parametrize(
+    ("inputs", "gets_one"),
+    [
+        (("data/*.parquet",), False),
+        (("https://example.org/a.parquet", "data"), False),
+        ((), False),
+        (("data", "pelican://osg-htc.org/icecube/a.parquet"), True),
+        (("osdf:///icecube/a.parquet",), True),
+    ],
+)
+def test_the_script_gets_a_token_only_for_inputs_in_a_federation(inputs: tuple[str, ...], gets_one: bool) -> None:
+    new = of("train.py", "--auto-token", "--lr", "1e-4", *(["-i", *inputs] if inputs else []))
+    lines = script(new)
+    assert any(line.startswith("icestream token") for line in lines) == gets_one
+    assert ("--auto-token: no input is in a federation" in "\n".join(lines)) == (not gets_one)
+
+
 def test_a_token_is_never_printed() -> None:
     result = CliRunner().invoke(cli, ["migrate", "--", "train.py", "--token", "s3cr3t", "-i", "a"])
     assert result.exit_code == 0, result.output

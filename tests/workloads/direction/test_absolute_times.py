@@ -1,0 +1,175 @@
+"""Files with absolute times: each event keeps its differences of times, or is refused; none loses them in silence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from decoded_files import decoded, planned
+from hdf5_files import tables_of, write_tables
+from muon_files import make_events
+from native_layers import both_ways
+
+import icestream
+from common.config import SourceConfig, StreamConfig
+from common.files.whole_file import plan_file, rows_of
+from common.schema import EventSchema, RelativeField
+from icestream.cli import cli
+from workloads.direction.columns import DIRECTION, MOST_NS
+from workloads.muons.columns import MUONS
+
+__all__ = ["both_ways"]
+
+STREAM = StreamConfig(shuffle=False)
+UNIX_NS = 1_700_000_000_123_456_789
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    folder = icestream.simulate(tmp_path_factory.mktemp("events"), workload="direction", events=40, files=1)
+    return pq.read_table(next(folder.glob("*.parquet")))
+
+
+def with_times(path: Path, table: pa.Table, kind: pa.DataType, start_ns: float, *, inside: bool = False) -> Path:
+    """The events with times from ``start_ns`` on, of that type; ``inside``: as a struct of lists."""
+    lists = table["pulses"].combine_chunks()
+    pulses = lists.flatten()
+    stored = np.float64 if pa.types.is_floating(kind) else np.int64
+    times = pulses.field("time_ns").to_numpy().astype(stored) + stored(start_ns)
+    fields = {name: pulses.field(name) for name in ("sensor_id", "charge_pe", "is_auxiliary")}
+    fields["time_ns"] = pa.array(times).cast(kind, safe=False)
+    offsets = lists.offsets
+    column: pa.Array
+    if inside:
+        column = pa.StructArray.from_arrays(
+            [pa.ListArray.from_arrays(offsets, one) for one in fields.values()], list(fields)
+        )
+    else:
+        column = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(fields.values()), list(fields)))
+    place = table.schema.get_field_index("pulses")
+    pq.write_table(table.set_column(place, "pulses", column), path, row_group_size=16)
+    return path
+
+
+def times_of(path: Path, workload: EventSchema = DIRECTION) -> list[np.ndarray]:
+    """Times of each event, as a decoder puts them into its slot, from the event's first on."""
+    units = decoded(planned([path], workload, STREAM), workload, STREAM, path.parent)
+    found: list[np.ndarray] = []
+    for unit in units:
+        assert not unit.tally.bad, unit.tally.bad
+        times = unit.arrays.particle_columns["pulses"][:, 0].astype(np.float64)
+        assert np.abs(times).max() <= MOST_NS
+        found += [one - one.min() for one in np.split(times, unit.arrays.offsets[1:-1])]
+    return found
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "start_ns"),
+    [(pa.float64(), 1e9), (pa.float64(), 1e12), (pa.float64(), -1e12), (pa.int64(), UNIX_NS), (pa.uint64(), UNIX_NS)],
+)
+def test_absolute_times_keep_their_differences(
+    tmp_path: Path, simulated: pa.Table, kind: pa.DataType, start_ns: float, inside: bool
+) -> None:
+    expected = times_of(with_times(tmp_path / "small.parquet", simulated, pa.float32(), 0))
+    found = times_of(with_times(tmp_path / "large.parquet", simulated, kind, start_ns, inside=inside))
+    assert len(found) == len(expected) == 40
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_small_times_are_read_as_they_are(tmp_path: Path, simulated: pa.Table) -> None:
+    for kind in (pa.float64(), pa.int32()):
+        path = with_times(tmp_path / "x.parquet", simulated, kind, 100)
+        (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+        assert unit.arrays.particle_columns["pulses"][:, 0].min() > 5000
+
+
+def test_times_that_the_file_itself_has_rounded_are_quarantined_and_named(tmp_path: Path, simulated: pa.Table) -> None:
+    path = with_times(tmp_path / "unix.parquet", simulated, pa.float64(), UNIX_NS)
+    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    assert len(unit.tally.bad) == 3
+    assert "column 'pulses.time_ns', row 0: time_ns is 1.70000000012346" in unit.tally.bad[0].reason
+    assert "as float64; expected at most 4.5036e+15, or numbers relative to the event" in unit.tally.bad[0].reason
+
+
+def test_times_of_float32_that_are_too_large_are_told_by_the_decoder_and_the_doctor(
+    tmp_path: Path, simulated: pa.Table
+) -> None:
+    path = with_times(tmp_path / "late.parquet", simulated, pa.float32(), 1e9)
+    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    assert "pulses.time_ns lie outside of" in unit.tally.outside_values
+    answer = CliRunner().invoke(cli, ["inspect", str(path)])
+    assert "pulses.time_ns lie outside of" in " ".join(answer.output.split())
+
+
+def test_a_time_that_is_no_number_is_named_as_before(tmp_path: Path, simulated: pa.Table) -> None:
+    path = tmp_path / "nan.parquet"
+    with_times(path, simulated, pa.float64(), 1e12)
+    lists = pq.read_table(path)["pulses"].combine_chunks()
+    times = lists.flatten().field("time_ns").to_numpy().copy()
+    times[3] = np.inf
+    fields = {name: lists.flatten().field(name) for name in ("sensor_id", "charge_pe", "is_auxiliary")}
+    struct = pa.StructArray.from_arrays([*fields.values(), pa.array(times)], [*fields, "time_ns"])
+    place = simulated.schema.get_field_index("pulses")
+    pq.write_table(simulated.set_column(place, "pulses", pa.ListArray.from_arrays(lists.offsets, struct)), path)
+    (unit,) = decoded(planned([path], DIRECTION, STREAM), DIRECTION, STREAM, tmp_path)
+    assert "row 0: time_ns is inf; expected a finite number" in unit.tally.bad[0].reason
+
+
+def test_convert_writes_absolute_times_as_differences(tmp_path: Path, simulated: pa.Table) -> None:
+    small = with_times(tmp_path / "small.parquet", simulated, pa.float32(), 0)
+    (tmp_path / "in").mkdir()
+    path = with_times(tmp_path / "in" / "large.parquet", simulated, pa.float64(), 1e12)
+    arguments = ["convert", str(path), str(tmp_path / "out.parquet")]
+    answer = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    for one, other in zip(times_of(tmp_path / "out.parquet"), times_of(small), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_null_pulse_does_not_move_the_times_of_another_event(tmp_path: Path) -> None:
+    def event(number: int, *times: float | None) -> dict[str, Any]:
+        pulses = [
+            None if time is None else {"sensor_id": 1, "time_ns": time, "charge_pe": 1.0, "is_auxiliary": False}
+            for time in times
+        ]
+        return {
+            **{"event_id": number, "azimuth": 1.0, "zenith": 1.0, "true_energy": 1.0, "topology": 0},
+            **{"enriched": False, "classical_fits": [0.0] * 21, "pulses": pulses},
+        }
+
+    rows = [event(0, 3e9, None, 3e9 + 4), event(1), event(2, None), event(3, 7.0, 9.0), event(4, None, 5e9, 5e9 + 1)]
+    path = tmp_path / "nulls.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    workload = DIRECTION.stored_as(SourceConfig(nulls="empty"))
+    (unit,) = decoded(planned([path], workload, STREAM), workload, STREAM, tmp_path)
+    assert not unit.tally.bad
+    assert unit.arrays.particle_columns["pulses"][:, 0].tolist() == [0, 4, 7, 9, 0, 1]
+
+
+def test_an_event_of_an_hdf5_file_is_made_relative_alone(tmp_path: Path) -> None:
+    workload = replace(MUONS, relative=(RelativeField("muons", 1, MOST_NS),))
+    events = make_events([2, 0, 3, 1])
+    tables = tables_of(events, dtype="<f8")
+    tables["muons"][:, 3] = [1e12 + 2, 1e12 + 5, 0, -4, 3, 2, 1e12 + 7]
+    path = write_tables(tmp_path / "x.h5", tables)
+    _, parts = plan_file(path, workload, STREAM)
+    (rows,) = rows_of(parts, workload)
+    assert rows.particle_columns["muons"][:, 1].tolist() == [0, 3, -4, 3, 2, 0]
+    tables["muons"][4, 3] = 1e17
+    write_tables(path, tables)
+    _, parts = plan_file(path, workload, STREAM)
+    with pytest.raises(Exception, match=r"row 2: x_m is 1e\+17 as float64; expected at most"):
+        list(rows_of(parts, workload))
+
+
+def test_a_field_that_is_relative_must_be_one_of_particles() -> None:
+    with pytest.raises(ValueError, match="column primary is relative to the event, but no column of floats per"):
+        replace(MUONS, relative=(RelativeField("primary", 0, MOST_NS),))
